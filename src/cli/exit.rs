@@ -1,0 +1,69 @@
+//! The one place that decides exit codes and prints what went wrong, with a hint where there is one.
+
+use std::process::ExitCode;
+
+/// Exit codes, after sysexits.h.
+const FAILED: u8 = 1;
+const USAGE: u8 = 64;
+const UNAVAILABLE: u8 = 69;
+const TEMPORARY: u8 = 75;
+const SETTINGS: u8 = 78;
+
+/// Why a command ended without success.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None }
+    }
+
+    /// The command ran, and what it was asked to do did not succeed.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(FAILED, message)
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, message)
+    }
+
+    pub fn settings(message: impl Into<String>) -> Self {
+        Self::new(SETTINGS, message)
+    }
+
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(UNAVAILABLE, message)
+    }
+
+    pub fn temporary(message: impl Into<String>) -> Self {
+        Self::new(TEMPORARY, message)
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+pub(super) fn usage(error: &clap::Error) -> ExitCode {
+    // Help and version go to stdout and are no failure; clap knows which is which.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}
+
+pub(super) fn code(done: Result<(), Failure>) -> ExitCode {
+    let Err(failure) = done else { return ExitCode::SUCCESS };
+    if !failure.message.is_empty() {
+        eprintln!("error: {}", failure.message);
+    }
+    if let Some(hint) = failure.hint {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::from(failure.code)
+}

@@ -1,0 +1,198 @@
+//! Enums that travel as integers, and the one that travels as a word.
+
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
+
+/// An enum with a fixed number for each variant on the wire.
+pub trait WireEnum: Sized + Copy + 'static {
+    /// The enum's name in the contract, for messages.
+    const NAME: &'static str;
+    /// Every variant in the order of its number.
+    const ALL: &'static [Self];
+
+    fn number(self) -> u8;
+    fn name(self) -> &'static str;
+
+    /// Reads a number, a name in any case, or a number in quotes.
+    fn from_wire(value: &Value) -> Option<Self> {
+        match value {
+            Value::Number(number) => {
+                let number = number.as_u64()?;
+                Self::ALL.iter().copied().find(|it| u64::from(it.number()) == number)
+            }
+            Value::String(text) => Self::ALL
+                .iter()
+                .copied()
+                .find(|it| it.name().eq_ignore_ascii_case(text) || it.number().to_string() == *text),
+            _ => None,
+        }
+    }
+}
+
+/// Declares an enum whose variants have a number on the wire and a name that is read as well.
+macro_rules! wire_enum {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $number:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($variant = $number),+ }
+
+        impl $crate::contract::enums::WireEnum for $name {
+            const NAME: &'static str = stringify!($name);
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+            fn number(self) -> u8 {
+                self as u8
+            }
+            fn name(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant)),+ }
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_u8($crate::contract::enums::WireEnum::number(*self))
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::contract::enums::read(deserializer)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $crate::contract::enums::schema::<$name>()
+            }
+        }
+    };
+}
+pub(crate) use wire_enum;
+
+pub(crate) fn read<'de, D: Deserializer<'de>, E: WireEnum>(deserializer: D) -> Result<E, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    E::from_wire(&value)
+        .ok_or_else(|| D::Error::custom(format!("{value} is not a {} (number or name)", E::NAME)))
+}
+
+pub(crate) fn schema<E: WireEnum>() -> schemars::Schema {
+    let numbers: Vec<u8> = E::ALL.iter().map(|it| it.number()).collect();
+    let names: Vec<String> = E::ALL.iter().map(|it| format!("{} {}", it.number(), it.name())).collect();
+    schemars::json_schema!({
+        "type": "integer",
+        "enum": numbers,
+        "description": names.join(", "),
+    })
+}
+
+wire_enum! {
+    /// Where a module's source is kept.
+    SourceType { Git = 0, Registry = 1, S3 = 2, Http = 3, Https = 4, Gcs = 5, Mercurial = 6, Unknown = 7 }
+}
+
+wire_enum! {
+    /// How `sourceRevision` is to be understood.
+    SourceRevisionType { Default = 0, SemanticVersionRange = 1 }
+}
+
+wire_enum! {
+    /// The task that a flag was configured for. The server has filtered by it already.
+    CommandTask { Init = 0, Plan = 1, Apply = 2, Destroy = 3, Output = 4 }
+}
+
+wire_enum! {
+    /// The level of a job log entry.
+    LogLevel { Verbose = 0, Debug = 1, Information = 2, Warning = 3, Error = 4, Fatal = 5 }
+}
+
+/// The program that does the work. On the wire it is a word, read in any case; absent means `tofu`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, schemars::JsonSchema)]
+#[schemars(rename_all = "lowercase")]
+pub enum Engine {
+    Terraform,
+    #[default]
+    Tofu,
+    Pulumi,
+}
+
+impl Engine {
+    pub const ALL: [Self; 3] = [Self::Terraform, Self::Tofu, Self::Pulumi];
+
+    /// The name of the program, and the word on the wire.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Terraform => "terraform",
+            Self::Tofu => "tofu",
+            Self::Pulumi => "pulumi",
+        }
+    }
+}
+
+impl std::str::FromStr for Engine {
+    type Err = UnknownEngine;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "terraform" => Ok(Self::Terraform),
+            "tofu" | "opentofu" | "" => Ok(Self::Tofu),
+            "pulumi" => Ok(Self::Pulumi),
+            _ => Err(UnknownEngine(text.to_owned())),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown engine {0:?}: known are terraform, tofu and pulumi")]
+pub struct UnknownEngine(pub String);
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.program())
+    }
+}
+
+impl Serialize for Engine {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.program())
+    }
+}
+
+impl<'de> Deserialize<'de> for Engine {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn enums_are_read_by_number_and_by_name_in_any_case_and_written_as_numbers() {
+        for value in [json!(1), json!("Registry"), json!("registry"), json!("1")] {
+            assert_eq!(serde_json::from_value::<SourceType>(value).unwrap(), SourceType::Registry);
+        }
+        assert_eq!(serde_json::to_value(SourceType::Registry).unwrap(), json!(1));
+    }
+
+    #[test]
+    fn an_unknown_number_is_an_error_that_names_the_enum() {
+        let error = serde_json::from_value::<SourceType>(json!(99)).unwrap_err().to_string();
+        assert!(error.contains("99") && error.contains("SourceType"), "{error}");
+        for rubbish in [json!(-1), json!(1.5), json!(null), json!([]), json!("")] {
+            serde_json::from_value::<SourceType>(rubbish).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn the_engine_is_a_word_and_defaults_to_tofu() {
+        assert_eq!(serde_json::from_value::<Engine>(json!("Terraform")).unwrap(), Engine::Terraform);
+        assert_eq!(serde_json::from_value::<Engine>(json!(null)).unwrap(), Engine::Tofu);
+        let error = serde_json::from_value::<Engine>(json!("ansible")).unwrap_err().to_string();
+        assert!(error.contains("ansible") && error.contains("pulumi"), "{error}");
+    }
+}

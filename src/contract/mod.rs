@@ -1,0 +1,21 @@
+//! The wire types of the runner hub contract: what a server and a runner say to each other.
+//!
+//! Member names are camelCase and enums are integers when written. Reading is more generous, as the .NET
+//! client's is: [`reading`] matches member names case-insensitively and enums by number or by name.
+//! Nothing here does I/O; both halves of the line (the runner and the embedded hub) use the same types.
+
+pub mod enums;
+pub mod flags;
+pub mod logs;
+pub mod names;
+pub mod reading;
+pub mod requests;
+pub mod results;
+pub mod schema;
+
+pub use enums::{CommandTask, Engine, LogLevel, SourceRevisionType, SourceType};
+pub use flags::{Flag, FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
+pub use logs::LogEntry;
+pub use names::Task;
+pub use requests::{Common, Metadata, Push, PushError, Request, Source, SourceRefresh, TaskRequest};
+pub use results::{Call, Fault, Outcome, OutputSet, OutputValue, PlanData, Success, Variable, VariableSet};

@@ -1,0 +1,109 @@
+//! The contract as a JSON Schema document (`hawser schema hub`).
+
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use super::requests::{self, CancelRequest, Common, Source, SourceRefresh};
+use super::{FlagLists, LogEntry, OutputSet, PlanData, Task, VariableSet, names::method};
+
+/// All pushes and all calls: `pushes` maps a method to its one argument, `calls` to the list of its arguments.
+pub fn hub_schema() -> Value {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let mut pushes = Map::new();
+    for task in Task::ALL {
+        pushes.insert(task.pushed_as().to_owned(), push_schema(task, &mut generator));
+    }
+    pushes.insert(method::SOURCE_REFRESH.to_owned(), of::<SourceRefresh>(&mut generator));
+    pushes.insert(method::CANCEL_GRACEFUL.to_owned(), of::<CancelRequest>(&mut generator));
+    pushes.insert(method::CANCEL_KILL.to_owned(), of::<CancelRequest>(&mut generator));
+
+    let mut calls = Map::new();
+    for task in Task::ALL {
+        calls.insert(format!("{task}Completed"), arguments(completed(task, &mut generator)));
+        calls.insert(format!("{task}Cancelled"), arguments(vec![guid()]));
+        calls.insert(format!("{task}Faulted"), arguments(faulted(task)));
+    }
+    let refresh = [
+        text(),
+        text(),
+        of::<super::SourceType>(&mut generator),
+        of::<super::SourceRevisionType>(&mut generator),
+    ];
+    let refresh_and = |more: Vec<Value>| arguments(refresh.iter().cloned().chain(more).collect());
+    calls.insert(method::SOURCE_REFRESH_COMPLETED.to_owned(), refresh_and(vec![text()]));
+    calls.insert(method::SOURCE_REFRESH_FAULTED.to_owned(), refresh_and(vec![text(), text()]));
+    let entries = of::<Vec<LogEntry<'static>>>(&mut generator);
+    calls.insert(method::ADD_LOGS.to_owned(), arguments(vec![entries]));
+    calls.insert(method::REPORT_RUNNING_TASK.to_owned(), arguments(vec![guid(), text(), guid(), text()]));
+    calls.insert(method::CANCEL_GRACEFUL_COMPLETED.to_owned(), arguments(vec![guid()]));
+    calls.insert(method::CANCEL_KILL_COMPLETED.to_owned(), arguments(vec![guid()]));
+
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The runner hub contract",
+        "description": "Payloads of the methods that the server pushes, and the argument lists of those that the runner calls.",
+        "type": "object",
+        "properties": {
+            "pushes": { "type": "object", "properties": pushes },
+            "calls": { "type": "object", "properties": calls },
+        },
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+fn push_schema(task: Task, generator: &mut SchemaGenerator) -> Value {
+    let own = match task {
+        Task::GetDefinitiveRevision => vec![of::<Source>(generator)],
+        Task::GetModule => vec![of::<Source>(generator), of::<requests::GetModule>(generator)],
+        Task::Init => vec![of::<requests::Init>(generator)],
+        Task::Validate => vec![of::<requests::Validate>(generator)],
+        Task::Variables => vec![of::<requests::Input>(generator)],
+        Task::Plan => vec![of::<requests::Plan>(generator), of::<FlagLists>(generator)],
+        Task::PlanDestroy => vec![of::<requests::PlanDestroy>(generator), of::<FlagLists>(generator)],
+        Task::ApplyFromPlan => vec![of::<requests::ApplyFromPlan>(generator), of::<FlagLists>(generator)],
+        Task::DestroyFromPlan => vec![of::<requests::DestroyFromPlan>(generator), of::<FlagLists>(generator)],
+        Task::Output => vec![of::<requests::Output>(generator), of::<FlagLists>(generator)],
+    };
+    let all: Vec<Value> = std::iter::once(of::<Common>(generator)).chain(own).collect();
+    json!({ "allOf": all })
+}
+
+fn completed(task: Task, generator: &mut SchemaGenerator) -> Vec<Value> {
+    let mut arguments = vec![guid()];
+    match task {
+        Task::GetDefinitiveRevision => arguments.push(text()),
+        Task::GetModule | Task::Init | Task::Validate => {}
+        Task::Variables => arguments.push(of::<Option<VariableSet>>(generator)),
+        Task::Plan | Task::PlanDestroy => arguments.push(of::<PlanData>(generator)),
+        Task::ApplyFromPlan | Task::DestroyFromPlan => {
+            arguments.push(json!({"type": "integer", "minimum": 0}))
+        }
+        Task::Output => arguments.push(of::<Option<OutputSet>>(generator)),
+    }
+    arguments
+}
+
+fn faulted(task: Task) -> Vec<Value> {
+    let mut arguments = vec![guid(), text(), text()];
+    if matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan) {
+        arguments.push(json!({"type": ["integer", "null"], "minimum": 0}));
+    }
+    arguments
+}
+
+fn arguments(items: Vec<Value>) -> Value {
+    let count = items.len();
+    json!({ "type": "array", "prefixItems": items, "minItems": count, "maxItems": count })
+}
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    generator.subschema_for::<T>().to_value()
+}
+
+fn guid() -> Value {
+    json!({ "type": "string", "format": "uuid" })
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}

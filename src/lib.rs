@@ -1,0 +1,30 @@
+//! Hawser: a self-hosted runner for Terraform, OpenTofu and Pulumi.
+//!
+//! The modules in the order in which a message passes them:
+//!
+//! ```text
+//! server ─push→ hub ─→ intake ─→ scheduler ─→ tasks: prepare ─→ supervise: execute ─→ tasks: conclude
+//!        ←────── hub ←─ shipping ←─ step (output.log, outcome.json) ←──┘
+//! ```
+
+pub mod cli;
+pub mod settings;
+
+pub mod contract;
+pub mod hub;
+
+pub mod intake;
+pub mod scheduler;
+pub mod step;
+
+pub mod engine;
+pub mod hooks;
+pub mod source;
+pub mod tasks;
+pub mod workspace;
+
+pub mod shipping;
+pub mod supervise;
+
+pub mod local;
+pub mod runner;

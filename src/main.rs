@@ -1,0 +1,7 @@
+//! The command line, and nothing else.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hawser::cli::main()
+}

@@ -1,0 +1,17 @@
+//! The integration tests: one binary, one module per promise or part.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod embedded_hub;
+mod engine;
+mod hub_client;
+mod job;
+mod local;
+mod recovery;
+mod runner;
+mod settings;
+mod shipping;
+mod signalr;
+mod source;
+mod supervise;
+mod tasks;
