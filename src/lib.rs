@@ -10,6 +10,9 @@
 pub mod cli;
 pub mod settings;
 
+pub mod files;
+pub mod process;
+
 pub mod contract;
 pub mod hub;
 

@@ -1,0 +1,119 @@
+//! Files and folders that are private to the user, written so that a crash leaves the old contents or the new.
+//!
+//! Modes are set after creation as well as at it: the umask may take bits away from a mode that is asked for,
+//! and a folder without its owner's bits is of no use to anyone.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Only the owner may read and write.
+const PRIVATE_FILE: u32 = 0o600;
+/// Only the owner may list, enter and change.
+const PRIVATE_DIR: u32 = 0o700;
+
+/// Writes a file that only its owner can read. Whoever opens `path` sees the old contents or the new, never a
+/// part, and what was written survives a power cut. A symlink at `path` is replaced, not followed.
+pub fn write_private_atomic(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let folder = folder_of(path);
+    let mut file = tempfile::Builder::new().prefix(".hawser-new-").tempfile_in(folder)?;
+    file.write_all(contents)?;
+    file.as_file().set_permissions(Permissions::from_mode(PRIVATE_FILE))?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    sync_dir(folder)
+}
+
+/// Creates a folder and those above it that are missing; the ones it creates are private. Folders that are
+/// there already keep their mode.
+pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = folder_of(path);
+    if above != path {
+        create_private_dir_all(above)?;
+    }
+    match DirBuilder::new().mode(PRIVATE_DIR).create(path) {
+        Ok(()) => {
+            fs::set_permissions(path, Permissions::from_mode(PRIVATE_DIR))?;
+            sync_dir(above)
+        }
+        // Someone else was faster; a file or a dangling symlink in the way stays an error.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes creations, renames and removals inside a folder survive a power cut.
+pub fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn folders_are_private_and_existing_ones_keep_their_mode() {
+        let root = tempfile::tempdir().unwrap();
+        let open = root.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+
+        create_private_dir_all(&open.join("a/b")).unwrap();
+        create_private_dir_all(&open.join("a/b")).unwrap();
+
+        assert_eq!(mode(&open), 0o755);
+        assert_eq!(mode(&open.join("a")), 0o700);
+        assert_eq!(mode(&open.join("a/b")), 0o700);
+    }
+
+    #[test]
+    fn a_file_in_the_way_of_a_folder_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a"), "").unwrap();
+        create_private_dir_all(&root.path().join("a")).unwrap_err();
+        create_private_dir_all(&root.path().join("a/b")).unwrap_err();
+    }
+
+    #[test]
+    fn a_private_file_replaces_an_open_one_and_leaves_nothing_else_behind() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("secret");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+
+        write_private_atomic(&path, b"new").unwrap();
+
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_symlink_is_replaced_and_what_it_pointed_at_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let (target, link) = (root.path().join("target"), root.path().join("link"));
+        fs::write(&target, "untouched").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+
+        write_private_atomic(&link, b"mine").unwrap();
+
+        assert_eq!(fs::read(&target).unwrap(), b"untouched");
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+    }
+}

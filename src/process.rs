@@ -1,0 +1,1 @@
+//! Runs a helper program to its end.
