@@ -1,1 +1,34 @@
+//! The step folder: the only truth about a dispatched task.
+//!
+//! Every pushed task becomes a folder below the runner's state directory before anyone is told about it, so a
+//! crash at any instruction leaves a folder from which the next start can go on.
+//!
+//! ```text
+//! {WorkingDirectory}/.hawser/{runner id}/{instance}/steps/{job id}.{task}/     (0700; files 0600)
+//!   request.json     the push as it came in: version, sequence, time, method, payload
+//!   lock             locked by whoever drives the step: the runner while it prepares, then the supervisor,
+//!                    which inherits the very same lock, so that there is no moment in between
+//!   script.sh        what the supervisor runs
+//!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
+//!   output.log       records of both streams and of the runner's own lines, see [`records`]
+//!   part             which part of the script runs: `before`, `engine` or `after`
+//!   exit.json        how the script ended; written once
+//!   cancel.json      that a cancel was asked for, and which
+//!   outcome.json     the call that the server must still acknowledge
+//!   shipped          how far output.log has been acknowledged
+//! ```
+//!
+//! Invariants: JSON files are written beside their place and renamed into it, so each is complete or absent;
+//! each carries `version` and one with a higher version is not read. `supervisor.json` is written before the
+//! script starts and never again, so a script runs at most once. When `output.log` is shipped and
+//! `outcome.json` is acknowledged the folder is removed, by a rename out of `steps/` first.
 
+pub mod folder;
+pub mod records;
+pub mod stage;
+pub mod store;
+
+pub use folder::{Cancel, Exit, Folder, FolderError, StepRequest, SupervisorNote};
+pub use records::{Position, Reader, Record, Stream, Writer};
+pub use stage::Stage;
+pub use store::{Store, StoreError};

@@ -1,0 +1,265 @@
+//! One step folder and the files in it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::records::{Position, Writer};
+use super::stage::Stage;
+use crate::contract::requests::CancelKind;
+use crate::contract::{Call, Push, PushError};
+use crate::files::write_private_atomic;
+
+/// The version of the JSON files that this program writes, and the highest that it reads.
+const VERSION: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} cannot be read: {reason}", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error("{} was written by a newer hawser (version {found}, this one reads up to {VERSION})", path.display())]
+    Newer { path: PathBuf, found: u32 },
+}
+
+/// `request.json`: the push as it came in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StepRequest {
+    /// Order of arrival within this runner, over restarts.
+    pub sequence: u64,
+    pub received: Timestamp,
+    pub method: String,
+    pub payload: Value,
+}
+
+impl StepRequest {
+    pub fn push(&self) -> Result<Push, PushError> {
+        Push::read(&self.method, std::slice::from_ref(&self.payload))
+    }
+}
+
+/// `supervisor.json`: the script has been started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupervisorNote {
+    pub pid: u32,
+    pub started: Timestamp,
+    /// Tells a reboot of the machine from the death of the supervisor alone.
+    pub boot_id: Option<String>,
+}
+
+/// `exit.json`: how the script ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub finished: Timestamp,
+    /// Exactly one of `code`, `signal` and `failure` is set.
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    /// The script could not be run, or its output could not be kept (disk full): what happened.
+    pub failure: Option<String>,
+}
+
+/// `cancel.json`: somebody wants the job stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    pub kind: CancelKind,
+    pub requested: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u32,
+    #[serde(rename = "is")]
+    content: T,
+}
+
+/// Handle to a step folder; cheap to clone, holds no open file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder's own name, which is the step's identity.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub fn script_path(&self) -> PathBuf {
+        self.path.join("script.sh")
+    }
+
+    pub fn output_path(&self) -> PathBuf {
+        self.path.join("output.log")
+    }
+
+    pub fn part_path(&self) -> PathBuf {
+        self.path.join("part")
+    }
+
+    pub fn cancel_path(&self) -> PathBuf {
+        self.path.join("cancel.json")
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, FolderError> {
+        let path = self.path.join(name);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(FolderError::Io { action: "read", path, source }),
+        };
+        let damaged = |path: PathBuf, error: serde_json::Error| FolderError::Damaged {
+            path,
+            reason: error.to_string(),
+        };
+        let read: Versioned<Value> =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(path.clone(), error))?;
+        if read.version > VERSION {
+            return Err(FolderError::Newer { path, found: read.version });
+        }
+        serde_json::from_value(read.content).map(Some).map_err(|error| damaged(path, error))
+    }
+
+    fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<(), FolderError> {
+        let path = self.path.join(name);
+        let bytes = serde_json::to_vec_pretty(&Versioned { version: VERSION, content })
+            .map_err(|error| FolderError::Damaged { path: path.clone(), reason: error.to_string() })?;
+        write_private_atomic(&path, &bytes).map_err(|source| FolderError::Io {
+            action: "write",
+            path,
+            source,
+        })
+    }
+
+    pub fn request(&self) -> Result<StepRequest, FolderError> {
+        self.read("request.json")?.ok_or_else(|| FolderError::Damaged {
+            path: self.path.join("request.json"),
+            reason: "the file is missing".to_owned(),
+        })
+    }
+
+    pub(super) fn set_request(&self, request: &StepRequest) -> Result<(), FolderError> {
+        self.write("request.json", request)
+    }
+
+    pub fn set_script(&self, script: &str) -> Result<(), FolderError> {
+        let path = self.script_path();
+        write_private_atomic(&path, script.as_bytes()).map_err(|source| FolderError::Io {
+            action: "write",
+            path,
+            source,
+        })
+    }
+
+    pub fn supervisor(&self) -> Result<Option<SupervisorNote>, FolderError> {
+        self.read("supervisor.json")
+    }
+
+    pub fn set_supervisor(&self, note: &SupervisorNote) -> Result<(), FolderError> {
+        self.write("supervisor.json", note)
+    }
+
+    pub fn exit(&self) -> Result<Option<Exit>, FolderError> {
+        self.read("exit.json")
+    }
+
+    pub fn set_exit(&self, exit: &Exit) -> Result<(), FolderError> {
+        self.write("exit.json", exit)
+    }
+
+    pub fn cancel(&self) -> Result<Option<Cancel>, FolderError> {
+        self.read("cancel.json")
+    }
+
+    /// Notes a cancel. A kill after a graceful cancel counts; a graceful one after a kill changes nothing.
+    pub fn request_cancel(&self, kind: CancelKind) -> Result<(), FolderError> {
+        if self.cancel()?.is_some_and(|earlier| earlier.kind >= kind) {
+            return Ok(());
+        }
+        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now() })
+    }
+
+    pub fn outcome(&self) -> Result<Option<Call>, FolderError> {
+        self.read("outcome.json")
+    }
+
+    pub fn set_outcome(&self, call: &Call) -> Result<(), FolderError> {
+        self.write("outcome.json", call)
+    }
+
+    /// The part of the script that ran last: `before`, `engine` or `after`.
+    pub fn part(&self) -> Option<String> {
+        fs::read_to_string(self.part_path()).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Opens `output.log` for appending; a record that a crash has torn is ended first.
+    pub fn writer(&self) -> Result<Writer, FolderError> {
+        let path = self.output_path();
+        Writer::open(&path).map_err(|source| FolderError::Io { action: "open", path, source })
+    }
+
+    /// How far `output.log` has been acknowledged. A damaged file means that everything is sent again, which
+    /// loses nothing.
+    pub fn shipped(&self) -> Position {
+        fs::read_to_string(self.path.join("shipped"))
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default()
+    }
+
+    /// Overwrites in place: this happens once per acknowledged batch. The text has a fixed width, so that it
+    /// is replaced whole.
+    pub fn set_shipped(&self, position: Position) -> Result<(), FolderError> {
+        let path = self.path.join("shipped");
+        OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|file| file.write_all_at(position.to_string().as_bytes(), 0))
+            .map_err(|source| FolderError::Io { action: "write", path, source })
+    }
+
+    /// Takes the lock, or says that somebody holds it: then the step is being driven.
+    pub fn try_lock(&self) -> Result<Option<File>, FolderError> {
+        let path = self.path.join("lock");
+        let failed = |source| FolderError::Io { action: "lock", path: path.clone(), source };
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(failed(source)),
+        }
+    }
+
+    /// Where the step stands, from its files alone.
+    pub fn stage(&self) -> Result<Stage, FolderError> {
+        if self.outcome()?.is_some() {
+            return Ok(Stage::Ship);
+        }
+        // The order matters: whoever holds the lock may write the exit between two looks, so the lock is
+        // tried first. Without a holder the files no longer change.
+        let driven = self.try_lock()?.is_none();
+        Ok(Stage::of(driven, self.supervisor()?.is_some(), self.exit()?.is_some()))
+    }
+}

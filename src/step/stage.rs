@@ -1,0 +1,27 @@
+//! The cases of recovery, and no more.
+
+/// Where a step stands when the runner starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing was started: begin (again) with `prepare`.
+    Prepare,
+    /// The supervisor is alive: wait for it, then `conclude`.
+    Running,
+    /// The script has ended: `conclude`.
+    Conclude,
+    /// The script was started and there is neither a supervisor nor an exit: the outcome is unknown.
+    Lost,
+    /// The outcome is known: ship what is left.
+    Ship,
+}
+
+impl Stage {
+    pub(super) fn of(driven: bool, started: bool, exited: bool) -> Self {
+        match (driven, started, exited) {
+            (_, _, true) => Self::Conclude,
+            (true, _, false) => Self::Running,
+            (false, true, false) => Self::Lost,
+            (false, false, false) => Self::Prepare,
+        }
+    }
+}

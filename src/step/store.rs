@@ -1,0 +1,185 @@
+//! All step folders of one runner.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tracing::warn;
+
+use super::folder::{Folder, FolderError, StepRequest};
+use crate::files::create_private_dir_all;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "another hawser on this machine already runs as this instance (it holds {}); give this one another Runner.Instance",
+        path.display()
+    )]
+    InUse { path: PathBuf },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+/// What came of a push.
+#[derive(Debug)]
+pub enum Created {
+    New(Folder, StepRequest),
+    /// The same task is here already: running, waiting, or done and not yet acknowledged.
+    Known(Folder),
+}
+
+/// The `steps` directory. Holding a `Store` means holding its lock: no two runners share one.
+#[derive(Debug)]
+pub struct Store {
+    root: PathBuf,
+    sequence: AtomicU64,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens (and creates) the store of one runner instance.
+    pub fn open(working_directory: &Path, runner_id: uuid::Uuid, instance: &str) -> Result<Self, StoreError> {
+        let root = working_directory.join(".hawser").join(runner_id.to_string()).join(encoded(instance));
+        for name in ["steps", "new", "done", "damaged"] {
+            let path = root.join(name);
+            create_private_dir_all(&path).map_err(|source| StoreError::Io {
+                action: "create",
+                path,
+                source,
+            })?;
+        }
+        let path = root.join("lock");
+        let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let store = Self { root, sequence: AtomicU64::new(0), _lock: lock };
+        // What was being created or removed when an earlier runner died was not yet, or no longer, a step.
+        for name in ["new", "done"] {
+            store.empty(name)?;
+        }
+        Ok(store)
+    }
+
+    fn empty(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.root.join(name);
+        let failed = |action| {
+            let path = path.clone();
+            move |source| StoreError::Io { action, path, source }
+        };
+        for entry in fs::read_dir(&path).map_err(failed("list"))? {
+            let entry = entry.map_err(failed("list"))?;
+            fs::remove_dir_all(entry.path()).map_err(failed("empty"))?;
+        }
+        Ok(())
+    }
+
+    /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
+    /// be read is set aside with a warning: it must not keep the runner from starting.
+    pub fn list(&self) -> Result<Vec<(Folder, StepRequest)>, StoreError> {
+        let path = self.root.join("steps");
+        let failed = |source| StoreError::Io { action: "list", path: path.clone(), source };
+        let mut steps = Vec::new();
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let folder = Folder::at(entry.map_err(failed)?.path());
+            let read = folder.request().and_then(|request| {
+                // Every file must be readable, or recovery would fail half-way.
+                folder.stage()?;
+                folder.cancel()?;
+                Ok(request)
+            });
+            match read {
+                Ok(request) => steps.push((folder, request)),
+                Err(error) => self.set_aside(&folder, &error.to_string()),
+            }
+        }
+        steps.sort_by_key(|(_, request)| request.sequence);
+        let next = steps.last().map_or(0, |(_, request)| request.sequence + 1);
+        self.sequence.fetch_max(next, Ordering::Relaxed);
+        Ok(steps)
+    }
+
+    /// Moves a folder that cannot be used out of the way; it is kept for a person to look at.
+    pub fn set_aside(&self, folder: &Folder, reason: &str) {
+        let place = self.root.join("damaged").join(format!(
+            "{}.{}",
+            folder.name(),
+            Timestamp::now().as_millisecond()
+        ));
+        match fs::rename(folder.path(), &place) {
+            Ok(()) => {
+                warn!(step = folder.name(), kept = %place.display(), "a damaged step folder was set aside: {reason}")
+            }
+            Err(error) => {
+                warn!(
+                    step = folder.name(),
+                    "a damaged step folder ({reason}) could not be set aside: {error}"
+                );
+            }
+        }
+    }
+
+    /// Makes the folder of a step, complete or not at all. `name` is the step's identity.
+    pub fn create(&self, name: &str, method: &str, payload: &Value) -> Result<Created, StoreError> {
+        let folder = self.folder(name);
+        if folder.path().exists() {
+            return Ok(Created::Known(folder));
+        }
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let request = StepRequest {
+            sequence,
+            received: Timestamp::now(),
+            method: method.to_owned(),
+            payload: payload.clone(),
+        };
+        let fresh = Folder::at(self.root.join("new").join(format!("{sequence}.{name}")));
+        create_private_dir_all(fresh.path()).map_err(|source| StoreError::Io {
+            action: "create",
+            path: fresh.path().to_owned(),
+            source,
+        })?;
+        fresh.set_request(&request)?;
+        fs::rename(fresh.path(), folder.path())
+            .and_then(|()| File::open(self.root.join("steps"))?.sync_all())
+            .map_err(|source| StoreError::Io { action: "create", path: folder.path().to_owned(), source })?;
+        Ok(Created::New(folder, request))
+    }
+
+    pub fn folder(&self, name: &str) -> Folder {
+        Folder::at(self.root.join("steps").join(name))
+    }
+
+    /// Removes a step that is done. It is renamed away first, so that it is gone at once or not at all.
+    pub fn remove(&self, folder: &Folder) -> Result<(), StoreError> {
+        let failed = |source| StoreError::Io { action: "remove", path: folder.path().to_owned(), source };
+        let gone = self.root.join("done").join(folder.name());
+        if gone.exists() {
+            fs::remove_dir_all(&gone).map_err(failed)?;
+        }
+        fs::rename(folder.path(), &gone).map_err(failed)?;
+        fs::remove_dir_all(&gone).map_err(failed)
+    }
+}
+
+/// An instance name as a file name: letters, digits, `-`, `_` and dots inside stay, the rest is %-encoded.
+fn encoded(instance: &str) -> String {
+    const KEPT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    let text = percent_encoding::utf8_percent_encode(instance, KEPT).to_string();
+    if text.starts_with('.') { format!("%2E{}", &text[1..]) } else { text }
+}
