@@ -1,1 +1,274 @@
+//! A pushed message becomes a step folder. The only reader of pushes.
+//!
+//! Whatever is accepted is on disk before anyone is told about it. What cannot be read is answered with that
+//! task's `…Faulted` if its job is known, and that answer is a step folder too, so it is not lost either. The
+//! answer to a cancel is kept in the same way, in a folder of its own.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+use uuid::Uuid;
+
+use crate::contract::requests::CancelKind;
+use crate::contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
+use crate::hub::{Line, Pushed};
+use crate::scheduler::Scheduler;
+use crate::shipping::{Labels, ShippedStep, Shipper};
+use crate::step::store::Created;
+use crate::step::{Folder, StepRequest, Store, StoreError};
+
+/// A task that was accepted, with its folder.
+#[derive(Debug, Clone)]
+pub struct Step {
+    pub folder: Folder,
+    pub sequence: u64,
+    pub work: Work,
+}
+
+#[derive(Debug, Clone)]
+pub enum Work {
+    Task(Box<Request>),
+    Refresh(SourceRefresh),
+}
+
+impl Step {
+    pub fn name(&self) -> String {
+        self.folder.name()
+    }
+
+    pub fn job_id(&self) -> Option<Uuid> {
+        match &self.work {
+            Work::Task(request) => Some(request.common.job_id),
+            Work::Refresh(_) => None,
+        }
+    }
+
+    /// What tells the server of this step's end.
+    pub fn call(&self, outcome: &Outcome) -> Call {
+        match (&self.work, outcome) {
+            (Work::Task(request), outcome) => outcome.call(request.task.task(), request.common.job_id),
+            (Work::Refresh(refresh), Outcome::Completed(crate::contract::Success::Revision(revision))) => {
+                refresh.completed(revision)
+            }
+            (Work::Refresh(refresh), Outcome::Faulted(fault)) => refresh.faulted(fault),
+            (Work::Refresh(refresh), other) => {
+                refresh.faulted(&Fault::new(format!("the refresh ended without a revision: {other:?}")))
+            }
+        }
+    }
+
+    /// What shipping needs to know of the step. A refresh has no job and so no log.
+    pub fn shipped(&self) -> ShippedStep {
+        let labels = match &self.work {
+            Work::Task(request) => Some(Labels::of(&request.common, request.task.task())),
+            Work::Refresh(_) => None,
+        };
+        ShippedStep { folder: self.folder.clone(), sequence: self.sequence, labels }
+    }
+}
+
+/// What a step folder found at start turns out to be.
+#[derive(Debug)]
+pub enum Found {
+    Step(Step),
+    /// Only its outcome is left to be sent: a cancel's answer, or a refusal of a payload that cannot be read.
+    Answer(ShippedStep),
+}
+
+/// Reads a step folder's request again. A request that cannot be read gets its outcome now, if a crash came
+/// before that was written.
+pub fn reread(folder: Folder, request: &StepRequest) -> Result<Found, crate::step::FolderError> {
+    let sequence = request.sequence;
+    match request.push() {
+        Ok(Push::Task(task)) => Ok(Found::Step(Step { folder, sequence, work: Work::Task(task) })),
+        Ok(Push::SourceRefresh(refresh)) => {
+            Ok(Found::Step(Step { folder, sequence, work: Work::Refresh(refresh) }))
+        }
+        Ok(Push::Cancel(kind, job_id)) => {
+            if folder.outcome()?.is_none() {
+                folder.set_outcome(&cancel_answer(kind, job_id))?;
+            }
+            Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
+        }
+        Err(problem) => {
+            if folder.outcome()?.is_none() {
+                let PushError::Unreadable { answer_to: Some((task, job_id)), .. } = &problem else {
+                    return Err(crate::step::FolderError::Damaged {
+                        path: folder.path().to_owned(),
+                        reason: problem.to_string(),
+                    });
+                };
+                folder.set_outcome(&refusal(*task, *job_id, &problem))?;
+            }
+            Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
+        }
+    }
+}
+
+fn cancel_answer(kind: CancelKind, job_id: Uuid) -> Call {
+    Call { method: kind.completed_method().to_owned(), arguments: vec![json!(job_id)] }
+}
+
+fn refusal(task: Task, job_id: Uuid, problem: &PushError) -> Call {
+    Outcome::Faulted(Fault::new(problem.to_string())).call(task, job_id)
+}
+
+fn task_folder(job_id: Uuid, task: Task) -> String {
+    format!("{job_id}.{task}")
+}
+
+/// Two requests to refresh the same revision of the same source are the same step.
+fn refresh_folder(refresh: &SourceRefresh) -> String {
+    let identity = json!([
+        refresh.source_url,
+        refresh.source_revision,
+        refresh.source_type,
+        refresh.source_revision_type
+    ]);
+    let digest = Sha256::digest(identity.to_string());
+    let short: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    format!("refresh.{short}")
+}
+
+/// The reader of pushes.
+#[derive(Debug)]
+pub struct Intake {
+    pub store: Arc<Store>,
+    pub scheduler: Scheduler,
+    pub shipper: Shipper,
+    pub line: Line,
+    unknown_methods: HashSet<String>,
+}
+
+impl Intake {
+    pub fn new(store: Arc<Store>, scheduler: Scheduler, shipper: Shipper, line: Line) -> Self {
+        Self { store, scheduler, shipper, line, unknown_methods: HashSet::new() }
+    }
+
+    /// Takes pushes until there are no more or the runner stops.
+    pub async fn run(mut self, mut pushes: mpsc::Receiver<Pushed>, stop: CancellationToken) {
+        while let Some(Some(pushed)) = stop.run_until_cancelled(pushes.recv()).await {
+            let Pushed { target, arguments, reply } = pushed;
+            let answer = self.take(&target, &arguments).await;
+            if let Some(reply) = reply {
+                reply.answer(answer);
+            }
+        }
+    }
+
+    /// Takes one push. The answer is for a server that waits for one; most do not.
+    async fn take(&mut self, target: &str, arguments: &[Value]) -> Result<Value, String> {
+        let payload = arguments.first().cloned().unwrap_or(Value::Null);
+        match Push::read(target, arguments) {
+            Ok(Push::Task(request)) => {
+                let name = task_folder(request.common.job_id, request.task.task());
+                let fault = |reason: &str| {
+                    Outcome::Faulted(Fault::new(reason)).call(request.task.task(), request.common.job_id)
+                };
+                match self.keep(&name, target, payload).await {
+                    Ok(created) => self.accept(created, Work::Task(request)).await,
+                    Err(reason) => return self.cannot_keep(fault(&reason), reason).await,
+                }
+            }
+            Ok(Push::SourceRefresh(refresh)) => {
+                match self.keep(&refresh_folder(&refresh), target, payload).await {
+                    Ok(created) => self.accept(created, Work::Refresh(refresh)).await,
+                    Err(reason) => {
+                        return self.cannot_keep(refresh.faulted(&Fault::new(&reason)), reason).await;
+                    }
+                }
+            }
+            Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
+            Err(problem @ PushError::UnknownMethod { .. }) => {
+                if self.unknown_methods.insert(target.to_owned()) {
+                    warn!("the server pushed a method that this runner does not know: {target} (said once)");
+                }
+                return Err(problem.to_string());
+            }
+            Err(problem) => return self.refuse(&problem, target, payload).await,
+        }
+        Ok(Value::Null)
+    }
+
+    async fn accept(&self, created: Created, work: Work) {
+        match created {
+            Created::New(folder, request) => {
+                let step = Step { folder, sequence: request.sequence, work };
+                info!(step = step.name(), "accepted");
+                self.shipper.add(step.shipped());
+                self.scheduler.submit(step).await;
+            }
+            Created::Known(folder) => {
+                info!(step = folder.name(), "pushed again; it is not run twice");
+                self.scheduler.report_again(folder.name()).await;
+            }
+        }
+    }
+
+    /// Notes the cancel in every folder of the job first: from there it reaches the supervisor even when this
+    /// process dies now.
+    async fn cancel(&self, kind: CancelKind, job_id: Uuid, target: &str, payload: Value) -> Result<Value, String> {
+        info!(%job_id, ?kind, "cancel");
+        self.scheduler.cancel(job_id, kind).await;
+        let name = format!("{job_id}.{}", kind.pushed_as());
+        let answer = cancel_answer(kind, job_id);
+        match self.keep(&name, target, payload).await {
+            Ok(Created::New(folder, request)) => {
+                self.keep_outcome(&folder, &answer).await;
+                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None });
+                Ok(Value::Null)
+            }
+            // The earlier answer is still on its way and serves for both.
+            Ok(Created::Known(_)) => Ok(Value::Null),
+            Err(reason) => self.cannot_keep(answer, reason).await,
+        }
+    }
+
+    async fn refuse(&self, problem: &PushError, target: &str, payload: Value) -> Result<Value, String> {
+        warn!("{problem}");
+        let PushError::Unreadable { answer_to: Some((task, job_id)), .. } = problem else {
+            return Err(problem.to_string());
+        };
+        let answer = refusal(*task, *job_id, problem);
+        match self.keep(&task_folder(*job_id, *task), target, payload).await {
+            Ok(Created::New(folder, request)) => {
+                self.keep_outcome(&folder, &answer).await;
+                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None });
+            }
+            Ok(Created::Known(folder)) => {
+                warn!(step = folder.name(), "the task is here already; the unreadable push of it is ignored");
+            }
+            Err(reason) => return self.cannot_keep(answer, reason).await,
+        }
+        Err(problem.to_string())
+    }
+
+    async fn keep(&self, name: &str, method: &str, payload: Value) -> Result<Created, String> {
+        let (store, name, method) = (Arc::clone(&self.store), name.to_owned(), method.to_owned());
+        let kept = tokio::task::spawn_blocking(move || store.create(&name, &method, &payload)).await;
+        kept.map_err(|error| error.to_string())?
+            .map_err(|error: StoreError| format!("this runner cannot keep the task: {error}"))
+    }
+
+    async fn keep_outcome(&self, folder: &Folder, call: &Call) {
+        let (kept, call) = (folder.clone(), call.clone());
+        let written = tokio::task::spawn_blocking(move || kept.set_outcome(&call)).await;
+        if let Ok(Err(error)) = written {
+            error!(step = folder.name(), "an answer could not be kept; the next start makes it again: {error}");
+        }
+    }
+
+    /// The disk refuses: the server is told directly, once, which is better than silence.
+    async fn cannot_keep(&self, answer: Call, reason: String) -> Result<Value, String> {
+        error!("{reason}");
+        if let Err(error) = self.line.invoke(&answer.method, &answer.arguments).await {
+            error!("and the server could not be told ({}): {error}", answer.method);
+        }
+        Err(reason)
+    }
+}

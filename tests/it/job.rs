@@ -1,1 +1,224 @@
+//! Whole jobs over the real protocol: a hub, runner processes, git and Terraform.
 
+use hawser::contract::Task;
+use hawser::local::{HubEvent, JobKind, JobState};
+
+use crate::support::world::{World, job, soon, until};
+
+const GREETING: &[(&str, &str)] = &[(
+    "main.tf",
+    r#"
+variable "name" {
+  type = string
+}
+resource "terraform_data" "greeting" {
+  input = "hello ${var.name}"
+  provisioner "local-exec" {
+    command = "echo greeting ${var.name}"
+  }
+}
+output "greeting" {
+  value = terraform_data.greeting.output
+}
+"#,
+)];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_apply_and_a_destroy_run_terraform_from_the_first_task_to_the_last() {
+    let world = World::new().await;
+    let url = world.repository("repo", GREETING);
+    let mut runner = world.runner("one");
+    world.connected(1).await;
+
+    let mut spec = job(JobKind::Apply, &url, "greeting");
+    spec.parameters.insert("name".into(), "\"quay\"".into());
+    let apply = world.hub.submit(spec.clone());
+    let ended = world.ended(apply).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}\n{}", runner.log());
+    assert_eq!(ended.plan.as_ref().unwrap().create_count, 1);
+    assert_eq!(ended.resources, Some(1));
+    let outputs = ended.outputs.unwrap().outputs;
+    assert_eq!((outputs[0].name.as_str(), outputs[0].value.as_str()), ("greeting", "hello quay"));
+    assert_eq!(ended.variables.unwrap().variables[0].name, "name");
+    assert!(world.messages(apply).iter().any(|line| line.contains("greeting quay")));
+
+    spec.kind = JobKind::Destroy;
+    let destroy = world.hub.submit(spec);
+    let ended = world.ended(destroy).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(ended.plan.unwrap().destroy_count, 1);
+    assert_eq!(ended.resources, Some(0));
+    world.assert_no_violation();
+
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.signal(rustix::process::Signal::TERM);
+    assert!(runner.exit().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_engine_faults_its_task_and_says_why() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = local.missing\n}\n")]);
+    let _runner = world.runner("one");
+    let ended = world.ended(world.hub.submit(job(JobKind::Plan, &url, "broken"))).await;
+    assert!(matches!(ended.state, JobState::Failed { .. }), "{ended:#?}");
+    let error = ended.error.unwrap();
+    assert_eq!(error.task, Task::Validate);
+    let said = format!("{}\n{}", error.message, error.details);
+    assert!(said.contains("missing"), "{said}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_runners_share_jobs_and_a_pinned_job_goes_to_its_runner() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
+    let _runners: Vec<_> = ["one", "two", "three"].map(|name| world.runner(name)).into_iter().collect();
+    world.connected(3).await;
+
+    let shared: Vec<_> = (0..4)
+        .map(|index| world.hub.submit(job(JobKind::Plan, &url, &format!("shared-{index}"))))
+        .collect();
+    let mut spec = job(JobKind::Plan, &url, "pinned");
+    spec.instance = Some("two".into());
+    let pinned = world.hub.submit(spec);
+
+    for id in shared {
+        let ended = world.ended(id).await;
+        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+        assert!(["one", "two", "three"].contains(&ended.owner.unwrap().as_str()));
+    }
+    let ended = world.ended(pinned).await;
+    assert_eq!((ended.state, ended.owner.as_deref()), (JobState::Completed, Some("two")));
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_runner_with_a_connected_name_is_told_so() {
+    let world = World::new().await;
+    let _first = world.runner("twin");
+    world.connected(1).await;
+
+    let elsewhere = world.path("elsewhere").display().to_string();
+    let second = world.runner_with("twin", &[("WorkingDirectory__WorkingDirectory", &elsewhere)]);
+    until("the second runner says what is wrong", || {
+        let log = second.log();
+        (log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected")).then_some(())
+    })
+    .await;
+    assert_eq!(world.hub.runners(), ["twin"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_runner_with_the_same_folder_is_told_so_and_leaves() {
+    let world = World::new().await;
+    let _first = world.runner("twin");
+    world.connected(1).await;
+    let mut second = world.runner("twin");
+    assert_eq!(second.exit().await.code(), Some(75));
+    assert!(second.log().contains("Runner.Instance"), "{}", second.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_outlives_the_absence_of_its_server() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
+    world.hub.go_offline().await.unwrap();
+    let _runner = world.runner("one");
+    world.hub.go_online().await.unwrap();
+    world.connected(1).await;
+    world.hub.go_offline().await.unwrap();
+    world.hub.go_online().await.unwrap();
+    world.connected(1).await;
+
+    let ended = world.ended(world.hub.submit(job(JobKind::Plan, &url, "late"))).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
+    use hawser::contract::{SourceRefresh, SourceRevisionType, SourceType};
+    let world = World::new().await;
+    let url = world.repository("repo", GREETING);
+    let _runner = world.runner("one");
+    world.connected(1).await;
+    let refresh = |revision: &str| SourceRefresh {
+        organization_id: world.hub.identity().organization_id,
+        source_url: url.clone(),
+        source_revision: revision.to_owned(),
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+    };
+    let mut events = world.hub.events();
+    let mut ended = async |revision: &str| {
+        world.hub.refresh(refresh(revision), None);
+        let found = events.find(|event| match event {
+            HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
+            _ => None,
+        });
+        soon("the refresh is answered", found).await
+    };
+    assert_eq!(ended("main").await.unwrap().len(), 40);
+    assert!(ended("nowhere").await.unwrap_err().message.contains("nowhere"));
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rubbish_from_the_server_breaks_nothing() {
+    use hawser::local::Rubbish;
+    use serde_json::json;
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
+    let mut runner = world.runner("one");
+    let kinds = [
+        Rubbish::NotJson,
+        Rubbish::NotAMessage,
+        Rubbish::UnknownType,
+        Rubbish::UnknownMethod,
+        Rubbish::StrayCompletion,
+        Rubbish::Bytes(vec![0xff, 0x1e, 0, 0x1e]),
+        Rubbish::Text("{\"type\":1}\u{1e}".into()),
+    ];
+    for rubbish in kinds {
+        world.connected(1).await;
+        // The runner may be between two connections; then this one is not sent, and the next look waits.
+        let _ = world.hub.send_rubbish("one", rubbish);
+    }
+    for arguments in [vec![], vec![json!(null)], vec![json!({"jobId": 5})], vec![json!([]), json!([])]] {
+        world.connected(1).await;
+        let _ = world.hub.push("one", "Plan", arguments);
+    }
+    world.connected(1).await;
+    let ended = world.ended(world.hub.submit(job(JobKind::Plan, &url, "after"))).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(runner.child.try_wait().unwrap().is_none());
+    assert!(!runner.log().contains("panicked"), "{}", runner.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_member() {
+    use serde_json::json;
+    let world = World::new().await;
+    let url = world.repository("repo", GREETING);
+    let _runner = world.runner("one");
+    world.connected(1).await;
+    // The hub knows the job and waits for its task; what it pushes besides is what the runner stumbles over.
+    world.hub.misbehave(hawser::local::Rule::new(
+        hawser::local::Moment::push("GetDefinitiveRevision"),
+        hawser::local::Fault::Lose,
+    ));
+    let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
+    let mut events = world.hub.events();
+    soon(
+        "the push is lost",
+        events.find(|event| matches!(event, HubEvent::Misbehaved { .. }).then_some(())),
+    )
+    .await;
+    world
+        .hub
+        .push("one", "GetDefinitiveRevision", vec![json!({"jobId": id, "organizationId": id, "sourceType": "Floppy"})])
+        .unwrap();
+    let ended = world.ended(id).await;
+    assert!(ended.error.as_ref().is_some_and(|error| error.message.contains("sourceType")), "{ended:#?}");
+}

@@ -1,1 +1,649 @@
+//! Promises 1 to 5: the runner, the server or the line goes away in the middle of things, and nothing is lost,
+//! nothing runs twice and nobody is told a lie.
 
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hawser::contract::requests::CancelKind;
+use hawser::contract::{LogEntry, Task};
+use hawser::local::{Fault, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, Moment, Rule};
+use rustix::process::Signal;
+use uuid::Uuid;
+
+use crate::support::world::{Runner, World, job, soon, until};
+
+const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
+
+/// A job that prints `lines` numbered lines in Validate, then waits for a file to appear.
+fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Path>) -> JobSpec {
+    let tasks = vec![Task::GetModule, Task::Init, Task::Validate];
+    let mut spec = job(JobKind::Tasks(tasks), url, module);
+    spec.source.source_definitive_revision = Some(head(&world.path("repo")));
+    let ran = world.path(&format!("{module}.ran"));
+    let wait = gate.map_or_else(String::new, |gate| {
+        format!("while [ ! -e '{}' ]; do sleep 0.05; done\n", gate.display())
+    });
+    spec.hooks.validate_before = Some(format!(
+        "echo run >> '{}'\necho begin\n{wait}seq -f 'line %.0f' 1 {lines}\necho printed\n",
+        ran.display()
+    ));
+    spec
+}
+
+fn head(repository: &Path) -> String {
+    let output =
+        std::process::Command::new("git").args(["rev-parse", "HEAD"]).current_dir(repository).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// How often the script of [`printing`] was run.
+fn runs(world: &World, module: &str) -> usize {
+    fs::read_to_string(world.path(&format!("{module}.ran"))).unwrap_or_default().lines().count()
+}
+
+/// Waits until a line of the job has arrived at the hub.
+async fn seen(world: &World, job: Uuid, text: &str) {
+    until(&format!("the line {text:?} arrives"), || {
+        world.messages(job).iter().any(|line| line == text).then_some(())
+    })
+    .await;
+}
+
+/// The numbers of the printed lines in the order in which they arrived.
+fn numbers<'a>(messages: impl IntoIterator<Item = &'a String>) -> Vec<u32> {
+    messages.into_iter().filter_map(|line| line.strip_prefix("line ")?.parse().ok()).collect()
+}
+
+/// Repeats are allowed (at least once), gaps and disorder are not: without repeats, it is 1, 2, 3, …
+fn assert_complete(arrived: &[u32], lines: u32) -> usize {
+    let mut next = 1;
+    let mut repeats = 0;
+    for number in arrived {
+        if *number == next {
+            next += 1;
+        } else {
+            assert!(*number < next, "line {number} arrived where line {next} was to come");
+            repeats += 1;
+        }
+    }
+    assert_eq!(next, lines + 1, "the last lines did not arrive");
+    repeats
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_killed_in_the_middle_of_an_apply_delivers_every_line_and_the_result() {
+    let world = World::new().await;
+    let gate = world.path("gate");
+    let command = format!(
+        "echo run >> '{}'; seq -f 'line %.0f' 1 500; while [ ! -e '{}' ]; do sleep 0.05; done; seq -f 'line %.0f' 501 1000",
+        world.path("apply.ran").display(),
+        gate.display()
+    );
+    let module = format!(
+        "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
+    );
+    let url = world.repository("repo", &[("main.tf", &module)]);
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(job(JobKind::Apply, &url, "apply"));
+    until("the apply is under way", || {
+        world.messages(id).iter().any(|line| line.ends_with("line 500")).then_some(())
+    })
+    .await;
+
+    runner.kill();
+    fs::write(&gate, "").unwrap();
+    let _again = world.runner("one");
+    let ended = world.ended(id).await;
+
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(ended.resources, Some(1));
+    assert_eq!(runs(&world, "apply"), 1);
+    let lines: Vec<String> = world
+        .messages(id)
+        .iter()
+        .filter_map(|line| Some(format!("line {}", line.split_once("(local-exec): line ")?.1)))
+        .collect();
+    assert_complete(&numbers(&lines), 1000);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_ends_while_runner_and_server_are_gone_is_delivered() {
+    let world = World::new().await;
+    let gate = world.path("gate");
+    let url = world.repository("repo", EMPTY);
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "away", 2000, Some(&gate)));
+    seen(&world, id, "begin").await;
+
+    world.hub.go_offline().await.unwrap();
+    runner.kill();
+    fs::write(&gate, "").unwrap();
+    until("the script has ended by itself", || {
+        runner.steps().iter().any(|step| step.join("exit.json").exists()).then_some(())
+    })
+    .await;
+    let _again = world.runner("one");
+    world.hub.go_online().await.unwrap();
+
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "away"), 1);
+    assert_complete(&numbers(&world.messages(id)), 2000);
+    world.assert_no_violation();
+}
+
+/// Counts lines as they arrive and keeps nothing else.
+#[derive(Default)]
+struct Counter {
+    next: HashMap<Uuid, u32>,
+    repeats: usize,
+    gaps: Vec<String>,
+}
+
+fn counting_hub() -> (HubOptions, Arc<Mutex<Counter>>) {
+    let counter = Arc::new(Mutex::new(Counter::default()));
+    let count = Arc::clone(&counter);
+    let observe = move |entry: &LogEntry<'static>| {
+        let Some(number) = entry.message.strip_prefix("line ").and_then(|rest| rest.parse::<u32>().ok()) else {
+            return;
+        };
+        let mut counter = count.lock().unwrap();
+        let next = counter.next.entry(entry.job_id).or_insert(1);
+        match number.cmp(next) {
+            std::cmp::Ordering::Equal => *next += 1,
+            std::cmp::Ordering::Less => counter.repeats += 1,
+            std::cmp::Ordering::Greater => {
+                let gap = format!("line {number} arrived where line {next} was to come");
+                counter.gaps.push(gap);
+            }
+        }
+    };
+    let options = HubOptions { logs: LogKeeping::Observe(Arc::new(observe)), ..HubOptions::default() };
+    (options, counter)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stays_flat() {
+    const LINES: u32 = 1_000_000;
+    let (options, counter) = counting_hub();
+    let world = World::with(options).await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "flood", LINES, Some(&gate)));
+    until("the script runs", || (runs(&world, "flood") == 1).then_some(())).await;
+
+    world.hub.go_offline().await.unwrap();
+    fs::write(&gate, "").unwrap();
+    until("the script has ended", || {
+        runner.steps().iter().any(|step| step.join("exit.json").exists()).then_some(())
+    })
+    .await;
+    world.hub.go_online().await.unwrap();
+    let ended = world.ended(id).await;
+
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let counter = counter.lock().unwrap();
+    assert!(counter.gaps.is_empty(), "{:?}", &counter.gaps[..counter.gaps.len().min(5)]);
+    assert_eq!(counter.next.get(&id), Some(&(LINES + 1)));
+    let peak = runner.peak_memory();
+    println!("peak memory of the runner: {:.1} MB", peak as f64 / 1e6);
+    assert!(peak < 64 * 1024 * 1024, "the runner took {peak} bytes");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
+    const LINES: u32 = 200_000;
+    /// `BatchSizeLimit` entries in each of the calls that may be unacknowledged.
+    const WINDOW: usize = 50 * hawser::shipping::WINDOW_PER_STEP;
+    let (options, counter) = counting_hub();
+    let world = World::with(options).await;
+    let url = world.repository("repo", EMPTY);
+    let _runner = world.runner("one");
+    let mut spec = printing(&world, &url, "cuts", LINES, None);
+    // Slowly enough that several cuts fall into it.
+    spec.hooks.validate_before = Some(format!(
+        "for block in $(seq 0 {}); do seq -f 'line %.0f' $((block * 2000 + 1)) $((block * 2000 + 2000)); sleep 0.1; done",
+        LINES / 2000 - 1
+    ));
+    let id = world.hub.submit(spec);
+    let mut cuts = 0;
+    let ended = {
+        let ended = world.ended(id);
+        tokio::pin!(ended);
+        loop {
+            tokio::select! {
+                ended = &mut ended => break ended,
+                () = tokio::time::sleep(Duration::from_secs(1)) => {
+                    world.hub.drop_connections();
+                    cuts += 1;
+                }
+            }
+        }
+    };
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let counter = counter.lock().unwrap();
+    assert!(counter.gaps.is_empty(), "{:?}", &counter.gaps[..counter.gaps.len().min(5)]);
+    assert_eq!(counter.next.get(&id), Some(&(LINES + 1)));
+    println!("{cuts} cuts, {} lines repeated", counter.repeats);
+    assert!(cuts >= 3, "only {cuts} cuts");
+    assert!(counter.repeats <= cuts * WINDOW, "{} lines repeated in {cuts} cuts", counter.repeats);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
+    let (options, counter) = counting_hub();
+    let world = World::with(options).await;
+    let url = world.repository("repo", EMPTY);
+    let _runner = world.runner("one");
+    let gate = world.path("gate");
+    const FLOOD: u32 = 600_000;
+    let flood = world.hub.submit(printing(&world, &url, "flood", FLOOD, None));
+    let quiet = world.hub.submit(printing(&world, &url, "quiet", 1, Some(&gate)));
+    until("both scripts run", || (runs(&world, "flood") + runs(&world, "quiet") == 2).then_some(())).await;
+    until("the flood flows", || (counter.lock().unwrap().next.get(&flood)? > &1000).then_some(())).await;
+
+    fs::write(&gate, "").unwrap();
+    let written = std::time::Instant::now();
+    until("the quiet line arrives", || {
+        counter.lock().unwrap().next.get(&quiet).is_some_and(|next| *next > 1).then_some(())
+    })
+    .await;
+    let flooded = counter.lock().unwrap().next[&flood];
+    println!("the quiet line arrived after {:?}, with {flooded} of {FLOOD} lines of the flood", written.elapsed());
+    assert!(flooded < FLOOD, "the flood was over before the quiet line arrived, so this shows nothing");
+    for id in [quiet, flood] {
+        let ended = world.ended(id).await;
+        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    }
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_the_server_refuses_four_times_arrives_once() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let runner = world.runner("one");
+    let refuse = Fault::Refuse("the database is busy".into());
+    world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).times(4));
+    let id = world.hub.submit(printing(&world, &url, "refused", 10, None));
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "refused"), 1);
+    let results: Vec<Task> = world
+        .hub
+        .all_events()
+        .into_iter()
+        .filter_map(|event| match event.event {
+            HubEvent::Result { task, .. } | HubEvent::DuplicateResult { task, .. } => Some(task),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(results, [Task::GetModule, Task::Init, Task::Validate]);
+    let said = runner.log().matches("the database is busy").count();
+    assert_eq!(said, 1, "{}", runner.log());
+    until("the folder is removed", || runner.steps().is_empty().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "drained", 100, Some(&gate)));
+    seen(&world, id, "begin").await;
+
+    runner.signal(Signal::TERM);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    assert!(runner.child.try_wait().unwrap().is_none());
+    fs::write(&gate, "").unwrap();
+    assert!(runner.exit().await.success(), "{}", runner.log());
+
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_complete(&numbers(&world.messages(id)), 100);
+    assert!(runner.steps().is_empty());
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    runner.signal(Signal::TERM);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    let later = world.hub.submit(printing(&world, &url, "second", 1, None));
+    until("the second job's task is kept", || (runner.steps().len() == 2).then_some(())).await;
+    fs::write(&gate, "").unwrap();
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    assert_eq!(runner.steps().len(), 1);
+
+    let _next = world.runner("one");
+    let ended = world.ended(later).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let mut runner = world.runner_with("one", &[("Runner__DrainTimeoutSeconds", "1")]);
+    let never = world.path("never");
+    let id = world.hub.submit(printing(&world, &url, "limit", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    runner.signal(Signal::TERM);
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    assert!(runner.log().contains("DrainTimeoutSeconds"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "adopted", 100, Some(&gate)));
+    seen(&world, id, "begin").await;
+    runner.signal(Signal::TERM);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    runner.signal(Signal::INT);
+    assert!(runner.exit().await.success());
+
+    let _next = world.runner("one");
+    world.connected(1).await;
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "adopted"), 1);
+    assert_complete(&numbers(&world.messages(id)), 100);
+    world.assert_no_violation();
+}
+
+/// The step folder of a job's Validate, once its supervisor has started.
+async fn validate_folder(runner: &Runner) -> PathBuf {
+    until("the script is supervised", || {
+        runner
+            .steps()
+            .into_iter()
+            .find(|step| step.to_string_lossy().ends_with(".Validate") && step.join("supervisor.json").exists())
+    })
+    .await
+}
+
+fn supervisor_pid(folder: &Path) -> rustix::process::Pid {
+    let note: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join("supervisor.json")).unwrap()).unwrap();
+    let pid = note["is"]["pid"].as_i64().unwrap();
+    rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "lost", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+
+    // What a power cut leaves: no runner, no supervisor, no exit.
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    fs::write(&gate, "").unwrap();
+    let _next = world.runner("one");
+
+    let ended = world.ended(id).await;
+    let error = ended.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    assert!(error.message.contains("state lock") && error.message.contains("errored.tfstate"), "{error:?}");
+    assert_eq!(runs(&world, "lost"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_pushed_again_is_reported_again_and_runs_once() {
+    let world = World::with(HubOptions { redispatch_on_reconnect: true, ..HubOptions::default() }).await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let _runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "again", 10, Some(&gate)));
+    seen(&world, id, "begin").await;
+    for _ in 0..3 {
+        let mut events = world.hub.events();
+        while events.try_next().is_some() {}
+        world.hub.drop_connections();
+        soon(
+            "the task is pushed again",
+            events.find(|event| matches!(event, HubEvent::Dispatched { again: true, .. }).then_some(())),
+        )
+        .await;
+        soon(
+            "it is reported as running again",
+            events.find(|event| matches!(event, HubEvent::Running { task: Task::Validate, .. }).then_some(())),
+        )
+        .await;
+    }
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "again"), 1);
+    assert_complete(&numbers(&world.messages(id)), 10);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_connect_all_running_tasks_are_reported_at_once() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let _runner = world.runner("one");
+    let jobs: Vec<Uuid> = ["a", "b", "c"]
+        .map(|module| world.hub.submit(printing(&world, &url, module, 1, Some(&gate))))
+        .into_iter()
+        .collect();
+    for id in &jobs {
+        seen(&world, *id, "begin").await;
+    }
+    let mut events = world.hub.events();
+    while events.try_next().is_some() {}
+    world.hub.drop_connections();
+    let mut reported = std::collections::HashSet::new();
+    while reported.len() < 3 {
+        let found = events.find(|event| match event {
+            HubEvent::Running { job, .. } => Some(*job),
+            _ => None,
+        });
+        reported.insert(soon("the running tasks are reported", found).await);
+    }
+    fs::write(&gate, "").unwrap();
+    for id in jobs {
+        assert_eq!(world.ended(id).await.state, JobState::Completed);
+    }
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgotten_acknowledgements_and_a_stalled_server_lose_nothing() {
+    let world = World::with(HubOptions { keep_alive: Duration::from_secs(1), ..HubOptions::default() }).await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let _runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "stalled", 5000, Some(&gate)));
+    seen(&world, id, "begin").await;
+    world.hub.misbehave(Rule::new(Moment::call("AddLogs"), Fault::Forget).skip(3));
+    fs::write(&gate, "").unwrap();
+    // Nothing is answered behind the forgotten call until the line is cut.
+    until("the hub forgets an answer", || {
+        let forgot = |event: &hawser::local::Recorded| matches!(event.event, HubEvent::Misbehaved { .. });
+        world.hub.all_events().iter().any(forgot).then_some(())
+    })
+    .await;
+    world.hub.misbehave(Rule::new(Moment::call("AddLogs"), Fault::DropAfter).skip(5));
+    world.hub.drop_connections();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_complete(&numbers(&world.messages(id)), 5000);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_megabyte_in_one_line_arrives_whole() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let _runner = world.runner("one");
+    let mut spec = printing(&world, &url, "long", 1, None);
+    spec.hooks.validate_before = Some("head -c 1048576 /dev/zero | tr '\\0' 'x'; echo; echo after".into());
+    let id = world.hub.submit(spec);
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let messages = world.messages(id);
+    let letters: usize =
+        messages.iter().filter(|line| line.starts_with('x') && line.ends_with('x')).map(String::len).sum();
+    assert_eq!(letters, 1_048_576);
+    assert!(messages.iter().any(|line| line == "after"));
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "good", 10, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    let bad = folder.parent().unwrap().join(format!("{}.Plan", Uuid::from_u128(7)));
+    fs::create_dir(&bad).unwrap();
+    fs::write(bad.join("request.json"), "{ not json").unwrap();
+
+    let next = world.runner("one");
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(!bad.exists());
+    assert!(next.log().contains("set aside"), "{}", next.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_runs_any_more() {
+    let world = World::new().await;
+    let pid_file = world.path("sleeper.pid");
+    let command = format!("echo started; echo $$ > '{}'; exec sleep 600", pid_file.display());
+    let module = format!(
+        "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
+    );
+    let url = world.repository("repo", &[("main.tf", &module)]);
+    let _runner = world.runner("one");
+    let id = world.hub.submit(job(JobKind::Apply, &url, "cancelled"));
+    until("the provisioner sleeps", || {
+        world.messages(id).iter().any(|line| line.ends_with("started")).then_some(())
+    })
+    .await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    let sleeper = fs::read_to_string(&pid_file).unwrap();
+    assert!(!Path::new(&format!("/proc/{}", sleeper.trim())).exists(), "the provisioner still runs");
+    let messages = world.messages(id).join("\n");
+    assert!(messages.to_lowercase().contains("interrupt"), "{messages}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let _runner = world.runner("one");
+    let pid_file = world.path("daemon.pid");
+    let mut spec = printing(&world, &url, "killed", 1, None);
+    spec.hooks.validate_before = Some(format!(
+        "trap '' INT TERM\nsetsid bash -c 'trap \"\" INT TERM; echo $$ > {}; while true; do sleep 1; done' &\necho begin\nwhile true; do sleep 1; done",
+        pid_file.display()
+    ));
+    let id = world.hub.submit(spec);
+    seen(&world, id, "begin").await;
+    let daemon = until("the daemon runs", || {
+        fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n'))
+    })
+    .await;
+    world.hub.cancel(id, CancelKind::Kill).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    assert!(!Path::new(&format!("/proc/{}", daemon.trim())).exists(), "the daemon still runs");
+    let answered = |event: &hawser::local::Recorded| {
+        matches!(event.event, HubEvent::CancelAnswered { kind: CancelKind::Kill, .. })
+    };
+    until("the cancel is answered", || world.hub.all_events().iter().any(answered).then_some(())).await;
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_outlives_a_restart_of_the_runner() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "cancelled", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("the cancel is noted", || folder.join("cancel.json").exists().then_some(())).await;
+    runner.kill();
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_step_is_cancelled_at_once_and_never_claimed() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let runner = world.runner_with("one", &[("Runner__MaxConcurrentSteps", "1")]);
+    let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
+    seen(&world, first, "begin").await;
+    let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
+    until("the second job's task is kept", || (runner.steps().len() == 2).then_some(())).await;
+    world.hub.cancel(waiting, CancelKind::Graceful).unwrap();
+    let ended = world.ended(waiting).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    let claimed = |event: &hawser::local::Recorded| matches!(event.event, HubEvent::Running { job, .. } if job == waiting);
+    assert!(!world.hub.all_events().iter().any(claimed));
+    fs::write(&gate, "").unwrap();
+    assert_eq!(world.ended(first).await.state, JobState::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_for_an_unknown_job_is_answered() {
+    let world = World::new().await;
+    let _runner = world.runner("one");
+    world.connected(1).await;
+    let mut events = world.hub.events();
+    let unknown = Uuid::from_u128(42);
+    world.hub.push("one", "CancelGraceful", vec![serde_json::json!({"jobId": unknown})]).unwrap();
+    // A strict hub does not know the job either: it records the call, whatever it thinks of it.
+    let called = events.find(|event| match event {
+        HubEvent::CancelAnswered { job, .. } if *job == unknown => Some(()),
+        HubEvent::UnknownJob { job, .. } if *job == unknown => Some(()),
+        HubEvent::Violation { method, .. } if method == "CancelGracefulCompleted" => Some(()),
+        _ => None,
+    });
+    soon("the cancel is answered", called).await;
+}

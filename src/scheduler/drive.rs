@@ -1,0 +1,293 @@
+//! One step's way from its folder to its outcome: prepare, execute, conclude.
+//!
+//! Whatever happens on the way, a step that was begun ends with an `outcome.json`; where it enters the way
+//! depends on what its folder says ([`Stage`]).
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::Tools;
+use super::report::Reporter;
+use crate::contract::requests::Request;
+use crate::contract::{Fault, Outcome, Success};
+use crate::intake::{Step, Work};
+use crate::settings::Settings;
+use crate::shipping::Shipper;
+use crate::step::{Folder, FolderError, Stage};
+use crate::supervise;
+use crate::tasks::{self, Context, Prepared, TaskError};
+use crate::workspace::{LockError, ModuleLock, Workspace};
+
+/// How a drive ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The step has its outcome.
+    Concluded,
+    /// Nothing was done: another process works in the module's directory.
+    DirectoryBusy { holder: String },
+}
+
+/// Drives steps, each in a task of its own.
+#[derive(Debug)]
+pub(super) struct Driver {
+    tools: Tools,
+    reporter: Reporter,
+}
+
+impl Driver {
+    pub(super) fn new(tools: Tools) -> Self {
+        let reporter = Reporter {
+            line: tools.line.clone(),
+            runner_id: tools.settings.runner.id,
+            instance: tools.settings.runner.instance.clone(),
+        };
+        Self { tools, reporter }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.tools.settings
+    }
+
+    pub(super) fn shipper(&self) -> &Shipper {
+        &self.tools.shipper
+    }
+
+    /// Takes a step to its outcome from wherever its folder says it stands.
+    pub(super) async fn drive(
+        &self,
+        step: &Step,
+        stage: Stage,
+        cancel: &CancellationToken,
+        report_again: &Notify,
+    ) -> Ended {
+        let outcome = match &step.work {
+            Work::Refresh(refresh) => self.refresh(step, refresh, cancel).await,
+            Work::Task(request) => {
+                let module = match self.lock_module(request, stage) {
+                    Ok(module) => module,
+                    Err(LockError::Held { holder }) => return Ended::DirectoryBusy { holder },
+                    Err(problem) => {
+                        let fault = Fault::new(problem.to_string());
+                        self.conclude_with(step, &Outcome::Faulted(fault)).await;
+                        return Ended::Concluded;
+                    }
+                };
+                info!(step = step.name(), ?stage, "started");
+                tokio::select! {
+                    outcome = self.task(step, request, stage, module, cancel) => outcome,
+                    () = self.reporter.keep_reporting(request, report_again) => return Ended::Concluded,
+                }
+            }
+        };
+        self.conclude_with(step, &outcome).await;
+        Ended::Concluded
+    }
+
+    /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
+    /// holds it already.
+    fn lock_module(&self, request: &Request, stage: Stage) -> Result<Option<ModuleLock>, LockError> {
+        let works_in_directory = !matches!(request.task, crate::contract::TaskRequest::GetDefinitiveRevision(_));
+        if !works_in_directory || stage == Stage::Running {
+            return Ok(None);
+        }
+        let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
+        workspace.lock().map(Some)
+    }
+
+    async fn refresh(
+        &self,
+        step: &Step,
+        refresh: &crate::contract::SourceRefresh,
+        cancel: &CancellationToken,
+    ) -> Outcome {
+        let settings = Arc::clone(&self.tools.settings);
+        match tasks::refresh(&settings, &self.tools.http, refresh, cancel).await {
+            Ok(revision) => Outcome::Completed(Success::Revision(revision)),
+            Err(TaskError::Faulted(fault)) => Outcome::Faulted(fault),
+            Err(TaskError::Cancelled) => {
+                Outcome::Faulted(Fault::new(format!("the refresh {} was stopped", step.name())))
+            }
+        }
+    }
+
+    async fn task(
+        &self,
+        step: &Step,
+        request: &Request,
+        stage: Stage,
+        module: Option<ModuleLock>,
+        cancel: &CancellationToken,
+    ) -> Outcome {
+        let context = Context {
+            settings: Arc::clone(&self.tools.settings),
+            common: request.common.clone(),
+            folder: step.folder.clone(),
+            cancel: cancel.clone(),
+            http: self.tools.http.clone(),
+        };
+        let ended = match stage {
+            Stage::Prepare => self.from_the_start(&context, request, module).await,
+            Stage::Running => self.execution(&context, request).await,
+            Stage::Conclude => self.conclusion(&context, request, module).await,
+            Stage::Lost => Err(lost(&step.folder).into()),
+            Stage::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
+        };
+        match ended {
+            Ok(success) => Outcome::Completed(success),
+            Err(TaskError::Cancelled) => {
+                context.info("Cancelled.");
+                Outcome::Cancelled
+            }
+            Err(TaskError::Faulted(fault)) => {
+                context.error(&fault.message);
+                Outcome::Faulted(fault)
+            }
+        }
+    }
+
+    async fn from_the_start(
+        &self,
+        context: &Context,
+        request: &Request,
+        module: Option<ModuleLock>,
+    ) -> Result<Success, TaskError> {
+        let folder = &context.folder;
+        let Some(lock) = folder.try_lock().map_err(|error| broken(&error))? else {
+            // Somebody drives the step after all: a supervisor that was just being started when the last
+            // runner died.
+            return self.execution(context, request).await;
+        };
+        if folder.supervisor().map_err(|error| broken(&error))?.is_some() {
+            return Err(lost(folder).into());
+        }
+        is_wanted(folder)?;
+        let launch = match tasks::prepare(context, &request.task).await? {
+            Prepared::Finished(success) => return Ok(success),
+            Prepared::Run(launch) => launch,
+        };
+        folder.set_script(&launch.script).map_err(|error| broken(&error))?;
+        is_wanted(folder)?;
+        let module: Option<File> = module.map(ModuleLock::into_file);
+        supervise::launch(&self.tools.supervisor, folder, lock, module, &launch)
+            .map_err(|error| Fault::new(error.to_string()))?;
+        self.execution(context, request).await
+    }
+
+    /// Waits for the supervisor, whoever started it.
+    async fn execution(&self, context: &Context, request: &Request) -> Result<Success, TaskError> {
+        supervise::wait(&context.folder).await.map_err(|error| Fault::new(error.to_string()))?;
+        self.conclusion(context, request, None).await
+    }
+
+    async fn conclusion(
+        &self,
+        context: &Context,
+        request: &Request,
+        module: Option<ModuleLock>,
+    ) -> Result<Success, TaskError> {
+        let Some(exit) = context.folder.exit().map_err(|error| broken(&error))? else {
+            return Err(lost(&context.folder).into());
+        };
+        // The supervisor has let go of the directory; nobody of this process can have taken it since.
+        let _module = match module {
+            Some(module) => Some(module),
+            None => Some(self.module_lock_now(request).await?),
+        };
+        tasks::conclude(context, &request.task, &exit).await
+    }
+
+    /// Waits for the module's directory: another process may have been quicker when the supervisor let go.
+    async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
+        let mut said = false;
+        loop {
+            match self.lock_module(request, Stage::Conclude) {
+                Ok(Some(lock)) => return Ok(lock),
+                Ok(None) => return Err(Fault::new("the task has no module directory to conclude in").into()),
+                Err(LockError::Held { holder }) => {
+                    if !std::mem::replace(&mut said, true) {
+                        info!("waits to conclude a step: its module directory is in use by {holder}");
+                    }
+                    tokio::time::sleep(super::LOOK_AGAIN).await;
+                }
+                Err(problem) => return Err(Fault::new(problem.to_string()).into()),
+            }
+        }
+    }
+
+    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper.
+    pub(super) async fn conclude_with(&self, step: &Step, outcome: &Outcome) {
+        let call = step.call(outcome);
+        let mut delays = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(200))
+            .with_max_delay(Duration::from_secs(30))
+            .without_max_times()
+            .with_jitter()
+            .build();
+        let mut said = false;
+        loop {
+            let (folder, call) = (step.folder.clone(), call.clone());
+            let written = tokio::task::spawn_blocking(move || folder.set_outcome(&call)).await;
+            match written {
+                Ok(Ok(())) => break,
+                Ok(Err(problem)) if !said => {
+                    error!(step = step.name(), "the outcome cannot be kept and is tried again: {problem}");
+                    said = true;
+                }
+                Ok(Err(_)) => {}
+                Err(stopped) => {
+                    warn!(step = step.name(), "the outcome was not kept, the runner is stopping: {stopped}");
+                    return;
+                }
+            }
+            tokio::time::sleep(delays.next().unwrap_or(Duration::from_secs(30))).await;
+        }
+        info!(step = step.name(), "ended: {}", call.method);
+        self.tools.shipper.concluded(&step.folder);
+    }
+
+    /// The driver itself broke: the server must still be told something.
+    pub(super) async fn internal_error(&self, step: &Step) {
+        let fault = Fault::new("the runner failed while it worked on this task; its own log has the details");
+        self.conclude_with(step, &Outcome::Faulted(fault)).await;
+    }
+}
+
+/// A step whose cancel was asked for before anything was started is not started.
+fn is_wanted(folder: &Folder) -> Result<(), TaskError> {
+    match folder.cancel() {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => Err(TaskError::Cancelled),
+        Err(error) => Err(broken(&error).into()),
+    }
+}
+
+fn broken(error: &FolderError) -> Fault {
+    Fault::new(format!("the step's folder is not usable: {error}"))
+}
+
+/// The script was started, and there is nobody left who could say how it ended.
+fn lost(folder: &Folder) -> Fault {
+    let note = folder.supervisor().ok().flatten();
+    let rebooted = note
+        .as_ref()
+        .and_then(|note| note.boot_id.clone())
+        .zip(supervise::boot_id())
+        .is_some_and(|(then, now)| then != now);
+    let why = if rebooted {
+        "the machine was restarted while it ran"
+    } else {
+        "the process that watched it is gone (the container was stopped, or it was killed)"
+    };
+    let started = note.map_or_else(String::new, |note| format!(" It was started at {}.", note.started));
+    Fault::new(format!(
+        "unknown outcome: {why}.{started} It was not run again. Before the next run, check what it changed: \
+         look for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
+         resources that are not in the state."
+    ))
+}

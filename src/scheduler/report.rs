@@ -1,0 +1,54 @@
+//! The claim: `ReportRunningTask` when a step starts, again and again while it runs, and at once after each
+//! connect.
+
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::contract::Request;
+use crate::contract::names::method;
+use crate::hub::{CallError, Line, LineStatus};
+
+/// Who reports.
+#[derive(Debug, Clone)]
+pub(super) struct Reporter {
+    pub(super) line: Line,
+    pub(super) runner_id: Uuid,
+    pub(super) instance: String,
+}
+
+impl Reporter {
+    /// Reports a step as running until the future is dropped. `again` asks for one more report now.
+    pub(super) async fn keep_reporting(&self, request: &Request, again: &Notify) {
+        let every = Duration::from_secs(request.common.report_active_job_frequency_seconds.max(1));
+        let mut status = self.line.status();
+        let mut last_refusal = None;
+        loop {
+            // Marks the status as seen before the report, so that a connect during it is not missed.
+            let connected = matches!(&*status.borrow_and_update(), LineStatus::Connected { .. });
+            if connected {
+                self.report(request, &mut last_refusal).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(every), if connected => {}
+                changed = status.changed() => if changed.is_err() { return std::future::pending().await },
+                () = again.notified() => {}
+            }
+        }
+    }
+
+    async fn report(&self, request: &Request, last_refusal: &mut Option<String>) {
+        let (job_id, task) = (request.common.job_id, request.task.task());
+        let arguments = (job_id, task.name(), self.runner_id, &self.instance);
+        match self.line.invoke(method::REPORT_RUNNING_TASK, arguments).await {
+            Ok(_) => *last_refusal = None,
+            Err(CallError::Refused(reason)) if last_refusal.as_ref() != Some(&reason) => {
+                warn!(%job_id, %task, "the server refused the report of a running task: {reason}");
+                *last_refusal = Some(reason);
+            }
+            Err(error) => debug!(%job_id, %task, "a running task could not be reported: {error}"),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A hub in this process, git repositories, and runners as processes of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hawser::local::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// The program under test.
+pub const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
+
+/// Long enough for a loaded machine; a test that needs it is broken, not slow.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Awaits something that must happen, or says what did not.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+}
+
+/// Looks again and again until there is something to see.
+pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(start.elapsed() < DEADLINE, "{what} did not happen in {DEADLINE:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub struct World {
+    pub dir: TempDir,
+    pub hub: EmbeddedHub,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(HubOptions::default()).await
+    }
+
+    pub async fn with(options: HubOptions) -> Self {
+        let hub = EmbeddedHub::start(options).await.expect("the hub starts");
+        Self { dir: tempfile::tempdir().expect("a temporary directory"), hub }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A git repository with one commit that holds these files.
+    pub fn repository(&self, name: &str, files: &[(&str, &str)]) -> String {
+        let path = self.path(name);
+        for (file, contents) in files {
+            let file = path.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, contents).unwrap();
+        }
+        git(&path, &["init", "-q", "-b", "main"]);
+        git(&path, &["add", "-A"]);
+        git(&path, &["commit", "-q", "-m", "first"]);
+        path.display().to_string()
+    }
+
+    /// A runner process with a working directory of its own.
+    pub fn runner(&self, instance: &str) -> Runner {
+        self.runner_with(instance, &[])
+    }
+
+    /// A runner process with more settings, as environment variables.
+    pub fn runner_with(&self, instance: &str, settings: &[(&str, &str)]) -> Runner {
+        let working = self.path(&format!("work-{instance}"));
+        let log = self.path(&format!("{instance}.log"));
+        let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let mut command = Command::new(HAWSER);
+        command
+            .arg("run")
+            .current_dir(self.dir.path())
+            .env("WorkingDirectory__WorkingDirectory", &working)
+            .env("WorkingDirectory__TempDirectory", working.join(".temp"))
+            .env("JobLogStream__PeriodSeconds", "1")
+            .env("NO_COLOR", "1")
+            .envs(self.hub.identity().runner_variables(&self.hub.url(), instance))
+            .envs(settings.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().unwrap())
+            .stderr(out);
+        let child = command.spawn().expect("hawser run starts");
+        Runner { child, working, log }
+    }
+
+    pub async fn connected(&self, count: usize) {
+        soon("the runners are connected", self.hub.runners_until(count)).await;
+    }
+
+    /// Waits for a job's end, and shows the runner's log when it does not come.
+    pub async fn ended(&self, job: Uuid) -> JobSnapshot {
+        soon("the job ends", self.hub.ended(job)).await
+    }
+
+    /// The messages of a job's log, in the order in which they arrived.
+    pub fn messages(&self, job: Uuid) -> Vec<String> {
+        self.hub.logs(job, 0).iter().map(|entry| entry.message.to_string()).collect()
+    }
+
+    pub fn assert_no_violation(&self) {
+        let violations = self.hub.violations();
+        assert!(violations.is_empty(), "the hub saw violations: {violations:#?}");
+    }
+}
+
+/// A job for a module of its own.
+pub fn job(kind: JobKind, url: &str, module: &str) -> JobSpec {
+    let mut spec = JobSpec::new(kind, url);
+    spec.module_name = module.to_owned();
+    spec
+}
+
+/// `hawser run` as a process. Killed when dropped.
+pub struct Runner {
+    pub child: Child,
+    pub working: PathBuf,
+    pub log: PathBuf,
+}
+
+impl Runner {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// `kill -9`: the process is gone when this returns.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub async fn exit(&mut self) -> ExitStatus {
+        until("the runner exits", || self.child.try_wait().unwrap()).await
+    }
+
+    /// The most memory that the process has had, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// The step folders that are there now.
+    pub fn steps(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let Ok(records) = fs::read_dir(self.working.join(".hawser")) else { return found };
+        for record in records.flatten() {
+            for instance in fs::read_dir(record.path()).into_iter().flatten().flatten() {
+                let steps = fs::read_dir(instance.path().join("steps"));
+                found.extend(steps.into_iter().flatten().flatten().map(|entry| entry.path()));
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {} ---\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+fn git(path: &Path, arguments: &[&str]) {
+    let done = Command::new("git")
+        .args(["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"])
+        .args(arguments)
+        .current_dir(path)
+        .status()
+        .expect("git is installed");
+    assert!(done.success(), "git {arguments:?}");
+}
