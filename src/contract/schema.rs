@@ -107,3 +107,48 @@ fn guid() -> Value {
 fn text() -> Value {
     json!({ "type": "string" })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_hub_schema_is_that_of_the_types() {
+        let published = include_str!("../../schema/hub.schema.json");
+        assert_eq!(
+            published,
+            format!("{:#}\n", hub_schema()),
+            "schema/hub.schema.json is out of step; run: cargo run -- schema hub > schema/hub.schema.json"
+        );
+    }
+
+    #[test]
+    fn every_answer_has_the_arguments_of_the_contract() {
+        let schema = hub_schema();
+        let count = |method: &str| schema["properties"]["calls"]["properties"][method]["maxItems"].as_u64();
+        for task in Task::ALL {
+            assert_eq!(count(&format!("{task}Cancelled")), Some(1), "{task}");
+            let (completed, faulted) = match task {
+                Task::GetModule | Task::Init | Task::Validate => (1, 3),
+                Task::ApplyFromPlan | Task::DestroyFromPlan => (2, 4),
+                _ => (2, 3),
+            };
+            assert_eq!(count(&format!("{task}Completed")), Some(completed), "{task}");
+            assert_eq!(count(&format!("{task}Faulted")), Some(faulted), "{task}");
+        }
+        assert_eq!(count("SourceRefreshCompleted"), Some(5));
+        assert_eq!(count("SourceRefreshFaulted"), Some(6));
+        assert_eq!(count("ReportRunningTask"), Some(4));
+        assert_eq!(count("AddLogs"), Some(1));
+    }
+
+    #[test]
+    fn the_hub_schema_tells_a_right_call_from_a_wrong_one() {
+        let mut plan_completed = hub_schema();
+        plan_completed["$ref"] = json!("#/properties/calls/properties/PlanCompleted");
+        let validator = jsonschema::validator_for(&plan_completed).unwrap();
+        let job = "3fa85f64-5717-4562-b3fc-2c963f66afa6";
+        assert!(!validator.is_valid(&json!([job])));
+        assert!(!validator.is_valid(&json!([job, {"createCount": "one"}])));
+    }
+}
