@@ -67,12 +67,7 @@ impl Binder<'_> {
     }
 
     /// The items of a list or a map that are set; one that a later layer took back is not there.
-    fn items(
-        &mut self,
-        leaf: &Leaf,
-        given: Vec<(&String, &Merged)>,
-        path: &[&str],
-    ) -> Vec<(String, Json)> {
+    fn items(&mut self, leaf: &Leaf, given: Vec<(&String, &Merged)>, path: &[&str]) -> Vec<(String, Json)> {
         let mut items = Vec::new();
         let before = self.effective.len();
         for (name, item) in given {
@@ -156,12 +151,16 @@ fn how_to_set(path: &[&str], secret: bool) -> String {
     let variable = path.join("__");
     if secret {
         // Anybody on the machine can read a command line.
-        format!("Set {variable} in the environment, or put it into an appsettings.json that others cannot read")
+        format!(
+            "Set {variable} in the environment, or put it into an appsettings.json that others cannot read"
+        )
     } else {
         let option = path.join(":");
         let (last, sections) = path.split_last().unwrap_or((&"", &[]));
-        let file =
-            sections.iter().rev().fold(format!("\"{last}\": …"), |inner, name| format!("\"{name}\": {{ {inner} }}"));
+        let file = sections
+            .iter()
+            .rev()
+            .fold(format!("\"{last}\": …"), |inner, name| format!("\"{name}\": {{ {inner} }}"));
         format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
     }
 }

@@ -35,7 +35,7 @@ fn parse(bytes: &[u8]) -> Result<Node, Fault> {
     let text = std::str::from_utf8(bytes).map_err(|_| Fault::NotUnicode)?;
     match json5::from_str(text).map_err(|error| not_json(&error))? {
         node @ Node::Object(_) => Ok(node),
-        Node::Null | Node::Text(_) | Node::List(_) => Err(Fault::NotObject),
+        Node::Null | Node::Text(_) | Node::Rounded(_) | Node::List(_) => Err(Fault::NotObject),
     }
 }
 
@@ -50,6 +50,7 @@ fn not_json(error: &json5::Error) -> Fault {
 enum Node {
     Null,
     Text(String),
+    Rounded(String),
     List(Vec<Node>),
     Object(Vec<(String, Node)>),
 }
@@ -59,6 +60,7 @@ fn flatten(node: Node, path: &mut Vec<String>, origin: &Origin, given: &mut Vec<
     match node {
         Node::Null => leaf(Content::Null),
         Node::Text(text) => leaf(Content::Text(text)),
+        Node::Rounded(text) => leaf(Content::Rounded(text)),
         Node::List(items) if items.is_empty() => leaf(Content::Nothing),
         Node::Object(members) if members.is_empty() => leaf(Content::Nothing),
         Node::List(items) => {
@@ -135,7 +137,7 @@ impl<'de> Visitor<'de> for NodeSeed {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
-        Ok(Node::Text(value.to_string()))
+        Ok(Node::Rounded(value.to_string()))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Node, E> {

@@ -133,7 +133,13 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    pub(super) fn problem(&mut self, key: &str, value: Option<String>, origin: Option<&Origin>, fault: Fault) {
+    pub(super) fn problem(
+        &mut self,
+        key: &str,
+        value: Option<String>,
+        origin: Option<&Origin>,
+        fault: Fault,
+    ) {
         self.problems.push(Problem { key: Some(key.to_owned()), value, origin: origin.cloned(), fault });
     }
 

@@ -23,6 +23,8 @@ pub(super) enum Content {
     /// Takes back what earlier layers said.
     Null,
     Text(String),
+    /// A number that was rounded when it was read.
+    Rounded(String),
     /// An object or list without anything in it.
     Nothing,
 }

@@ -3,7 +3,7 @@
 //!
 //! The crate's own sources for files and the environment are not used. They disagree about the case of keys
 //! (the environment is lower-cased, files are not), replace lists as a whole where .NET replaces items, and keep no
-//! positions and no duplicates. So each layer is brought into one form first ([`place`](super::place)), with
+//! positions and no duplicates. So each layer is brought into one form first (`place`), with
 //! lists as tables by index, and only then becomes a source.
 
 use std::fmt;
@@ -55,7 +55,8 @@ fn insert(table: &mut Map<String, Value>, path: &[String], value: Value) {
             table.insert(last.clone(), value);
         }
         [first, rest @ ..] => {
-            let below = table.entry(first.clone()).or_insert_with(|| Value::new(None, ValueKind::Table(Map::new())));
+            let below =
+                table.entry(first.clone()).or_insert_with(|| Value::new(None, ValueKind::Table(Map::new())));
             if let ValueKind::Table(below) = &mut below.kind {
                 insert(below, rest, value);
             }

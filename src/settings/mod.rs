@@ -12,9 +12,9 @@
 //! over in silence: a wrong value is a [`Problem`], and all of them are reported together; a key that means nothing
 //! is a [`Warning`].
 //!
-//! The way of a value: a layer is read into flat pairs of path and text ([`given`], [`file`]), each path finds its
-//! setting ([`place`]), the layers are merged ([`merge`]), and the texts become checked values ([`bind`],
-//! [`values`]). All knowledge about keys comes from the types, through their schema ([`shape`]).
+//! The way of a value: a layer is read into flat pairs of path and text (`given`, `file`), each path finds its
+//! setting (`place`), the layers are merged (`merge`), and the texts become checked values (`bind`,
+//! `values`). All knowledge about keys comes from the types, through their schema (`shape`).
 
 mod bind;
 mod file;

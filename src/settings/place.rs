@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::findings::{Findings, Origin, Warning};
 use super::given::{Content, Given};
-use super::shape::Shape;
+use super::shape::{Kind, Leaf, Shape};
 use super::values::Fault;
 
 /// Keys of earlier versions, and what they are called now.
@@ -105,9 +105,14 @@ impl<'a> Placer<'a> {
                 continue;
             }
             match self.find(&path) {
+                Place::At { path, shape: Shape::Leaf(Leaf { kind: Kind::Text, .. }) }
+                    if matches!(content, Content::Rounded(_)) =>
+                {
+                    findings.problem(&path.join("."), None, Some(&origin), Fault::NotQuoted);
+                }
                 Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) } => {
                     let text = match content {
-                        Content::Text(text) => Some(text),
+                        Content::Text(text) | Content::Rounded(text) => Some(text),
                         Content::Null => None,
                         Content::Nothing => {
                             findings.problem(&path.join("."), None, Some(&origin), Fault::IsValue);
@@ -218,7 +223,7 @@ pub(super) fn distance(one: &str, other: &str) -> usize {
 
 fn text_of(content: Content) -> Option<String> {
     match content {
-        Content::Text(text) => Some(text),
+        Content::Text(text) | Content::Rounded(text) => Some(text),
         Content::Null | Content::Nothing => None,
     }
 }
@@ -228,7 +233,7 @@ fn not_a_value(path: &[String], shape: &Shape, content: &Content) -> Option<Faul
     match content {
         Content::Null | Content::Nothing => return None,
         Content::Text(text) if text.trim().is_empty() => return None,
-        Content::Text(_) => {}
+        Content::Text(_) | Content::Rounded(_) => {}
     }
     match shape {
         Shape::Section(keys) => {

@@ -137,9 +137,10 @@ mod tests {
         assert!(matches!(&secret.shape, Shape::Leaf(Leaf { kind: Kind::Text, secret: true, .. })));
         let batch = shape.key("JobLogStream").unwrap().shape.key("BatchSizeLimit").unwrap();
         assert_eq!(batch.default, 50);
-        assert!(
-            matches!(&batch.shape, Shape::Leaf(Leaf { kind: Kind::Integer { min: 1, max: 100_000 }, .. }))
-        );
+        assert!(matches!(
+            &batch.shape,
+            Shape::Leaf(Leaf { kind: Kind::Integer { min: 1, max: 100_000 }, .. })
+        ));
         let paths = shape.key("Engine").unwrap().shape.key("AdditionalBinaryPaths").unwrap();
         assert!(matches!(&paths.shape, Shape::List(Leaf { kind: Kind::Path, .. })));
         let levels = shape.key("Logging").unwrap().shape.key("LogLevel").unwrap();

@@ -48,6 +48,8 @@ pub enum Fault {
     IsMap { how: String },
     #[error("is one value, not an object or a list")]
     IsValue,
+    #[error("is text that looks like a number, and would lose digits as one; put it in quotes")]
+    NotQuoted,
     #[error("list items are numbered from 0: {how}")]
     NotIndex { how: String },
     #[error("is not valid UTF-8")]
