@@ -153,4 +153,20 @@ impl Findings {
             self.warnings.push(warning);
         }
     }
+
+    /// Drops what only follows from another problem: a key that is missing because what was said about it, or
+    /// about its section, could not be used, or because the file that it may stand in could not be read.
+    pub(super) fn drop_echoes(&mut self, all_files_read: bool) {
+        let is_missing = |problem: &Problem| matches!(problem.fault, Fault::Missing { .. });
+        let blamed: Vec<String> = self
+            .problems
+            .iter()
+            .filter(|problem| !is_missing(problem))
+            .filter_map(|problem| problem.key.as_ref().map(|key| format!("{}.", key.to_lowercase())))
+            .collect();
+        self.problems.retain(|problem| {
+            let key = format!("{}.", problem.key.as_deref().unwrap_or_default().to_lowercase());
+            !is_missing(problem) || all_files_read && !blamed.iter().any(|blamed| key.starts_with(blamed))
+        });
+    }
 }

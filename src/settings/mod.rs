@@ -99,10 +99,7 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     };
     let object = binder.section(shape.keys(), Some(&merged), &[]);
     let effective = binder.effective;
-    if !all_read {
-        // What is missing may well stand in the file that could not be read.
-        findings.problems.retain(|problem| !matches!(problem.fault, Fault::Missing { .. }));
-    }
+    findings.drop_echoes(all_read);
     let Findings { mut problems, mut warnings } = findings;
     if problems.is_empty() {
         match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {

@@ -95,6 +95,20 @@ fn a_value_of_the_wrong_kind_says_what_belongs_there() {
 }
 
 #[test]
+fn a_value_that_cannot_be_used_is_not_reported_as_missing_too() {
+    let world = World::empty()
+        .file("appsettings.json", r#"{"Runner": {"Id": {}, "OrganizationId": "x", "Credentials": "me:pw"}}"#)
+        .args(&["--server:url"]);
+    let problems = world.problems();
+    let keys: Vec<_> = problems.iter().filter_map(|problem| problem.key.as_deref()).collect();
+    assert_eq!(
+        keys,
+        ["server.url", "Runner.Id", "Runner.Credentials", "Runner.OrganizationId"],
+        "{problems:?}"
+    );
+}
+
+#[test]
 fn a_broken_file_is_reported_with_line_and_column_and_hides_no_other_problem() {
     let world = World::empty()
         .file("appsettings.json", "{\n  \"Runner\": {\n    \"Id\" \"x\"\n  }\n}")
