@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -26,6 +27,22 @@ pub enum FolderError {
     Damaged { path: PathBuf, reason: String },
     #[error("{} was written by a newer hawser (version {found}, this one reads up to {VERSION})", path.display())]
     Newer { path: PathBuf, found: u32 },
+}
+
+impl FolderError {
+    /// Whether the folder itself is at fault, rather than the machine at this moment (no more open files, say).
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::Newer { .. } => true,
+            Self::Io { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::NotADirectory
+                    | io::ErrorKind::IsADirectory
+                    | io::ErrorKind::NotFound
+                    | io::ErrorKind::PermissionDenied
+            ),
+        }
+    }
 }
 
 /// `request.json`: the push as it came in.
@@ -69,6 +86,10 @@ pub struct Exit {
 pub struct Cancel {
     pub kind: CancelKind,
     pub requested: Timestamp,
+    /// How long after the interrupt a graceful cancel turns into a kill; without it the script may take as long
+    /// as it wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill_after_seconds: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -108,6 +129,15 @@ impl Folder {
 
     pub fn part_path(&self) -> PathBuf {
         self.path.join("part")
+    }
+
+    pub fn lock_path(&self) -> PathBuf {
+        self.path.join("lock")
+    }
+
+    /// Disk space that the supervisor keeps for the end of the step.
+    pub fn reserve_path(&self) -> PathBuf {
+        self.path.join("reserve")
     }
 
     pub fn cancel_path(&self) -> PathBuf {
@@ -189,7 +219,24 @@ impl Folder {
         if self.cancel()?.is_some_and(|earlier| earlier.kind >= kind) {
             return Ok(());
         }
-        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now() })
+        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now(), kill_after_seconds: None })
+    }
+
+    /// Notes a graceful cancel that turns into a kill when the script has not ended in time. It may follow a
+    /// graceful cancel without a limit.
+    pub fn request_cancel_within(&self, kill_after: Duration) -> Result<(), FolderError> {
+        let limited = |cancel: Cancel| cancel.kind == CancelKind::Kill || cancel.kill_after_seconds.is_some();
+        if self.cancel()?.is_some_and(limited) {
+            return Ok(());
+        }
+        self.write(
+            "cancel.json",
+            &Cancel {
+                kind: CancelKind::Graceful,
+                requested: Timestamp::now(),
+                kill_after_seconds: Some(kill_after.as_secs()),
+            },
+        )
     }
 
     pub fn outcome(&self) -> Result<Option<Call>, FolderError> {
@@ -236,7 +283,7 @@ impl Folder {
 
     /// Takes the lock, or says that somebody holds it: then the step is being driven.
     pub fn try_lock(&self) -> Result<Option<File>, FolderError> {
-        let path = self.path.join("lock");
+        let path = self.lock_path();
         let failed = |source| FolderError::Io { action: "lock", path: path.clone(), source };
         let file = OpenOptions::new()
             .create(true)

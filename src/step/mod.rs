@@ -12,6 +12,7 @@
 //!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
 //!   part             which part of the script runs: `before`, `engine` or `after`
+//!   reserve          disk space for the end of the step, given back when exit.json is written
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which
 //!   outcome.json     the call that the server must still acknowledge

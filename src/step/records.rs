@@ -7,7 +7,8 @@
 //!
 //! The file is only ever appended to, each record in one write, so the supervisor and the runner may both
 //! write. A reader takes complete records only; a tail without a newline is a write in progress, or was torn by
-//! a crash, in which case the next writer ends it. A line that is no record at all is read as text of stdout: nothing is ever thrown away.
+//! a crash, in which case the next writer ends it. An empty line is skipped: it ended a write that only looked
+//! torn. Any other line that is no record is read as text of stdout: nothing is ever thrown away.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -20,6 +21,9 @@ use jiff::Timestamp;
 
 /// The longest text of one record. It bounds the memory that a line without an end can take.
 pub const MAX_TEXT: usize = 16 * 1024;
+
+/// More than a record of ours can take. It bounds the memory that reading a damaged file can take.
+const LONGEST_RECORD: u64 = MAX_TEXT as u64 + 64;
 
 /// Where a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,12 +71,12 @@ pub struct Record {
 impl Record {
     /// Reads a line of the file, without its newline.
     fn read(line: &[u8]) -> Self {
-        Self::parse(line).unwrap_or_else(|| Self {
-            time: Timestamp::now(),
-            stream: Stream::Stdout,
-            text: line.to_vec(),
-            continues: false,
-        })
+        Self::parse(line).unwrap_or_else(|| Self::text(line.to_vec()))
+    }
+
+    /// Bytes that are no record.
+    fn text(text: Vec<u8>) -> Self {
+        Self { time: Timestamp::now(), stream: Stream::Stdout, text, continues: false }
     }
 
     fn parse(line: &[u8]) -> Option<Self> {
@@ -88,13 +92,60 @@ impl Record {
     }
 }
 
+/// Cuts a line into the texts of its records, each with whether the line goes on after it. An empty line is one
+/// empty text.
+pub fn pieces(line: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
+    let mut rest = Some(line);
+    std::iter::from_fn(move || {
+        let text = rest.take()?;
+        if text.len() <= MAX_TEXT {
+            return Some((text, false));
+        }
+        let (piece, after) = text.split_at(cut(text));
+        rest = Some(after);
+        Some((piece, true))
+    })
+}
+
+/// Where a text that is longer than [`MAX_TEXT`] is cut: not inside of a UTF-8 character, so that each record
+/// of a text can be shown for itself. Only the bytes up to `MAX_TEXT` decide.
+pub fn cut(text: &[u8]) -> usize {
+    let starts_character = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xC0 != 0x80);
+    (MAX_TEXT - 3..=MAX_TEXT).rev().find(starts_character).unwrap_or(MAX_TEXT)
+}
+
+/// The time of records, ready to be written: what is read at once carries one time.
+#[derive(Debug)]
+pub struct Stamp(String);
+
+impl Stamp {
+    pub fn new(time: Timestamp) -> Self {
+        Self(time.as_microsecond().to_string())
+    }
+
+    /// Appends one record to `buffer`. `text` must not contain a newline and be no longer than [`MAX_TEXT`].
+    pub fn encode(&self, buffer: &mut Vec<u8>, stream: Stream, text: &[u8], continues: bool) {
+        let letter = if continues { stream.letter().to_ascii_uppercase() } else { stream.letter() };
+        buffer.extend_from_slice(self.0.as_bytes());
+        buffer.extend_from_slice(&[b' ', letter, b' ']);
+        buffer.extend_from_slice(text);
+        buffer.push(b'\n');
+    }
+}
+
 /// Appends one record to `buffer`. `text` must not contain a newline and be no longer than [`MAX_TEXT`].
 pub fn encode(buffer: &mut Vec<u8>, time: Timestamp, stream: Stream, text: &[u8], continues: bool) {
-    let letter = if continues { stream.letter().to_ascii_uppercase() } else { stream.letter() };
-    // Writing to a Vec cannot fail.
-    let _ = write!(buffer, "{} {} ", time.as_microsecond(), char::from(letter));
-    buffer.extend_from_slice(text);
-    buffer.push(b'\n');
+    Stamp::new(time).encode(buffer, stream, text, continues);
+}
+
+/// Appends the records of a message of any length and number of lines.
+pub fn encode_message(buffer: &mut Vec<u8>, time: Timestamp, stream: Stream, message: &str) {
+    let stamp = Stamp::new(time);
+    for line in message.trim_end_matches('\n').split('\n') {
+        for (text, continues) in pieces(line.strip_suffix('\r').unwrap_or(line).as_bytes()) {
+            stamp.encode(buffer, stream, text, continues);
+        }
+    }
 }
 
 /// Appends records to `output.log`.
@@ -110,6 +161,8 @@ impl Writer {
             file.seek(SeekFrom::End(-1))?;
             let mut last = [0];
             file.read_exact(&mut last)?;
+            // When another writer is in the middle of a write this only adds an empty line after it, which
+            // readers skip.
             if last != *b"\n" {
                 file.write_all(b"\n")?;
             }
@@ -119,24 +172,28 @@ impl Writer {
 
     /// Writes a message of any length and number of lines.
     pub fn say(&mut self, stream: Stream, message: &str) -> io::Result<()> {
-        let now = Timestamp::now();
         let mut buffer = Vec::with_capacity(message.len() + 32);
-        for line in message.trim_end_matches('\n').split('\n') {
-            let line = line.strip_suffix('\r').unwrap_or(line).as_bytes();
-            let mut chunks = line.chunks(MAX_TEXT).peekable();
-            if chunks.peek().is_none() {
-                encode(&mut buffer, now, stream, b"", false);
-            }
-            while let Some(chunk) = chunks.next() {
-                encode(&mut buffer, now, stream, chunk, chunks.peek().is_some());
-            }
-        }
+        encode_message(&mut buffer, Timestamp::now(), stream, message);
         self.append(&buffer)
     }
 
     /// Writes records that [`encode`] has made.
     pub fn append(&mut self, records: &[u8]) -> io::Result<()> {
-        self.file.write_all(records)
+        self.append_counted(records).map_err(|(_, error)| error)
+    }
+
+    /// As [`append`](Self::append); an error comes with how many bytes were written before it.
+    pub fn append_counted(&mut self, records: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut written = 0;
+        while let Some(rest) = records.get(written..).filter(|rest| !rest.is_empty()) {
+            match self.file.write(rest) {
+                Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((written, error)),
+            }
+        }
+        Ok(())
     }
 
     /// Makes what was written outlast a crash of the machine.
@@ -189,15 +246,26 @@ impl Reader {
 
     /// The next complete record, or None when there is none yet.
     pub fn next(&mut self) -> io::Result<Option<Record>> {
-        let mut line = Vec::new();
-        let read = self.file.read_until(b'\n', &mut line)?;
-        if line.last() != Some(&b'\n') {
-            // A write in progress. Look again from its start next time.
+        loop {
+            let mut line = Vec::new();
+            let read = (&mut self.file).take(LONGEST_RECORD).read_until(b'\n', &mut line)?;
+            if line.last() == Some(&b'\n') {
+                line.pop();
+                self.offset += read as u64;
+                if line.is_empty() {
+                    continue;
+                }
+                return Ok(Some(Record::read(&line)));
+            }
+            let record = (read as u64 == LONGEST_RECORD).then(|| {
+                line.truncate(MAX_TEXT);
+                self.offset += line.len() as u64;
+                Record { continues: true, ..Record::text(line) }
+            });
+            // Either no record of ours is this long: it was given as text, and goes on after that. Or it is a
+            // write in progress: look again from its start next time.
             self.file.seek(SeekFrom::Start(self.offset))?;
-            return Ok(None);
+            return Ok(record);
         }
-        line.pop();
-        self.offset += read as u64;
-        Ok(Some(Record::read(&line)))
     }
 }

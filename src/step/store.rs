@@ -71,22 +71,30 @@ impl Store {
         let store = Self { root, sequence: AtomicU64::new(0), _lock: lock };
         // What was being created or removed when an earlier runner died was not yet, or no longer, a step.
         for name in ["new", "done"] {
-            store.empty(name)?;
+            store.empty(name);
         }
+        // The numbers go on after the highest that is there.
+        store.list()?;
         Ok(store)
     }
 
-    fn empty(&self, name: &str) -> Result<(), StoreError> {
+    /// What cannot be removed is in nobody's way, so it is no reason not to start.
+    fn empty(&self, name: &str) {
         let path = self.root.join(name);
-        let failed = |action| {
-            let path = path.clone();
-            move |source| StoreError::Io { action, path, source }
-        };
-        for entry in fs::read_dir(&path).map_err(failed("list"))? {
-            let entry = entry.map_err(failed("list"))?;
-            fs::remove_dir_all(entry.path()).map_err(failed("empty"))?;
+        let emptied = fs::read_dir(&path).and_then(|entries| {
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    fs::remove_dir_all(entry.path())?;
+                } else {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = emptied {
+            warn!("cannot empty {}: {error}", path.display());
         }
-        Ok(())
     }
 
     /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
@@ -105,7 +113,9 @@ impl Store {
             });
             match read {
                 Ok(request) => steps.push((folder, request)),
-                Err(error) => self.set_aside(&folder, &error.to_string()),
+                Err(error) if error.is_damage() => self.set_aside(&folder, &error.to_string()),
+                // The folder may be sound, and then it is still wanted: the next start looks at it again.
+                Err(error) => warn!(step = folder.name(), "a step folder could not be looked at: {error}"),
             }
         }
         steps.sort_by_key(|(_, request)| request.sequence);
@@ -181,5 +191,9 @@ fn encoded(instance: &str) -> String {
     const KEPT: &percent_encoding::AsciiSet =
         &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
     let text = percent_encoding::utf8_percent_encode(instance, KEPT).to_string();
-    if text.starts_with('.') { format!("%2E{}", &text[1..]) } else { text }
+    match text.strip_prefix('.') {
+        Some(rest) => format!("%2E{rest}"),
+        None if text.is_empty() => "%".to_owned(),
+        None => text,
+    }
 }

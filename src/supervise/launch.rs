@@ -1,0 +1,88 @@
+//! The runner's side: start a supervisor, and wait for one, whoever has started it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::step::{Folder, FolderError};
+use crate::tasks::Launch;
+
+/// The first pause of [`wait`]; each is longer than the one before, so that the end of a short script is seen at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("the directory {} to run in cannot be entered: {source}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("cannot start the supervisor {}: {source}", program.display())]
+    Start { program: PathBuf, source: io::Error },
+}
+
+/// This program, as something that can be started.
+pub fn program() -> io::Result<PathBuf> {
+    // An upgrade may have replaced or removed the file; this link still leads to the program that runs.
+    let running = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && running.exists() {
+        return Ok(running.to_owned());
+    }
+    std::env::current_exe()
+}
+
+/// Starts the supervisor of a step whose script is written and whose lock is held, and hands the lock over to it.
+/// It goes on when this process ends. Returns its process id; [`wait`] tells when it is done.
+///
+/// A supervisor that is killed before it could begin leaves neither `supervisor.json` nor `exit.json`: the step is
+/// then, as its stage says, still to be prepared.
+pub fn launch(program: &Path, folder: &Folder, lock: File, launch: &Launch) -> Result<u32, LaunchError> {
+    let directory = |source| LaunchError::Directory { path: launch.directory.clone(), source };
+    // A missing directory and a missing program are one error to the system, but not to a user.
+    if !std::fs::metadata(&launch.directory).map_err(directory)?.is_dir() {
+        return Err(directory(io::ErrorKind::NotADirectory.into()));
+    }
+    let failed = |source| LaunchError::Start { program: program.to_owned(), source };
+    // The supervisor runs in the script's directory, so a relative path would lead elsewhere.
+    let path = std::path::absolute(folder.path()).map_err(failed)?;
+    let mut child = Command::new(program)
+        .arg0("hawser")
+        .arg("supervise")
+        .arg(path)
+        .current_dir(&launch.directory)
+        .env_clear()
+        .envs(launch.environment.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::from(lock))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    let pid = child.id();
+    // It is our child as long as we live, and must not stay behind as a zombie. Should there be no thread to be had,
+    // it does, which is better than to call a step failed that runs.
+    let reaper = thread::Builder::new().name(format!("reap-{pid}")).stack_size(64 * 1024);
+    if let Err(error) = reaper.spawn(move || child.wait()) {
+        tracing::warn!("supervisor {pid} will not be reaped: {error}");
+    }
+    Ok(pid)
+}
+
+/// Waits until nobody drives the step, and takes its lock. None when `cancel` came first; the step goes on then.
+pub async fn wait(folder: &Folder, cancel: &CancellationToken) -> Result<Option<File>, FolderError> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        if let Some(lock) = folder.try_lock()? {
+            return Ok(Some(lock));
+        }
+        if cancel.run_until_cancelled(sleep(pause)).await.is_none() {
+            return Ok(None);
+        }
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,207 @@
+//! The way of the script's output: both pipes, in the order in which they are read, into `output.log`.
+
+use std::io::{self, PipeReader, Read as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use memchr::{memchr_iter, memrchr};
+use rustix::event::{PollFd, PollFlags, poll};
+use tokio::sync::mpsc;
+
+use super::lifecycle::Event;
+use super::lines::Lines;
+use crate::step::records::{Stamp, encode_message};
+use crate::step::{Stream, Writer};
+
+/// As much as a pipe holds.
+const CHUNK: usize = 64 * 1024;
+/// A chunk of empty lines makes twenty times its size of records, so they are written before they are that many.
+const BATCH: usize = 256 * 1024;
+/// While nothing can be written, it is tried again this often.
+const RETRY: Duration = Duration::from_secs(1);
+/// How many more chunks are taken after the order to stop. The pipes held less than that when it was given.
+const LAST_CHUNKS: usize = 32;
+
+/// `output.log`, and what could not be written to it.
+#[derive(Debug)]
+pub(super) struct Log {
+    writer: Writer,
+    gap: Option<Gap>,
+    /// Told once, about the first loss.
+    lost: Option<mpsc::Sender<Event>>,
+}
+
+/// Records that are missing at the end of the file.
+#[derive(Debug)]
+struct Gap {
+    records: usize,
+    reason: String,
+    retry_at: Instant,
+}
+
+impl Log {
+    pub(super) fn new(writer: Writer, lost: mpsc::Sender<Event>) -> Self {
+        Self { writer, gap: None, lost: Some(lost) }
+    }
+
+    pub(super) fn say(&mut self, stream: Stream, message: &str) {
+        let mut records = Vec::new();
+        encode_message(&mut records, Timestamp::now(), stream, message);
+        self.append(&records);
+    }
+
+    /// Writes records, or counts them as lost; it never waits for room.
+    fn append(&mut self, records: &[u8]) {
+        if let Some(gap) = &mut self.gap {
+            let now = Instant::now();
+            if now < gap.retry_at {
+                gap.records += count(records);
+                return;
+            }
+            gap.retry_at = now + RETRY;
+        }
+        if let Err(error) = self.close_gap() {
+            self.lose(records, &error);
+        } else if let Err((written, error)) = self.writer.append_counted(records) {
+            let whole = memrchr(b'\n', &records[..written]).map_or(0, |at| at + 1);
+            self.lose(&records[whole..], &error);
+        }
+    }
+
+    fn lose(&mut self, records: &[u8], error: &io::Error) {
+        let reason = error.to_string();
+        if let Some(lost) = self.lost.take() {
+            // There is room for every event that is ever sent.
+            let _ = lost.try_send(Event::OutputLost(reason.clone()));
+        }
+        let gap =
+            self.gap.get_or_insert_with(|| Gap { records: 0, reason, retry_at: Instant::now() + RETRY });
+        gap.records += count(records);
+    }
+
+    /// Writes down how much is missing. The newline ends a record of which only a part was written.
+    fn close_gap(&mut self) -> io::Result<()> {
+        let Some(gap) = &self.gap else { return Ok(()) };
+        let mut record = b"\n".to_vec();
+        let message =
+            format!("{} lines are missing here, they could not be kept: {}", gap.records, gap.reason);
+        encode_message(&mut record, Timestamp::now(), Stream::Warning, &message);
+        self.writer.append(&record)?;
+        self.gap = None;
+        Ok(())
+    }
+
+    /// Makes what was written outlast a crash of the machine.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.close_gap()?;
+        self.writer.sync()
+    }
+}
+
+fn count(records: &[u8]) -> usize {
+    memchr_iter(b'\n', records).count()
+}
+
+/// The log, shared by the pump and the main loop.
+pub(super) type SharedLog = Arc<Mutex<Log>>;
+
+/// A panic in one thread must not keep the other from writing.
+pub(super) fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One of the two pipes.
+#[derive(Debug)]
+struct Source {
+    pipe: PipeReader,
+    stream: Stream,
+    lines: Lines,
+}
+
+/// Reads both pipes to their end, or until the other end of `stop` is dropped, in a thread of its own: a slow disk
+/// must not delay a cancel.
+#[derive(Debug)]
+pub(super) struct Pump {
+    sources: Vec<Source>,
+    stop: PipeReader,
+    log: SharedLog,
+    records: Vec<u8>,
+}
+
+impl Pump {
+    pub(super) fn new(stdout: PipeReader, stderr: PipeReader, stop: PipeReader, log: SharedLog) -> Self {
+        let source = |pipe, stream| Source { pipe, stream, lines: Lines::default() };
+        let sources = vec![source(stdout, Stream::Stdout), source(stderr, Stream::Stderr)];
+        Self { sources, stop, log, records: Vec::new() }
+    }
+
+    pub(super) fn run(mut self) {
+        let mut chunk = vec![0; CHUNK];
+        let mut chunks_left = usize::MAX;
+        while !self.sources.is_empty() && chunks_left > 0 {
+            let Some((ready, stopped)) = self.poll() else { continue };
+            if stopped {
+                chunks_left = chunks_left.min(LAST_CHUNKS + 1) - 1;
+                if ready.is_empty() {
+                    break;
+                }
+            }
+            // From the last to the first, so that removing one does not move the others.
+            for at in ready.into_iter().rev() {
+                self.read(at, &mut chunk);
+            }
+        }
+        for mut source in std::mem::take(&mut self.sources) {
+            self.end(&mut source);
+        }
+    }
+
+    /// Waits until something can be read; which sources, and whether to stop. None after a signal.
+    fn poll(&self) -> Option<(Vec<usize>, bool)> {
+        let mut waiting: Vec<_> =
+            self.sources.iter().map(|source| PollFd::new(&source.pipe, PollFlags::IN)).collect();
+        waiting.push(PollFd::new(&self.stop, PollFlags::IN));
+        poll(&mut waiting, None).ok()?;
+        let stopped = waiting.pop().is_some_and(|stop| !stop.revents().is_empty());
+        let ready = waiting.iter().enumerate().filter(|(_, source)| !source.revents().is_empty());
+        Some((ready.map(|(at, _)| at).collect(), stopped))
+    }
+
+    fn read(&mut self, at: usize, chunk: &mut [u8]) {
+        let source = &mut self.sources[at];
+        match source.pipe.read(chunk) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Ok(0) | Err(_) => {
+                let mut source = self.sources.remove(at);
+                self.end(&mut source);
+            }
+            Ok(length) => {
+                let stamp = Stamp::new(Timestamp::now());
+                source.lines.feed(&chunk[..length], |text, continues| {
+                    stamp.encode(&mut self.records, source.stream, text, continues);
+                    if self.records.len() >= BATCH {
+                        lock(&self.log).append(&self.records);
+                        self.records.clear();
+                    }
+                });
+                self.flush();
+            }
+        }
+    }
+
+    fn end(&mut self, source: &mut Source) {
+        let stamp = Stamp::new(Timestamp::now());
+        source
+            .lines
+            .finish(|text, continues| stamp.encode(&mut self.records, source.stream, text, continues));
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if !self.records.is_empty() {
+            lock(&self.log).append(&self.records);
+            self.records.clear();
+        }
+    }
+}
