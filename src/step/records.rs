@@ -269,3 +269,6 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

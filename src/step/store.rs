@@ -197,3 +197,6 @@ fn encoded(instance: &str) -> String {
         None => text,
     }
 }
+
+#[cfg(test)]
+mod tests;

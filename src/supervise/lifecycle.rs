@@ -224,3 +224,152 @@ pub(super) fn exit(ended: Ended, lost: Option<String>) -> Exit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Ended = Ended::Code(0);
+
+    /// A lifecycle and its clock, in milliseconds since the start.
+    struct Run {
+        lifecycle: Lifecycle,
+        start: Instant,
+    }
+
+    impl Run {
+        fn new() -> Self {
+            Self { lifecycle: Lifecycle::new(), start: Instant::now() }
+        }
+
+        fn at(&mut self, millis: u64, event: Event) -> Vec<Action> {
+            self.lifecycle.on(event, self.start + Duration::from_millis(millis))
+        }
+    }
+
+    fn cancel(kind: CancelKind) -> Event {
+        Event::Cancel { kind, kill_after: None }
+    }
+
+    fn finish(ended: Ended) -> Action {
+        Action::Finish { ended, lost: None }
+    }
+
+    #[test]
+    fn a_step_is_over_when_the_script_its_processes_and_its_output_have_ended_in_any_order() {
+        let events = [Event::Ended(DONE), Event::Alone, Event::Closed];
+        for order in [[0, 1, 2], [0, 2, 1], [2, 0, 1]] {
+            let mut run = Run::new();
+            assert_eq!(run.at(0, events[order[0]].clone()), []);
+            assert_eq!(run.at(1, events[order[1]].clone()), []);
+            assert_eq!(run.at(2, events[order[2]].clone()), [finish(DONE)]);
+            for event in [Event::Tick, Event::Alone, cancel(CancelKind::Kill), Event::Terminated] {
+                assert_eq!(run.at(60_000, event), [], "it finishes once and nothing comes after");
+            }
+        }
+    }
+
+    #[test]
+    fn a_script_that_closes_its_output_and_goes_on_is_left_alone() {
+        let mut run = Run::new();
+        run.at(0, Event::Closed);
+        assert_eq!(run.at(3_600_000, Event::Tick), []);
+        assert_eq!(run.at(3_600_001, Event::Ended(DONE)), []);
+        assert_eq!(run.at(3_600_001, Event::Alone), [finish(DONE)]);
+    }
+
+    #[test]
+    fn leftovers_get_time_then_a_request_then_no_choice() {
+        let mut run = Run::new();
+        run.at(0, Event::Ended(DONE));
+        assert_eq!(run.at(1_900, Event::Tick), []);
+        assert_eq!(run.at(2_000, Event::Tick), [Action::EndLeftovers]);
+        assert_eq!(run.at(2_900, Event::Tick), []);
+        assert_eq!(run.at(3_000, Event::Tick), [Action::Kill { first: false }]);
+        assert_eq!(run.at(3_100, Event::Tick), [Action::Kill { first: false }]);
+        assert_eq!(run.at(13_000, Event::Tick), [Action::SayUnkillable]);
+        assert_eq!(run.at(13_100, Event::Tick), [Action::Kill { first: false }]);
+        run.at(13_200, Event::Closed);
+        assert_eq!(run.at(13_200, Event::Alone), [finish(DONE)]);
+    }
+
+    #[test]
+    fn leftovers_that_end_in_time_are_not_disturbed() {
+        let mut run = Run::new();
+        run.at(0, Event::Ended(DONE));
+        run.at(1_000, Event::Closed);
+        assert_eq!(run.at(1_900, Event::Alone), [finish(DONE)]);
+    }
+
+    #[test]
+    fn output_held_open_by_a_stranger_ends_the_step_after_a_while() {
+        let mut run = Run::new();
+        run.at(0, Event::Ended(DONE));
+        assert_eq!(run.at(10, Event::Alone), []);
+        assert_eq!(run.at(2_005, Event::Tick), [], "there is nobody to end");
+        assert_eq!(run.at(2_010, Event::Tick), [Action::SayHeld, finish(DONE)]);
+    }
+
+    #[test]
+    fn a_graceful_cancel_interrupts_once_and_then_waits_for_ever() {
+        let mut run = Run::new();
+        assert_eq!(run.at(0, cancel(CancelKind::Graceful)), [Action::Interrupt(Why::Cancelled)]);
+        assert_eq!(run.at(1, cancel(CancelKind::Graceful)), []);
+        assert_eq!(run.at(2, Event::Terminated), []);
+        assert_eq!(run.at(86_400_000, Event::Tick), []);
+    }
+
+    #[test]
+    fn a_graceful_cancel_with_a_limit_kills_at_the_limit() {
+        let limited = Event::Cancel { kind: CancelKind::Graceful, kill_after: Some(Duration::from_secs(30)) };
+        let mut run = Run::new();
+        assert_eq!(run.at(0, limited.clone()), [Action::Interrupt(Why::Cancelled)]);
+        assert_eq!(run.at(10_000, limited), [], "a later limit does not move an earlier one");
+        assert_eq!(run.at(29_999, Event::Tick), []);
+        assert_eq!(run.at(30_000, Event::Tick), [Action::Kill { first: true }]);
+    }
+
+    #[test]
+    fn a_kill_overtakes_everything() {
+        let mut run = Run::new();
+        run.at(0, cancel(CancelKind::Graceful));
+        assert_eq!(run.at(1, cancel(CancelKind::Kill)), [Action::Kill { first: true }]);
+        assert_eq!(run.at(2, cancel(CancelKind::Kill)), []);
+        assert_eq!(run.at(3, Event::Tick), [Action::Kill { first: false }]);
+        assert_eq!(run.at(4, Event::Ended(Ended::Signal(9))), []);
+        assert_eq!(run.at(5, Event::Tick), [Action::Kill { first: false }], "the others must go too");
+        run.at(6, Event::Closed);
+        assert_eq!(run.at(7, Event::Alone), [finish(Ended::Signal(9))]);
+    }
+
+    #[test]
+    fn after_a_cancel_leftovers_are_ended_without_the_long_wait() {
+        let mut before = Run::new();
+        before.at(0, cancel(CancelKind::Graceful));
+        before.at(100, Event::Ended(DONE));
+        assert_eq!(before.at(400, Event::Tick), [Action::EndLeftovers]);
+
+        let mut during = Run::new();
+        during.at(0, Event::Ended(DONE));
+        assert_eq!(during.at(100, cancel(CancelKind::Graceful)), [], "the script itself is gone");
+        assert_eq!(during.at(400, Event::Tick), [Action::EndLeftovers]);
+        assert_eq!(during.at(500, cancel(CancelKind::Kill)), [Action::Kill { first: true }]);
+    }
+
+    #[test]
+    fn lost_output_interrupts_and_becomes_the_failure() {
+        let mut run = Run::new();
+        let lost = || Event::OutputLost("disk full".to_owned());
+        assert_eq!(run.at(0, lost()), [Action::Interrupt(Why::OutputLost)]);
+        assert_eq!(run.at(1, cancel(CancelKind::Graceful)), [], "one interrupt, whatever the reasons");
+        run.at(2, Event::Ended(Ended::Code(1)));
+        run.at(3, Event::Closed);
+        let actions = run.at(4, Event::Alone);
+        assert_eq!(actions, [Action::Finish { ended: Ended::Code(1), lost: Some("disk full".to_owned()) }]);
+
+        let exit = exit(Ended::Code(1), Some("disk full".to_owned()));
+        assert_eq!((exit.code, exit.signal), (None, None));
+        let failure = exit.failure.unwrap();
+        assert!(failure.contains("disk full") && failure.contains("exit code 1"), "{failure}");
+    }
+}

@@ -11,8 +11,8 @@
 //! 2. It takes a session of its own, so that neither a Ctrl-C nor the end of the runner's terminal reaches it and
 //!    no engine can ask the terminal for anything.
 //! 3. `reserve` is written, then `supervisor.json`; then the script starts in a process group of its own.
-//! 4. Both pipes become records of `output.log` ([`output`], [`lines`]); `cancel.json` is looked for ten times a
-//!    second; [`lifecycle`] decides what to do about what happens.
+//! 4. Both pipes become records of `output.log` (`output`, `lines`); `cancel.json` is looked for ten times a
+//!    second; `lifecycle` decides what to do about what happens.
 //! 5. The script has ended, no process of it is left and all output is kept: `output.log` is synced, `reserve`
 //!    is given back and `exit.json` is written.
 //!
@@ -21,9 +21,9 @@
 //! although the reserve was given back, the supervisor tries again for five minutes and then leaves: the step is
 //! then one whose outcome is unknown.
 //!
-//! What differs between systems is in [`platform`]: [Linux](linux.rs) finds every process below the supervisor,
-//! in whatever session it is; [elsewhere](portable.rs) it is the script's process group, and a process that has
-//! left it is not found.
+//! What differs between systems is in `platform`: on Linux (`linux.rs`) every process below the supervisor is
+//! found, in whatever session it is; elsewhere (`portable.rs`) a step is the script's process group, and a process
+//! that has left it is not found.
 
 mod launch;
 mod lifecycle;

@@ -1,4 +1,4 @@
-//! The supervisor's main loop: makes events of what happens, and acts on what [`lifecycle`](super::lifecycle) says.
+//! The supervisor's main loop: makes events of what happens, and acts on what `lifecycle` says.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, PipeWriter, Write as _};

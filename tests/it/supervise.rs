@@ -1,1 +1,271 @@
+//! The supervisor with real processes, signals, pipes and disks.
 
+mod cancel;
+mod disk;
+mod output;
+mod runner_death;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hawser::step::{Exit, Folder, Reader, Record, Stream};
+use hawser::supervise::{LaunchError, launch, program, wait};
+use hawser::tasks::Launch;
+use tokio_util::sync::CancellationToken;
+
+const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
+/// Nothing here takes that long unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A step folder, and beside it a directory for the script to work in.
+struct Step {
+    _root: tempfile::TempDir,
+    folder: Folder,
+    work: PathBuf,
+}
+
+impl Step {
+    fn new(script: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let (path, work) = (root.path().join("step"), root.path().join("work"));
+        fs::create_dir(&path).unwrap();
+        fs::create_dir(&work).unwrap();
+        let folder = Folder::at(path);
+        folder.set_script(script).unwrap();
+        Self { _root: root, folder, work }
+    }
+
+    fn to_launch(&self) -> Launch {
+        let path = std::env::var_os("PATH").unwrap();
+        Launch {
+            script: String::new(),
+            directory: self.work.clone(),
+            environment: vec![("PATH".into(), path), ("GREETING".into(), OsString::from("hello"))],
+        }
+    }
+
+    fn try_launch(&self, what: &Launch) -> Result<u32, LaunchError> {
+        let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
+        launch(Path::new(HAWSER), &self.folder, lock, what)
+    }
+
+    fn launch(&self) -> u32 {
+        self.try_launch(&self.to_launch()).unwrap()
+    }
+
+    async fn wait(&self) {
+        let lock = tokio::time::timeout(PATIENCE, wait(&self.folder, &CancellationToken::new())).await;
+        lock.expect("the step ends").unwrap().expect("nobody has cancelled");
+    }
+
+    /// Launches, waits, and reads the exit.
+    async fn run(&self) -> Exit {
+        self.launch();
+        self.wait().await;
+        self.exit()
+    }
+
+    fn exit(&self) -> Exit {
+        self.folder.exit().unwrap().expect("there is an exit")
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let mut reader = Reader::open(&self.folder.output_path(), 0).unwrap();
+        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    }
+
+    /// The lines of one stream, put together again.
+    fn lines(&self, stream: Stream) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut line = Vec::new();
+        for record in self.records().into_iter().filter(|record| record.stream == stream) {
+            line.extend(record.text);
+            if !record.continues {
+                lines.push(String::from_utf8_lossy(&std::mem::take(&mut line)).into_owned());
+            }
+        }
+        lines
+    }
+
+    fn stdout(&self) -> Vec<String> {
+        self.lines(Stream::Stdout)
+    }
+
+    /// Lets a script go on that waits for `work/go`.
+    fn go(&self) {
+        fs::write(self.work.join("go"), "").unwrap();
+    }
+
+    async fn until_written(&self, name: &str) {
+        until(name, || self.work.join(name).exists()).await;
+    }
+
+    /// A number that the script has left in a file.
+    async fn pid(&self, name: &str) -> i32 {
+        let path = self.work.join(name);
+        let read = || fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
+        until(name, || read().is_some()).await;
+        read().unwrap().trim().parse().unwrap()
+    }
+}
+
+/// Code for scripts: waits until the test says `go`.
+const AWAIT_GO: &str = "until [ -e go ]; do sleep 0.02; done\n";
+
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < PATIENCE, "{what} does not come");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Whether there is such a process, a zombie included.
+fn exists(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[tokio::test]
+async fn both_streams_and_the_exit_code_are_kept() {
+    let step = Step::new("echo out; echo err >&2; exit 3");
+    let exit = step.run().await;
+    assert_eq!((exit.code, exit.signal, exit.failure), (Some(3), None, None));
+    assert_eq!(step.stdout(), ["out"]);
+    assert_eq!(step.lines(Stream::Stderr), ["err"]);
+    assert_eq!(step.records().len(), 2);
+    assert!(!step.folder.reserve_path().exists());
+    let note = step.folder.supervisor().unwrap().unwrap();
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(note.boot_id.as_deref(), Some(boot_id.trim()));
+}
+
+#[tokio::test]
+async fn the_signal_that_ended_the_script_is_kept() {
+    let step = Step::new("kill -SEGV $$");
+    let exit = step.run().await;
+    assert_eq!((exit.code, exit.signal, exit.failure), (None, Some(11), None));
+}
+
+#[tokio::test]
+async fn the_script_gets_its_directory_its_environment_and_nothing_else() {
+    let step = Step::new(
+        "pwd; env | grep -v '^\\(_\\|SHLVL\\|PWD\\|PATH\\)='; for fd in /proc/self/fd/*; do readlink $fd; done; true",
+    );
+    let exit = step.run().await;
+    assert_eq!(exit.code, Some(0));
+    let lines = step.stdout();
+    assert_eq!(lines[0], step.work.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(lines[1], "GREETING=hello");
+    assert!(lines.contains(&"/dev/null".to_owned()), "stdin is empty: {lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.ends_with("/lock")),
+        "the lock stays with the supervisor: {lines:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_script_runs_once_though_it_is_launched_twice() {
+    let step = Step::new("echo ran >> ran; echo ran");
+    let first = step.run().await;
+    let second = step.run().await;
+    assert_eq!(first, second);
+    assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
+    assert_eq!(step.stdout(), ["ran"]);
+}
+
+#[tokio::test]
+async fn a_script_whose_supervisor_was_killed_is_not_started_again() {
+    let step = Step::new(&format!("echo ran >> ran; echo $$ > script; {AWAIT_GO}"));
+    let pid = step.launch();
+    let script = step.pid("script").await;
+    signal(pid, rustix::process::Signal::KILL);
+    step.wait().await;
+    assert_eq!(step.folder.stage().unwrap(), hawser::step::Stage::Lost);
+    step.launch();
+    step.wait().await;
+    assert_eq!(step.folder.exit().unwrap(), None);
+    assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
+    step.go();
+    until("the end of the script", || !exists(script)).await;
+}
+
+#[tokio::test]
+async fn a_second_supervisor_is_refused_while_the_first_runs() {
+    let step = Step::new(&format!("echo ran >> ran; {AWAIT_GO}"));
+    step.launch();
+    step.until_written("ran").await;
+    let other_file = fs::File::open(step.folder.script_path()).unwrap();
+    let same_file = fs::OpenOptions::new().write(true).open(step.folder.lock_path()).unwrap();
+    for stdin in [std::process::Stdio::null(), other_file.into(), same_file.into()] {
+        let refused = std::process::Command::new(HAWSER)
+            .arg("supervise")
+            .arg(step.folder.path())
+            .stdin(stdin)
+            .output()
+            .unwrap();
+        assert_eq!(refused.status.code(), Some(64));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("not the lock"));
+    }
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(0));
+    assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let step = Step::new("true");
+    let without_bash = Launch { environment: vec![("PATH".into(), "/nowhere".into())], ..step.to_launch() };
+    step.try_launch(&without_bash).unwrap();
+    step.wait().await;
+    let exit = step.exit();
+    assert_eq!((exit.code, exit.signal), (None, None));
+    assert!(exit.failure.unwrap().contains("no bash on the PATH"));
+
+    let step = Step::new("true");
+    fs::remove_file(step.folder.script_path()).unwrap();
+    let failure = step.run().await.failure.unwrap();
+    assert!(failure.contains("script.sh") && failure.contains("No such file"), "{failure}");
+
+    let step = Step::new("true");
+    let nowhere = Launch { directory: step.work.join("missing"), ..step.to_launch() };
+    let error = step.try_launch(&nowhere).unwrap_err();
+    assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
+    let lock = step.folder.try_lock().unwrap().expect("a failed launch gives the lock back");
+    let error = launch(Path::new("/nowhere/hawser"), &step.folder, lock, &step.to_launch()).unwrap_err();
+    assert!(matches!(error, LaunchError::Start { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_supervisor_that_has_ended_does_not_stay_as_a_zombie() {
+    let step = Step::new("true");
+    let pid = i32::try_from(step.launch()).unwrap();
+    step.wait().await;
+    until("the end of the supervisor", || !exists(pid)).await;
+}
+
+#[tokio::test]
+async fn waiting_can_be_given_up_and_the_step_goes_on() {
+    let step = Step::new(AWAIT_GO);
+    step.launch();
+    let cancel = CancellationToken::new();
+    let waiting = wait(&step.folder, &cancel);
+    let (waited, ()) = tokio::join!(waiting, async { cancel.cancel() });
+    assert!(waited.unwrap().is_none());
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(0));
+}
+
+#[test]
+fn the_running_program_can_be_started_again() {
+    let started = std::process::Command::new(program().unwrap()).arg("--help").output().unwrap();
+    assert!(started.status.success());
+}

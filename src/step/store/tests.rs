@@ -1,0 +1,190 @@
+use serde_json::json;
+use uuid::Uuid;
+
+use super::*;
+use crate::contract::requests::CancelKind;
+use crate::step::{Exit, Position, Stage, SupervisorNote};
+
+fn open(root: &Path) -> Result<Store, StoreError> {
+    Store::open(root, Uuid::nil(), "a")
+}
+
+fn create(store: &Store, name: &str) -> Folder {
+    match store.create(name, "Validate", &json!({"jobId": name})).unwrap() {
+        Created::New(folder, _) => folder,
+        Created::Known(folder) => panic!("{} is known already", folder.name()),
+    }
+}
+
+fn names(store: &Store) -> Vec<String> {
+    store.list().unwrap().into_iter().map(|(folder, _)| folder.name()).collect()
+}
+
+fn set_aside(root: &Path) -> Vec<String> {
+    let damaged = root.join(".hawser").join(Uuid::nil().to_string()).join("a/damaged");
+    let entries = fs::read_dir(damaged).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn note() -> SupervisorNote {
+    SupervisorNote { pid: 1, started: Timestamp::now(), boot_id: None }
+}
+
+fn exit() -> Exit {
+    Exit { finished: Timestamp::now(), code: Some(0), signal: None, failure: None }
+}
+
+#[test]
+fn a_second_runner_of_the_same_instance_is_refused_and_one_of_another_is_not() {
+    let root = tempfile::tempdir().unwrap();
+    let first = open(root.path()).unwrap();
+    let error = open(root.path()).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }) && error.to_string().contains("Runner.Instance"));
+    Store::open(root.path(), Uuid::nil(), "b").unwrap();
+    drop(first);
+    open(root.path()).unwrap();
+}
+
+#[test]
+fn instance_names_do_not_lead_anywhere_else() {
+    assert_eq!(encoded("host-1.example_x"), "host-1.example_x");
+    assert_eq!(encoded("../../etc"), "%2E.%2F..%2Fetc");
+    assert_eq!(encoded(".."), "%2E.");
+    assert_eq!(encoded(""), "%");
+    assert_eq!(encoded("a b/ä"), "a%20b%2F%C3%A4");
+}
+
+#[test]
+fn steps_keep_their_order_of_arrival_over_restarts() {
+    let root = tempfile::tempdir().unwrap();
+    let expected: Vec<String> = ["z", "b", "y", "a", "x"].map(str::to_owned).into();
+    for name in &expected {
+        // A restart before each, and no look at what is there before the next one comes.
+        create(&open(root.path()).unwrap(), name);
+    }
+    assert_eq!(names(&open(root.path()).unwrap()), expected);
+}
+
+#[test]
+fn a_task_that_is_pushed_again_is_known() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "job.Plan");
+    let store = open(root.path()).unwrap();
+    let again = store.create("job.Plan", "Plan", &json!({"other": true})).unwrap();
+    assert!(matches!(again, Created::Known(known) if known == folder));
+    assert_eq!(folder.request().unwrap().payload, json!({"jobId": "job.Plan"}));
+
+    store.remove(&folder).unwrap();
+    assert_eq!(names(&store), Vec::<String>::new());
+    create(&store, "job.Plan");
+}
+
+#[test]
+fn damaged_folders_are_set_aside_and_the_sound_ones_are_still_there() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let damages: [(&str, fn(&Folder)); 7] = [
+        ("no-request", |folder| fs::remove_file(folder.path().join("request.json")).unwrap()),
+        ("half-request", |folder| fs::write(folder.path().join("request.json"), "{\"version\":1,").unwrap()),
+        ("empty-request", |folder| fs::write(folder.path().join("request.json"), "").unwrap()),
+        ("bad-exit", |folder| fs::write(folder.path().join("exit.json"), "{}").unwrap()),
+        ("bad-outcome", |folder| fs::write(folder.path().join("outcome.json"), [0; 100]).unwrap()),
+        ("bad-cancel", |folder| fs::write(folder.path().join("cancel.json"), "[1]").unwrap()),
+        ("directory", |folder| fs::create_dir(folder.path().join("supervisor.json")).unwrap()),
+    ];
+    create(&store, "first");
+    for (name, damage) in damages {
+        damage(&create(&store, name));
+    }
+    create(&store, "last");
+    fs::write(store.root.join("steps/a-stray-file"), "").unwrap();
+    drop(store);
+
+    let store = open(root.path()).unwrap();
+    assert_eq!(names(&store), ["first", "last"]);
+    let kept = set_aside(root.path());
+    assert_eq!(kept.len(), damages.len() + 1, "{kept:?}");
+    for (name, _) in damages {
+        assert!(kept.iter().any(|kept| kept.starts_with(name)), "{name} is in {kept:?}");
+    }
+}
+
+#[test]
+fn a_folder_of_a_newer_version_is_refused_and_set_aside() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let folder = create(&store, "newer");
+    let path = folder.path().join("request.json");
+    let text = fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 2");
+    fs::write(&path, text).unwrap();
+    let error = folder.request().unwrap_err();
+    assert!(matches!(error, FolderError::Newer { found: 2, .. }), "{error}");
+    assert_eq!(names(&store), Vec::<String>::new());
+    assert_eq!(set_aside(root.path()).len(), 1);
+}
+
+#[test]
+fn what_was_half_made_or_half_removed_is_gone_after_a_restart() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let place = store.root.clone();
+    drop(store);
+    for path in ["new/3.x", "done/y"] {
+        fs::create_dir(place.join(path)).unwrap();
+        fs::write(place.join(path).join("request.json"), "half").unwrap();
+    }
+    fs::write(place.join("new/a-file"), "").unwrap();
+    assert_eq!(names(&open(root.path()).unwrap()), Vec::<String>::new());
+    assert_eq!(fs::read_dir(place.join("new")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(place.join("done")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_files_and_the_lock_say_where_a_step_stands() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let folder = create(&store, "step");
+    assert_eq!(folder.stage().unwrap(), Stage::Prepare);
+
+    let lock = folder.try_lock().unwrap().unwrap();
+    assert!(folder.try_lock().unwrap().is_none());
+    assert_eq!(folder.stage().unwrap(), Stage::Running);
+    folder.set_supervisor(&note()).unwrap();
+    assert_eq!(folder.stage().unwrap(), Stage::Running);
+    drop(lock);
+    assert_eq!(folder.stage().unwrap(), Stage::Lost);
+    folder.set_exit(&exit()).unwrap();
+    assert_eq!(folder.stage().unwrap(), Stage::Conclude);
+}
+
+#[test]
+fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "step");
+    let cancel = || folder.cancel().unwrap().unwrap();
+    let minute = std::time::Duration::from_secs(60);
+    assert_eq!(folder.cancel().unwrap(), None);
+
+    folder.request_cancel(CancelKind::Graceful).unwrap();
+    assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Graceful, None));
+    folder.request_cancel_within(minute).unwrap();
+    folder.request_cancel(CancelKind::Graceful).unwrap();
+    assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Graceful, Some(60)));
+    folder.request_cancel(CancelKind::Kill).unwrap();
+    folder.request_cancel_within(minute).unwrap();
+    folder.request_cancel(CancelKind::Graceful).unwrap();
+    assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Kill, None));
+}
+
+#[test]
+fn how_far_the_log_was_shipped_is_kept_and_damage_means_from_the_start() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "step");
+    assert_eq!(folder.shipped(), Position::default());
+    for position in [Position { record: 123_456, within: 7 }, Position { record: 5, within: 0 }] {
+        folder.set_shipped(position).unwrap();
+        assert_eq!(folder.shipped(), position);
+    }
+    fs::write(folder.path().join("shipped"), "rubbish").unwrap();
+    assert_eq!(folder.shipped(), Position::default());
+}

@@ -1,0 +1,183 @@
+//! Cancels and signals.
+
+use std::process::{Command, Stdio};
+
+use hawser::contract::requests::CancelKind;
+use rustix::process::Signal;
+
+use super::*;
+
+/// A script that takes an interrupt as an engine does: it says so, cleans up, and ends.
+const POLITE: &str = "trap 'echo interrupted; exit 7' INT
+touch started
+while :; do sleep 0.02; done
+echo never";
+
+#[tokio::test]
+async fn a_graceful_cancel_interrupts_once_and_lets_the_script_finish() {
+    let step = Step::new(
+        "trap 'echo interrupt >> interrupts' INT
+         touch started
+         until [ -e interrupts ]; do sleep 0.02; done
+         echo cleaning up
+         until [ -e go ]; do sleep 0.02; done
+         echo cleaned up; exit 7",
+    );
+    step.launch();
+    step.until_written("started").await;
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.until_written("interrupts").await;
+    // The same again, as after a restart of the runner: nothing more is sent.
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    until("the line", || step.stdout() == ["cleaning up"]).await;
+    assert_eq!(step.folder.exit().unwrap(), None, "it takes the time it needs");
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(7));
+    assert_eq!(step.stdout(), ["cleaning up", "cleaned up"]);
+    assert_eq!(fs::read_to_string(step.work.join("interrupts")).unwrap(), "interrupt\n");
+    let said = step.lines(Stream::Information);
+    assert!(said.len() == 1 && said[0].contains("interrupt sent"), "{said:?}");
+}
+
+#[tokio::test]
+async fn an_interrupt_reaches_the_engine_and_not_only_the_shell() {
+    let engine = "python3 -c '\nimport signal, sys, time\n\
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(print(\"engine stops\")))\n\
+        open(\"started\", \"w\").close()\n\
+        time.sleep(600)'";
+    let step = Step::new(&format!("trap 'stop=1' INT\n{engine}\n[ -z \"$stop\" ] || exit 9\necho never"));
+    step.launch();
+    step.until_written("started").await;
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.wait().await;
+    assert_eq!(step.stdout(), ["engine stops"]);
+    assert_eq!(step.exit().code, Some(9));
+}
+
+#[tokio::test]
+async fn a_script_that_does_not_catch_the_interrupt_ends_by_it() {
+    let step = Step::new("touch started; sleep 600; echo never");
+    step.launch();
+    step.until_written("started").await;
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.wait().await;
+    assert_eq!(step.exit().signal, Some(2));
+    assert_eq!(step.stdout(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_runner_that_ignores_interrupts_does_not_make_its_engines_deaf() {
+    let step = Step::new(POLITE);
+    // As a background job of a shell script: SIGINT and SIGQUIT are ignored, and that is inherited.
+    let lock = step.folder.try_lock().unwrap().unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", "trap '' INT QUIT HUP; exec \"$0\" supervise \"$1\"", HAWSER])
+        .arg(step.folder.path())
+        .current_dir(&step.work)
+        .stdin(lock)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    step.until_written("started").await;
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.wait().await;
+    assert!(child.wait().unwrap().success());
+    assert_eq!(step.exit().code, Some(7));
+}
+
+#[tokio::test]
+async fn a_kill_ends_the_whole_tree_whatever_session_it_is_in() {
+    let step = Step::new(
+        "trap 'echo deaf' INT TERM HUP
+         (setsid bash -c 'trap \"\" INT TERM HUP; sleep 601 & echo $! > inner; echo $$ > outer; wait; wait' &)
+         setsid nohup sleep 602 > /dev/null 2>&1 & echo $! > detached
+         echo $$ > script
+         while :; do sleep 0.02; done",
+    );
+    step.launch();
+    let mut pids = Vec::new();
+    for name in ["inner", "outer", "detached", "script"] {
+        pids.push(step.pid(name).await);
+    }
+    assert!(pids.iter().all(|pid| exists(*pid)));
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    until("the deaf script", || step.stdout().contains(&"deaf".to_owned())).await;
+    step.folder.request_cancel(CancelKind::Kill).unwrap();
+    step.wait().await;
+    assert!(!pids.iter().any(|pid| exists(*pid)), "{pids:?}");
+    assert_eq!(step.exit().signal, Some(9));
+    assert!(step.lines(Stream::Warning).iter().any(|line| line.contains("kill sent")));
+}
+
+#[tokio::test]
+async fn a_kill_catches_up_with_a_process_that_forks_without_end() {
+    let step = Step::new(
+        "cat > chain <<'END'
+         touch started
+         ( setsid bash chain & ) 
+         exit
+END
+         (bash chain &)
+         while :; do sleep 0.02; done",
+    );
+    step.launch();
+    step.until_written("started").await;
+    step.folder.request_cancel(CancelKind::Kill).unwrap();
+    step.wait().await;
+    assert_eq!(step.exit().signal, Some(9));
+    let work = step.work.canonicalize().unwrap();
+    let left = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|entry| fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == work));
+    assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn a_graceful_cancel_with_a_limit_becomes_a_kill() {
+    let step = Step::new("trap '' INT; touch started; while :; do sleep 0.02; done");
+    step.launch();
+    step.until_written("started").await;
+    step.folder.request_cancel_within(Duration::from_secs(1)).unwrap();
+    step.wait().await;
+    assert_eq!(step.exit().signal, Some(9));
+    assert_eq!(step.lines(Stream::Information).len(), 1);
+}
+
+#[tokio::test]
+async fn a_step_that_was_cancelled_before_it_began_does_not_begin() {
+    let step = Step::new("touch ran");
+    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    let exit = step.run().await;
+    assert!(exit.failure.unwrap().contains("cancelled"));
+    assert!(!step.work.join("ran").exists());
+}
+
+#[tokio::test]
+async fn a_cancel_that_cannot_be_read_is_taken_as_a_graceful_one() {
+    let step = Step::new(POLITE);
+    step.launch();
+    step.until_written("started").await;
+    let newer = br#"{"version": 99, "is": {"kind": "politely"}}"#;
+    hawser::files::write_private_atomic(&step.folder.cancel_path(), newer).unwrap();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(7));
+    assert!(step.lines(Stream::Warning)[0].contains("newer"));
+}
+
+#[tokio::test]
+async fn the_supervisor_outlives_hangups_and_interrupts_and_hands_a_termination_on() {
+    let step = Step::new(POLITE);
+    let supervisor = step.launch();
+    step.until_written("started").await;
+    for number in [Signal::HUP, Signal::INT, Signal::QUIT] {
+        signal(supervisor, number);
+    }
+    signal(supervisor, Signal::TERM);
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(7));
+    assert_eq!(step.stdout(), ["interrupted"]);
+    let warnings = step.lines(Stream::Warning);
+    assert!(warnings.len() == 1 && warnings[0].contains("asked to end"), "{warnings:?}");
+}
