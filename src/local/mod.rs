@@ -1,1 +1,3 @@
+//! A whole job on one machine: the embedded hub, the snapshot of a directory, and the view in the terminal.
 
+pub mod snapshot;
