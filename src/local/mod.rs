@@ -1,3 +1,4 @@
 //! A whole job on one machine: the embedded hub, the snapshot of a directory, and the view in the terminal.
 
 pub mod snapshot;
+pub mod view;
