@@ -25,6 +25,8 @@ pub enum Event {
 pub enum Ending {
     Completed,
     Cancelled,
+    /// The answer to the question was no.
+    Declined,
     /// The task is missing when it was not a task that failed.
     Failed(Option<Task>, Fault),
 }

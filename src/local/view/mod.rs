@@ -243,6 +243,12 @@ impl View {
                 }
                 vec![self.paint.yellow(&format!("{}{words}", self.mark("■ ")))]
             }
+            Ending::Declined => {
+                vec![
+                    self.paint
+                        .yellow(&format!("{}Not done, as you wish; nothing was changed.", self.mark("■ "))),
+                ]
+            }
             Ending::Failed(task, fault) => self.failure(*task, fault, &after),
         }
     }
