@@ -72,7 +72,7 @@ impl Conductor {
             // The cancel that was asked for is on its way.
             Input::AwaitingApproval if self.interrupts > 0 => Vec::new(),
             Input::AwaitingApproval if self.yes || self.nothing_to_do => vec![Action::Approve],
-            Input::AwaitingApproval => vec![Action::Show(Event::Asking), Action::Ask],
+            Input::AwaitingApproval => vec![Action::Ask],
             Input::Answer(_) if self.interrupts > 0 => Vec::new(),
             Input::Answer(true) => vec![Action::Approve],
             Input::Answer(false) => vec![Action::Reject],
@@ -148,7 +148,7 @@ mod tests {
         let mut conductor = Conductor::new(false);
         conductor.on(planned(1));
         let asked = conductor.on(Input::AwaitingApproval);
-        assert_eq!(asked, [Action::Show(Event::Asking), Action::Ask]);
+        assert_eq!(asked, [Action::Ask]);
         assert_eq!(conductor.on(Input::Answer(false)), [Action::Reject]);
         assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Rejected))), Some(false));
     }

@@ -13,8 +13,6 @@ pub enum Event {
         text: String,
     },
     Ended(Task, Outcome),
-    /// The job waits for a person's yes.
-    Asking,
     /// A word of `hawser local` itself.
     Note(String),
     Finished(Ending),

@@ -71,21 +71,10 @@ struct Row {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Its turn has come, and a person has to allow it first.
-    Asked,
-    Running {
-        since: Duration,
-    },
-    Done {
-        took: Duration,
-        detail: String,
-    },
-    Failed {
-        took: Duration,
-    },
-    Cancelled {
-        took: Duration,
-    },
+    Running { since: Duration },
+    Done { took: Duration, detail: String },
+    Failed { took: Duration },
+    Cancelled { took: Duration },
 }
 
 impl View {
@@ -121,12 +110,6 @@ impl View {
             Event::Started(task) => self.started(*task, now),
             Event::Line { task, level, text } => self.line(*task, *level, text),
             Event::Ended(task, outcome) => self.ended(*task, outcome, now),
-            Event::Asking => {
-                if let Some(row) = self.rows.iter_mut().find(|row| row.state == State::Waiting) {
-                    row.state = State::Asked;
-                }
-                Vec::new()
-            }
             Event::Note(text) => self.note(text),
             Event::Finished(ending) => self.finished(ending, now),
         }
@@ -134,7 +117,7 @@ impl View {
 
     fn started(&mut self, task: Task, now: Duration) -> Vec<String> {
         let Some(row) = self.rows.iter_mut().find(|row| row.task == task) else { return Vec::new() };
-        if !matches!(row.state, State::Waiting | State::Asked) {
+        if row.state != State::Waiting {
             return Vec::new();
         }
         row.state = State::Running { since: now };
@@ -269,8 +252,7 @@ impl View {
 
     fn changes_may_have_been_made(&self) -> bool {
         self.rows.iter().any(|row| {
-            matches!(row.task, Task::ApplyFromPlan | Task::DestroyFromPlan)
-                && !matches!(row.state, State::Waiting | State::Asked)
+            matches!(row.task, Task::ApplyFromPlan | Task::DestroyFromPlan) && row.state != State::Waiting
         })
     }
 
@@ -286,7 +268,7 @@ impl View {
 
     /// The one row that matters most now, for a terminal that is too low for the block.
     pub fn one_row(&self, now: Duration, tick: usize) -> Option<String> {
-        let current = |row: &&Row| matches!(row.state, State::Running { .. } | State::Asked);
+        let current = |row: &&Row| matches!(row.state, State::Running { .. });
         self.rows.iter().find(current).map(|row| self.row(row, now, tick))
     }
 
@@ -297,9 +279,6 @@ impl View {
         let paint = self.paint;
         match &row.state {
             State::Waiting => paint.dim(&format!("· {}", name.trim_end())),
-            State::Asked => {
-                format!("{} {name}{}", paint.yellow("?"), paint.yellow("  waiting for your answer"))
-            }
             State::Running { since } => {
                 let spinner = SPINNER.get(tick % SPINNER.len()).copied().unwrap_or("⠋");
                 let time = time(now.saturating_sub(*since));
@@ -330,7 +309,7 @@ fn ended_words(state: &State) -> String {
         State::Done { took: time, detail } => format!("done in {} ({detail})", took(*time)),
         State::Failed { took: time } => format!("failed after {}", took(*time)),
         State::Cancelled { took: time } => format!("cancelled after {}", took(*time)),
-        State::Waiting | State::Asked | State::Running { .. } => String::new(),
+        State::Waiting | State::Running { .. } => String::new(),
     }
 }
 

@@ -109,7 +109,6 @@ fn an_apply() -> Vec<Event> {
         Event::Started(Task::Plan),
         info(Task::Plan, &format!("a long line {}", "0123456789".repeat(9))),
         done(Task::Plan, Success::Plan(Box::new(plan_data()))),
-        Event::Asking,
         Event::Started(Task::ApplyFromPlan),
         // The second report of the same task changes nothing.
         Event::Started(Task::ApplyFromPlan),
@@ -168,7 +167,7 @@ fn the_block_shows_every_task_with_its_state_and_time() {
     for event in an_apply() {
         view.on(&event, now);
         now += Duration::from_millis(300);
-        if matches!(event, Event::Started(Task::Init | Task::ApplyFromPlan) | Event::Asking) {
+        if matches!(event, Event::Started(Task::Init | Task::ApplyFromPlan)) {
             shown.extend(view.block(now, 3));
             shown.push(format!("one row: {}", view.one_row(now, 3).unwrap_or_default()));
             shown.push(String::new());
