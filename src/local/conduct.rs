@@ -2,11 +2,15 @@
 //!
 //! It knows when to ask, what an answer means, and what each Ctrl-C asks for: the first cancels gracefully
 //! through the hub, the second kills through the hub, the third leaves at once. The loop that feeds it and
-//! carries its actions out is `local::session`.
+//! carries its actions out is [`super::session`].
 
+use uuid::Uuid;
+
+use super::reports::Report;
 use super::view::{Ending, Event};
+use super::{HubEvent, JobState};
 use crate::contract::requests::CancelKind;
-use crate::contract::{Fault, Outcome, Success, Task};
+use crate::contract::{Call, Fault, Outcome, Success, Task};
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +127,49 @@ impl Conductor {
             },
         };
         vec![Action::Show(Event::Finished(ending)), Action::Finish { completed }]
+    }
+}
+
+impl Input {
+    /// What an event at the hub means for the job that is being shown.
+    pub(super) fn from_hub(shown: Uuid, event: HubEvent) -> Option<Self> {
+        let note = |text: String| Some(Self::Seen(Event::Note(text)));
+        match event {
+            HubEvent::Claimed { job, task, .. } | HubEvent::Running { job, task, .. } if job == shown => {
+                Some(Self::Seen(Event::Started(task)))
+            }
+            HubEvent::Log(entry) if entry.job_id == shown => {
+                let task = Task::from_name(&entry.task_name)?;
+                let text = entry.message.clone().into_owned();
+                Some(Self::Seen(Event::Line { task, level: entry.level, text }))
+            }
+            HubEvent::Result { job, task, call, .. } if job == shown => {
+                Some(Self::Seen(Event::Ended(task, outcome(&call))))
+            }
+            HubEvent::AwaitingApproval { job } if job == shown => Some(Self::AwaitingApproval),
+            HubEvent::JobEnded { job, state } if job == shown => Some(Self::Ended(match state {
+                JobState::Completed => Verdict::Completed,
+                JobState::Cancelled => Verdict::Cancelled,
+                JobState::Rejected => Verdict::Rejected,
+                JobState::Failed { error } => Verdict::Failed(error),
+                other => Verdict::Failed(format!("the job ended as {other}")),
+            })),
+            HubEvent::Disconnected { reason, .. } => note(format!("the runner lost its connection: {reason}")),
+            HubEvent::Refused { reason, .. } => note(format!("the runner was refused: {reason}")),
+            refused @ HubEvent::Violation { .. } => note(refused.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// What a call that the hub has accepted says. The hub has read it once; the second reading cannot fail.
+fn outcome(call: &Call) -> Outcome {
+    let read = serde_json::value::to_raw_value(&call.arguments)
+        .ok()
+        .and_then(|arguments| Report::read(&call.method, &arguments).ok());
+    match read {
+        Some(Report::Outcome { outcome, .. }) => outcome,
+        _ => Outcome::Faulted(Fault::new(format!("{} could not be read", call.method))),
     }
 }
 

@@ -37,11 +37,28 @@ impl Look {
     pub const PLAIN: Self = Self { live: false, width: 80 };
 }
 
+/// What is being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Plan,
+    Apply,
+    Destroy,
+}
+
+impl Verb {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Apply => "apply",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
 /// What the view is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Title {
-    /// `apply`, `plan` or `destroy`.
-    pub verb: &'static str,
+    pub verb: Verb,
     /// The directory as the user named it.
     pub subject: String,
     pub engine: &'static str,
@@ -92,9 +109,20 @@ impl View {
         }
     }
 
+    /// What is asked before anything is changed.
+    pub fn question(&self) -> String {
+        let subject = text::clean(&self.title.subject, false);
+        let question = match self.title.verb {
+            Verb::Apply | Verb::Plan => "Apply this plan?".to_owned(),
+            Verb::Destroy => format!("Destroy what {subject} has made?"),
+        };
+        self.paint.bold(&question)
+    }
+
     /// The line above everything else.
     pub fn opening(&self) -> Vec<String> {
         let Title { verb, subject, engine } = &self.title;
+        let verb = verb.word();
         let subject = text::clean(subject, false);
         if self.look.live {
             let facts = self.paint.dim(&format!("{verb} with {engine}"));
@@ -212,10 +240,10 @@ impl View {
             Ending::Completed => {
                 let count = self.resources.unwrap_or_default();
                 let words = match self.title.verb {
-                    "plan" => format!("Planned in {after}; nothing was changed."),
-                    "destroy" if count == 0 => format!("Destroyed in {after}; nothing is left."),
-                    "destroy" => format!("Destroyed in {after}; {} left.", plural(count, "resource")),
-                    _ => format!("Applied in {after}; {} in the state.", plural(count, "resource")),
+                    Verb::Plan => format!("Planned in {after}; nothing was changed."),
+                    Verb::Destroy if count == 0 => format!("Destroyed in {after}; nothing is left."),
+                    Verb::Destroy => format!("Destroyed in {after}; {} left.", plural(count, "resource")),
+                    Verb::Apply => format!("Applied in {after}; {} in the state.", plural(count, "resource")),
                 };
                 vec![self.paint.green(&format!("{}{words}", self.mark("✔ ")))]
             }

@@ -14,7 +14,7 @@ const APPLY: [Task; 8] = [
     Task::Output,
 ];
 
-fn title(verb: &'static str) -> Title {
+fn title(verb: Verb) -> Title {
     Title { verb, subject: "examples/hello".into(), engine: "terraform" }
 }
 
@@ -120,7 +120,7 @@ fn an_apply() -> Vec<Event> {
     ]
 }
 
-fn transcript(look: Look, verb: &'static str, tasks: &[Task], events: &[Event]) -> String {
+fn transcript(look: Look, verb: Verb, tasks: &[Task], events: &[Event]) -> String {
     let mut view = View::new(look, title(verb), tasks);
     let mut lines = view.opening();
     let mut now = Duration::ZERO;
@@ -133,13 +133,13 @@ fn transcript(look: Look, verb: &'static str, tasks: &[Task], events: &[Event]) 
 
 #[test]
 fn an_apply_in_plain_lines() {
-    insta::assert_snapshot!(transcript(Look::PLAIN, "apply", &APPLY, &an_apply()));
+    insta::assert_snapshot!(transcript(Look::PLAIN, Verb::Apply, &APPLY, &an_apply()));
 }
 
 #[test]
 fn plain_lines_have_no_escapes_and_no_sensitive_value() {
     for look in [Look::PLAIN, LIVE] {
-        let shown = transcript(look, "apply", &APPLY, &an_apply());
+        let shown = transcript(look, Verb::Apply, &APPLY, &an_apply());
         assert!(!shown.contains("hunter2"));
         assert_eq!(shown.contains('\u{1b}'), look.live);
     }
@@ -147,7 +147,7 @@ fn plain_lines_have_no_escapes_and_no_sensitive_value() {
 
 #[test]
 fn an_apply_in_a_terminal() {
-    let shown = transcript(LIVE, "apply", &APPLY, &an_apply());
+    let shown = transcript(LIVE, Verb::Apply, &APPLY, &an_apply());
     let bare = console::strip_ansi_codes(&shown).into_owned();
     assert!(bare.lines().all(|line| console::measure_text_width(line) <= 80), "{bare}");
     insta::assert_snapshot!(bare);
@@ -155,13 +155,13 @@ fn an_apply_in_a_terminal() {
 
 #[test]
 fn colours_in_a_terminal() {
-    let shown = transcript(LIVE, "apply", &APPLY, &an_apply());
+    let shown = transcript(LIVE, Verb::Apply, &APPLY, &an_apply());
     insta::assert_snapshot!(shown.replace('\u{1b}', "␛"));
 }
 
 #[test]
 fn the_block_shows_every_task_with_its_state_and_time() {
-    let mut view = View::new(LIVE, title("apply"), &APPLY);
+    let mut view = View::new(LIVE, title(Verb::Apply), &APPLY);
     let mut shown = Vec::new();
     let mut now = Duration::ZERO;
     for event in an_apply() {
@@ -193,8 +193,8 @@ fn a_failure() -> Vec<Event> {
 #[test]
 fn a_failure_says_what_failed_why_and_what_is_in_the_state() {
     let tasks = [Task::ApplyFromPlan, Task::Output];
-    insta::assert_snapshot!("failure_plain", transcript(Look::PLAIN, "apply", &tasks, &a_failure()));
-    let live = transcript(LIVE, "apply", &tasks, &a_failure());
+    insta::assert_snapshot!("failure_plain", transcript(Look::PLAIN, Verb::Apply, &tasks, &a_failure()));
+    let live = transcript(LIVE, Verb::Apply, &tasks, &a_failure());
     insta::assert_snapshot!("failure_live", console::strip_ansi_codes(&live));
 }
 
@@ -206,11 +206,11 @@ fn a_cancelled_job_says_that_changes_stay() {
         Event::Finished(Ending::Cancelled),
     ];
     let tasks = [Task::PlanDestroy, Task::DestroyFromPlan];
-    let shown = transcript(LIVE, "destroy", &tasks, &events);
+    let shown = transcript(LIVE, Verb::Destroy, &tasks, &events);
     insta::assert_snapshot!(console::strip_ansi_codes(&shown));
 
     let early = [Event::Started(Task::PlanDestroy), Event::Finished(Ending::Cancelled)];
-    assert!(!transcript(LIVE, "destroy", &tasks, &early).contains("stays changed"));
+    assert!(!transcript(LIVE, Verb::Destroy, &tasks, &early).contains("stays changed"));
 }
 
 #[test]
@@ -221,10 +221,10 @@ fn the_last_line_tells_plan_destroy_and_apply_apart() {
         let shown = transcript(Look::PLAIN, verb, &[task], &events);
         shown.lines().last().unwrap_or_default().to_owned()
     };
-    assert_eq!(last("plan", 0), "Planned in 0.3s; nothing was changed.");
-    assert_eq!(last("apply", 1), "Applied in 0.3s; 1 resource in the state.");
-    assert_eq!(last("destroy", 0), "Destroyed in 0.3s; nothing is left.");
-    assert_eq!(last("destroy", 2), "Destroyed in 0.3s; 2 resources left.");
+    assert_eq!(last(Verb::Plan, 0), "Planned in 0.3s; nothing was changed.");
+    assert_eq!(last(Verb::Apply, 1), "Applied in 0.3s; 1 resource in the state.");
+    assert_eq!(last(Verb::Destroy, 0), "Destroyed in 0.3s; nothing is left.");
+    assert_eq!(last(Verb::Destroy, 2), "Destroyed in 0.3s; 2 resources left.");
 }
 
 #[test]
