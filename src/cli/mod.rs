@@ -4,6 +4,7 @@ mod exit;
 mod hub;
 mod job;
 mod local;
+mod overrides;
 mod run;
 mod schema;
 mod settings;

@@ -1,8 +1,44 @@
+//! `hawser settings`: what is in effect, and which layer said so.
+
+use std::io::Write;
+
 use super::Failure;
+use super::overrides::Overrides;
+use crate::settings::Effective;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    #[command(flatten)]
+    overrides: Overrides,
+}
 
-pub(super) fn execute(_args: Args) -> Result<(), Failure> {
-    Err(Failure::failed("not built yet"))
+pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    let loaded = args.overrides.load()?;
+    for warning in &loaded.warnings {
+        eprintln!("warning: {warning}");
+    }
+    // Not `print!`, which panics when the reader of the pipe has gone.
+    write!(std::io::stdout(), "{}", table(&loaded.effective))
+        .map_err(|error| Failure::failed(format!("cannot write to stdout: {error}")))
+}
+
+/// Key, value and origin in columns. A value longer than its column pushes its own origin only.
+fn table(effective: &[Effective]) -> String {
+    const WIDEST: usize = 48;
+    let rows: Vec<(&str, String, &str)> = effective
+        .iter()
+        // Escaped, so that a line break in a value cannot look like another setting.
+        .map(|one| (one.key.as_str(), escaped(&one.value), one.origin.as_str()))
+        .collect();
+    let width = |text: &str| text.chars().count();
+    let key_width = rows.iter().map(|(key, ..)| width(key)).max().unwrap_or(0);
+    let value_width =
+        rows.iter().map(|(_, value, _)| width(value)).filter(|width| *width <= WIDEST).max().unwrap_or(0);
+    rows.iter()
+        .map(|(key, value, origin)| format!("{key:key_width$}  {value:value_width$}  {origin}\n"))
+        .collect()
+}
+
+fn escaped(value: &str) -> String {
+    value.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

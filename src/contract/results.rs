@@ -172,3 +172,42 @@ pub struct Variable {
     pub nullable: bool,
     pub from_extra_file: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_is_the_call_that_the_contract_names() {
+        let job = Uuid::from_u128(1);
+        let completed = |task, success| Outcome::Completed(success).call(task, job);
+        let fault = Outcome::Faulted(Fault { message: "m".into(), details: "d".into(), resources: Some(3) });
+
+        let call = completed(Task::Variables, Success::Variables(None));
+        assert_eq!(
+            (call.method.as_str(), call.arguments),
+            ("VariablesCompleted", vec![json!(job), json!(null)])
+        );
+        let call = completed(Task::ApplyFromPlan, Success::Resources(2));
+        assert_eq!(
+            (call.method.as_str(), call.arguments),
+            ("ApplyFromPlanCompleted", vec![json!(job), json!(2)])
+        );
+        let call = completed(Task::Validate, Success::Done);
+        assert_eq!((call.method.as_str(), call.arguments), ("ValidateCompleted", vec![json!(job)]));
+        let call = Outcome::Cancelled.call(Task::DestroyFromPlan, job);
+        assert_eq!((call.method.as_str(), call.arguments), ("DestroyFromPlanCancelled", vec![json!(job)]));
+        let call = fault.call(Task::Plan, job);
+        assert_eq!(call.arguments, [json!(job), json!("m"), json!("d")]);
+        let call = fault.call(Task::DestroyFromPlan, job);
+        assert_eq!(call.arguments, [json!(job), json!("m"), json!("d"), json!(3)]);
+    }
+
+    #[test]
+    fn plan_data_has_the_members_of_the_contract() {
+        let written = json!(PlanData::default());
+        let members: Vec<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(members.len(), 20);
+        assert!(members.contains(&"totalUnchangedCount") && members.contains(&"outputsRecreateList"));
+    }
+}

@@ -19,9 +19,9 @@ pub fn hub_schema() -> Value {
 
     let mut calls = Map::new();
     for task in Task::ALL {
-        calls.insert(format!("{task}Completed"), arguments(completed(task, &mut generator)));
-        calls.insert(format!("{task}Cancelled"), arguments(vec![guid()]));
-        calls.insert(format!("{task}Faulted"), arguments(faulted(task)));
+        calls.insert(format!("{task}Completed"), arguments(&completed(task, &mut generator)));
+        calls.insert(format!("{task}Cancelled"), arguments(&[guid()]));
+        calls.insert(format!("{task}Faulted"), arguments(&faulted(task)));
     }
     let refresh = [
         text(),
@@ -29,14 +29,14 @@ pub fn hub_schema() -> Value {
         of::<super::SourceType>(&mut generator),
         of::<super::SourceRevisionType>(&mut generator),
     ];
-    let refresh_and = |more: Vec<Value>| arguments(refresh.iter().cloned().chain(more).collect());
-    calls.insert(method::SOURCE_REFRESH_COMPLETED.to_owned(), refresh_and(vec![text()]));
-    calls.insert(method::SOURCE_REFRESH_FAULTED.to_owned(), refresh_and(vec![text(), text()]));
+    let refresh_and = |more: &[Value]| arguments(&[&refresh, more].concat());
+    calls.insert(method::SOURCE_REFRESH_COMPLETED.to_owned(), refresh_and(&[text()]));
+    calls.insert(method::SOURCE_REFRESH_FAULTED.to_owned(), refresh_and(&[text(), text()]));
     let entries = of::<Vec<LogEntry<'static>>>(&mut generator);
-    calls.insert(method::ADD_LOGS.to_owned(), arguments(vec![entries]));
-    calls.insert(method::REPORT_RUNNING_TASK.to_owned(), arguments(vec![guid(), text(), guid(), text()]));
-    calls.insert(method::CANCEL_GRACEFUL_COMPLETED.to_owned(), arguments(vec![guid()]));
-    calls.insert(method::CANCEL_KILL_COMPLETED.to_owned(), arguments(vec![guid()]));
+    calls.insert(method::ADD_LOGS.to_owned(), arguments(&[entries]));
+    calls.insert(method::REPORT_RUNNING_TASK.to_owned(), arguments(&[guid(), text(), guid(), text()]));
+    calls.insert(method::CANCEL_GRACEFUL_COMPLETED.to_owned(), arguments(&[guid()]));
+    calls.insert(method::CANCEL_KILL_COMPLETED.to_owned(), arguments(&[guid()]));
 
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -76,7 +76,7 @@ fn completed(task: Task, generator: &mut SchemaGenerator) -> Vec<Value> {
         Task::Variables => arguments.push(of::<Option<VariableSet>>(generator)),
         Task::Plan | Task::PlanDestroy => arguments.push(of::<PlanData>(generator)),
         Task::ApplyFromPlan | Task::DestroyFromPlan => {
-            arguments.push(json!({"type": "integer", "minimum": 0}))
+            arguments.push(json!({"type": "integer", "minimum": 0}));
         }
         Task::Output => arguments.push(of::<Option<OutputSet>>(generator)),
     }
@@ -91,7 +91,7 @@ fn faulted(task: Task) -> Vec<Value> {
     arguments
 }
 
-fn arguments(items: Vec<Value>) -> Value {
+fn arguments(items: &[Value]) -> Value {
     let count = items.len();
     json!({ "type": "array", "prefixItems": items, "minItems": count, "maxItems": count })
 }
@@ -106,4 +106,62 @@ fn guid() -> Value {
 
 fn text() -> Value {
     json!({ "type": "string" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Fault, Outcome, Success};
+
+    #[test]
+    fn the_published_hub_schema_is_that_of_the_types() {
+        let published = include_str!("../../schema/hub.schema.json");
+        assert_eq!(
+            published,
+            format!("{:#}\n", hub_schema()),
+            "schema/hub.schema.json is out of step; run: cargo run -- schema hub > schema/hub.schema.json"
+        );
+    }
+
+    #[test]
+    fn every_answer_has_the_arguments_of_the_contract() {
+        let schema = hub_schema();
+        let count = |method: &str| schema["properties"]["calls"]["properties"][method]["maxItems"].as_u64();
+        for task in Task::ALL {
+            assert_eq!(count(&format!("{task}Cancelled")), Some(1), "{task}");
+            let (completed, faulted) = match task {
+                Task::GetModule | Task::Init | Task::Validate => (1, 3),
+                Task::ApplyFromPlan | Task::DestroyFromPlan => (2, 4),
+                _ => (2, 3),
+            };
+            assert_eq!(count(&format!("{task}Completed")), Some(completed), "{task}");
+            assert_eq!(count(&format!("{task}Faulted")), Some(faulted), "{task}");
+        }
+        assert_eq!(count("SourceRefreshCompleted"), Some(5));
+        assert_eq!(count("SourceRefreshFaulted"), Some(6));
+        assert_eq!(count("ReportRunningTask"), Some(4));
+        assert_eq!(count("AddLogs"), Some(1));
+    }
+
+    #[test]
+    fn the_hub_schema_tells_a_right_call_from_a_wrong_one() {
+        let schema = hub_schema();
+        let validator_of = |method: &str| {
+            let call = &schema["properties"]["calls"]["properties"][method];
+            jsonschema::validator_for(&json!({ "$defs": schema["$defs"], "allOf": [call] })).unwrap()
+        };
+        let job = uuid::Uuid::nil();
+        for task in Task::ALL {
+            let call = Outcome::Faulted(Fault::new("why")).call(task, job);
+            assert!(validator_of(&call.method).is_valid(&json!(call.arguments)), "{task}");
+        }
+        let plan = Success::Plan(Box::default());
+        let mut call = Outcome::Completed(plan).call(Task::Plan, job);
+        let validator = validator_of(&call.method);
+        assert!(validator.is_valid(&json!(call.arguments)), "{call:?}");
+        call.arguments[1]["createCount"] = json!("one");
+        assert!(!validator.is_valid(&json!(call.arguments)));
+        call.arguments.pop();
+        assert!(!validator.is_valid(&json!(call.arguments)));
+    }
 }

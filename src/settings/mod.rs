@@ -1,5 +1,141 @@
 //! Settings: where they come from, what they are, and what is wrong with them.
+//!
+//! Layers, a later one wins, value by value:
+//!
+//! 1. the defaults of the types in [`model`],
+//! 2. `appsettings.json` in the working directory (comments and trailing commas allowed),
+//! 3. `appsettings.{Environment}.json`, by `DOTNET_ENVIRONMENT`, else `ASPNETCORE_ENVIRONMENT`, else `Production`,
+//! 4. environment variables: `Runner__Credentials__ClientSecret`, list items by index (`…__0`),
+//! 5. the command line: `--Runner:Id=…` or `--Runner:Id …`.
+//!
+//! Keys match in any case. `null` takes back what earlier layers said. What cannot be understood is never passed
+//! over in silence: a wrong value is a [`Problem`], and all of them are reported together; a key that means nothing
+//! is a [`Warning`].
+//!
+//! The way of a value: a layer is read into flat pairs of path and text (`given`, `file`), each path finds its
+//! setting (`place`), the layers are merged (`merge`), and the texts become checked values (`bind`,
+//! `values`). All knowledge about keys comes from the types, through their schema (`shape`).
 
+mod bind;
+mod file;
+mod findings;
+mod given;
+pub mod levels;
+mod merge;
 pub mod model;
+mod origins;
+mod place;
+mod schema;
+mod shape;
+mod values;
 
+use std::io;
+
+use thiserror::Error;
+
+pub use bind::Effective;
+pub use findings::{Origin, Problem, Warning};
 pub use model::Settings;
+pub use origins::Origins;
+pub use schema::settings_schema;
+pub use values::Fault;
+
+use bind::Binder;
+use findings::Findings;
+use shape::Shape;
+use values::Places;
+
+/// Files with references to secrets, by their present and their older name.
+const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
+
+/// Settings that are complete and checked.
+#[derive(Debug)]
+pub struct Loaded {
+    pub settings: Settings,
+    pub warnings: Vec<Warning>,
+    /// Every setting with its value and where it came from, sorted by section.
+    pub effective: Vec<Effective>,
+}
+
+/// Why there are no settings.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    #[error("cannot tell the current directory")]
+    CurrentDirectory(#[source] io::Error),
+    #[error("{}", told(problems))]
+    Invalid {
+        problems: Vec<Problem>,
+        /// A misspelt key is often the reason for a missing one.
+        warnings: Vec<Warning>,
+    },
+}
+
+fn told(problems: &[Problem]) -> String {
+    let count = problems.len();
+    let mut text = format!("{count} {} with the settings", if count == 1 { "problem" } else { "problems" });
+    for problem in problems {
+        text.push_str(&format!("\n  {problem}"));
+    }
+    text
+}
+
+/// Reads all layers. What it says depends on `origins` and the files in its working directory, and on nothing else.
+pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
+    let shape = Shape::of_settings();
+    let mut findings = Findings::default();
+    let (layers, all_read) = read_layers(origins, &shape, &mut findings);
+    let mut placer = place::Placer::new(&shape);
+    let placed = layers.into_iter().map(|layer| placer.place(layer, &mut findings)).collect();
+    let merged = merge::merge(placed).unwrap_or_else(|error| {
+        findings.layer_problem(Origin::from_words("settings"), Fault::Refused(error.to_string()));
+        config::Map::new()
+    });
+
+    let mut binder = Binder {
+        places: Places { working_dir: &origins.working_dir, home: origins.home.as_deref() },
+        host_name: &origins.host_name,
+        findings: &mut findings,
+        effective: Vec::new(),
+    };
+    let object = binder.section(shape.keys(), Some(&merged), &[]);
+    let effective = binder.effective;
+    findings.drop_echoes(all_read);
+    let Findings { mut problems, mut warnings } = findings;
+    if problems.is_empty() {
+        match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
+            Ok(settings) => {
+                let hooks = &settings.hooks_preapproval;
+                if hooks.enabled && hooks.preapproved_hooks_directory.is_none() {
+                    warnings.push(Warning::NothingPreapproved);
+                }
+                return Ok(Loaded { settings, warnings, effective });
+            }
+            Err(error) => problems.push(Problem {
+                key: Some(error.path().to_string()),
+                value: None,
+                origin: None,
+                fault: Fault::Refused(error.into_inner().to_string()),
+            }),
+        }
+    }
+    Err(SettingsError::Invalid { problems, warnings })
+}
+
+/// What each layer gives, lowest first, and whether all the files could be read.
+fn read_layers(origins: &Origins, shape: &Shape, findings: &mut Findings) -> (Vec<Vec<given::Given>>, bool) {
+    let dir = &origins.working_dir;
+    let mut layers = Vec::new();
+    let mut all_read = true;
+    let environment = origins.environment_name(findings);
+    for name in ["appsettings.json".to_owned(), format!("appsettings.{environment}.json")] {
+        let mut layer = Vec::new();
+        all_read &= file::read(dir, &name, findings, &mut layer);
+        layers.push(layer);
+    }
+    layers.push(given::from_environment(&origins.environment, shape, findings));
+    layers.push(given::from_command_line(&origins.arguments, findings));
+    for file in EXTERNAL_FILES.into_iter().filter(|file| dir.join(file).exists()) {
+        findings.warn(Warning::ExternalNotRead { file: file.to_owned() });
+    }
+    (layers, all_read)
+}

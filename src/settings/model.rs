@@ -1,12 +1,17 @@
-//! Every setting with its type, its default and what it is for. The schema and the documentation are made
-//! from these types.
+//! Every setting with its type, its default and what it is for.
+//!
+//! This is the only place that names the keys. The schema is generated from these types, and the loader takes
+//! its knowledge from the schema: which keys there are, what each may hold (`format`, `minimum`, `maximum`,
+//! `enum`), which are required, which are secret (`writeOnly`). So a new field here is a new setting everywhere.
+//! Numbers have an upper bound so that no arithmetic on times and sizes can overflow later.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// All settings of a runner, complete and checked.
@@ -36,15 +41,16 @@ pub struct RunnerSettings {
     /// Identifier of the organization that the runner record belongs to.
     pub organization_id: Uuid,
     /// Name that tells the replicas of one runner record apart. Falls back to the host name.
+    #[schemars(with = "Option<String>")]
     pub instance: String,
-    /// The service principal that the runner authenticates as.
     pub credentials: CredentialSettings,
     /// How many steps (plans, applies, …) run at once. Revisions, refreshes and variables have a lane of their own.
     #[serde(default = "default_max_concurrent_steps")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 1000))]
     pub max_concurrent_steps: u32,
     /// How long a shutdown waits for running steps before it interrupts them. Not set: as long as they take.
     #[serde(default)]
+    #[schemars(range(max = 31_536_000))]
     pub drain_timeout_seconds: Option<u64>,
 }
 
@@ -52,13 +58,14 @@ fn default_max_concurrent_steps() -> u32 {
     4
 }
 
+/// The service principal that the runner authenticates as.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct CredentialSettings {
     /// Client id of the service principal, without the organization in front of it.
     pub client_id: String,
     /// Client secret of the service principal. Secret: keep it out of files that others can read.
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("writeOnly" = true))]
     pub client_secret: SecretString,
 }
 
@@ -66,15 +73,16 @@ pub struct CredentialSettings {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct ServerSettings {
-    /// Base URL of the server with scheme and port; a path prefix is fine.
+    /// Base URL of the server, `http` or `https`, with its port; a path prefix and a trailing slash are fine.
     #[schemars(with = "String", extend("format" = "uri"))]
     pub url: url::Url,
     /// PEM file with certificate authorities to trust besides the system's.
     #[serde(default)]
+    #[schemars(with = "Option<PathText>")]
     pub ca_file: Option<PathBuf>,
     /// The largest message in bytes that the server accepts (`MaximumReceiveMessageSize` there).
     #[serde(default = "default_max_message_bytes")]
-    #[schemars(range(min = 4096))]
+    #[schemars(range(min = 4096, max = 1_073_741_824))]
     pub max_message_bytes: usize,
 }
 
@@ -82,13 +90,16 @@ fn default_max_message_bytes() -> usize {
     32 * 1024
 }
 
-/// Directories for module sources, engine state and scratch space. A leading `~` expands to the home directory.
+/// Directories for module sources, engine state and scratch space. A leading `~` expands to the home directory,
+/// and a relative path counts from the directory that the runner was started in.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WorkingDirectorySettings {
     /// Root of the module directories and of the runner's own state.
+    #[schemars(with = "PathText")]
     pub working_directory: PathBuf,
     /// Scratch space per job, empty between jobs.
+    #[schemars(with = "PathText")]
     pub temp_directory: PathBuf,
 }
 
@@ -105,6 +116,7 @@ pub struct HooksPreapprovalSettings {
     /// Refuse every hook whose text is not that of a file in the directory.
     pub enabled: bool,
     /// Directory with the approved hooks, searched recursively; file names do not matter.
+    #[schemars(with = "Option<PathText>")]
     pub preapproved_hooks_directory: Option<PathBuf>,
 }
 
@@ -113,6 +125,7 @@ pub struct HooksPreapprovalSettings {
 #[serde(rename_all = "PascalCase", default)]
 pub struct EngineSettings {
     /// Directories put in front of PATH when looking for terraform, tofu and pulumi.
+    #[schemars(with = "Vec<PathText>")]
     pub additional_binary_paths: Vec<PathBuf>,
 }
 
@@ -121,9 +134,10 @@ pub struct EngineSettings {
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobLogStreamSettings {
     /// Entries that make a batch full.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 100_000))]
     pub batch_size_limit: u32,
     /// Seconds after its first entry at which a batch is sent though it is not full.
+    #[schemars(range(max = 86_400))]
     pub period_seconds: u64,
     /// Send the first entry after a silence at once.
     pub eagerly_emit_first_event: bool,
@@ -147,12 +161,13 @@ impl Default for JobLogStreamSettings {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LoggingSettings {
-    /// Category to minimum level; `Default` applies when nothing longer matches.
+    /// Category to minimum level. The longest category that a module's name begins with counts, `Default` where
+    /// there is none. `hawser::hub` and `Hawser.Hub` are the same category.
     pub log_level: BTreeMap<String, Level>,
 }
 
 /// Level names as .NET writes them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Level {
     Trace,
     Debug,
@@ -161,4 +176,21 @@ pub enum Level {
     Error,
     Critical,
     None,
+}
+
+/// A path in the schema. `format` tells the loader to expand `~` and to make it absolute.
+struct PathText;
+
+impl JsonSchema for PathText {
+    fn schema_name() -> Cow<'static, str> {
+        "Path".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "path" })
+    }
 }

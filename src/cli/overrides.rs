@@ -1,0 +1,30 @@
+//! The tail of a command line: settings that win over files and environment.
+
+use super::Failure;
+use crate::settings::{self, Loaded, Origins, SettingsError};
+
+/// For `#[command(flatten)]`. Options of the command itself come first; from the first setting on, everything is
+/// a setting.
+#[derive(Debug, clap::Args)]
+pub(super) struct Overrides {
+    /// Settings that win over files and environment: `--Runner:Instance=blue`, `--Runner:Instance blue`
+    #[arg(value_name = "--SECTION:KEY=VALUE", trailing_var_arg = true, allow_hyphen_values = true)]
+    settings: Vec<String>,
+}
+
+impl Overrides {
+    /// The settings of this process. Warnings are the caller's to tell; with problems they are told here.
+    pub(super) fn load(self) -> Result<Loaded, Failure> {
+        let loaded = Origins::from_process(self.settings).and_then(|origins| settings::load(&origins));
+        loaded.map_err(|error| match &error {
+            SettingsError::CurrentDirectory(source) => Failure::temporary(format!("{error}: {source}")),
+            SettingsError::Invalid { warnings, .. } => {
+                for warning in warnings {
+                    eprintln!("warning: {warning}");
+                }
+                Failure::settings(error.to_string())
+                    .hint("`hawser schema` describes every setting; appsettings.example.json shows them all")
+            }
+        })
+    }
+}

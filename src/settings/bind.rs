@@ -1,0 +1,166 @@
+//! From the merged texts to checked values: every key of the shape gets its value, its default or a problem.
+
+use config::{Map, Value as Merged, ValueKind};
+use serde_json::{Map as JsonMap, Value as Json};
+
+use super::findings::{Findings, Origin};
+use super::shape::{Key, Leaf, Shape};
+use super::values::{self, Fault, Places};
+
+/// One setting as it is in effect, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effective {
+    pub key: String,
+    /// A secret is masked.
+    pub value: String,
+    pub origin: Origin,
+}
+
+/// Stands for a secret, whatever its length.
+const MASK: &str = "********";
+const NOT_SET: &str = "(not set)";
+const EMPTY: &str = "(none)";
+
+pub(super) struct Binder<'a> {
+    pub(super) places: Places<'a>,
+    pub(super) host_name: &'a str,
+    pub(super) findings: &'a mut Findings,
+    pub(super) effective: Vec<Effective>,
+}
+
+impl Binder<'_> {
+    /// The JSON of a section, from which the types are read when there was no problem.
+    pub(super) fn section(
+        &mut self,
+        keys: &[Key],
+        given: Option<&Map<String, Merged>>,
+        above: &[&str],
+    ) -> JsonMap<String, Json> {
+        let mut object = JsonMap::new();
+        for key in keys {
+            let path: Vec<&str> = above.iter().copied().chain([key.name.as_str()]).collect();
+            let given = given.and_then(|table| table.get(&key.name));
+            let value = match &key.shape {
+                Shape::Section(keys) => Some(Json::Object(self.section(keys, table(given), &path))),
+                Shape::List(leaf) => self.list(leaf, table(given), &path),
+                Shape::Map(leaf) => self.map(leaf, table(given), &path),
+                Shape::Leaf(leaf) => self.leaf(key, leaf, given, &path),
+            };
+            if let Some(value) = value {
+                object.insert(key.name.clone(), value);
+            }
+        }
+        object
+    }
+
+    fn list(&mut self, leaf: &Leaf, given: Option<&Map<String, Merged>>, path: &[&str]) -> Option<Json> {
+        let mut items: Vec<_> = given.into_iter().flatten().collect();
+        items.sort_by_key(|(index, _)| index.parse::<u32>().unwrap_or(u32::MAX));
+        let items = self.items(leaf, items, path);
+        Some(Json::Array(items.into_iter().map(|(_, value)| value).collect()))
+    }
+
+    fn map(&mut self, leaf: &Leaf, given: Option<&Map<String, Merged>>, path: &[&str]) -> Option<Json> {
+        let mut items: Vec<_> = given.into_iter().flatten().collect();
+        items.sort_by_key(|(name, _)| *name);
+        Some(Json::Object(self.items(leaf, items, path).into_iter().collect()))
+    }
+
+    /// The items of a list or a map that are set; one that a later layer took back is not there.
+    fn items(&mut self, leaf: &Leaf, given: Vec<(&String, &Merged)>, path: &[&str]) -> Vec<(String, Json)> {
+        let mut items = Vec::new();
+        let before = self.effective.len();
+        for (name, item) in given {
+            let ValueKind::String(text) = &item.kind else { continue };
+            let key = format!("{}.{name}", path.join("."));
+            if let Some(value) = self.read(leaf, &key, text, &origin_of(item)) {
+                items.push((name.clone(), value));
+            }
+        }
+        if self.effective.len() == before {
+            self.effect(path.join("."), EMPTY, Origin::default());
+        }
+        items
+    }
+
+    fn leaf(&mut self, key: &Key, leaf: &Leaf, given: Option<&Merged>, path: &[&str]) -> Option<Json> {
+        let name = path.join(".");
+        let origin = given.map(origin_of);
+        if let Some(Merged { kind: ValueKind::String(text), .. }) = given
+            // As .NET has it, an empty text is no value where none is needed.
+            && !(leaf.nullable && text.trim().is_empty())
+        {
+            return self.read(leaf, &name, text, &origin.unwrap_or_else(Origin::default));
+        }
+        if name == "Runner.Instance" && !self.host_name.is_empty() {
+            self.effect(name, self.host_name, Origin::host_name());
+            return Some(Json::from(self.host_name));
+        }
+        if key.required || name == "Runner.Instance" {
+            let how = how_to_set(path, leaf.secret);
+            self.findings.problem(&name, None, origin.as_ref(), Fault::Missing { how });
+            return None;
+        }
+        let origin = origin.unwrap_or_else(Origin::default);
+        match &key.default {
+            Json::Null => {
+                self.effect(name, NOT_SET, origin);
+                Some(Json::Null)
+            }
+            Json::String(text) => self.read(leaf, &name, text, &origin),
+            other => self.read(leaf, &name, &other.to_string(), &origin),
+        }
+    }
+
+    fn read(&mut self, leaf: &Leaf, key: &str, text: &str, origin: &Origin) -> Option<Json> {
+        match values::read(&leaf.kind, text, self.places) {
+            Ok(value) => {
+                let shown = match &value {
+                    _ if leaf.secret => MASK.to_owned(),
+                    Json::String(text) => text.clone(),
+                    other => other.to_string(),
+                };
+                self.effect(key.to_owned(), &shown, origin.clone());
+                Some(value)
+            }
+            Err(fault) => {
+                let value = (!leaf.secret).then(|| values::shown(&leaf.kind, text));
+                self.findings.problem(key, value, Some(origin), fault);
+                None
+            }
+        }
+    }
+
+    fn effect(&mut self, key: String, value: &str, origin: Origin) {
+        self.effective.push(Effective { key, value: value.to_owned(), origin });
+    }
+}
+
+fn table(given: Option<&Merged>) -> Option<&Map<String, Merged>> {
+    match &given?.kind {
+        ValueKind::Table(table) => Some(table),
+        _ => None,
+    }
+}
+
+fn origin_of(value: &Merged) -> Origin {
+    value.origin().map_or_else(Origin::default, Origin::from_words)
+}
+
+fn how_to_set(path: &[&str], secret: bool) -> String {
+    let variable = path.join("__");
+    if secret {
+        // Anybody on the machine can read a command line.
+        format!(
+            "Set {variable} in the environment, or put it into an appsettings.json that others cannot read"
+        )
+    } else {
+        let option = path.join(":");
+        let (last, sections) = path.split_last().unwrap_or((&"", &[]));
+        let file = sections
+            .iter()
+            .rev()
+            .fold(format!("\"{last}\": …"), |inner, name| format!("\"{name}\": {{ {inner} }}"));
+        format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
+    }
+}

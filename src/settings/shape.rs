@@ -1,0 +1,166 @@
+//! The shape of the settings as the loader needs it, taken from the schema of the types.
+
+use serde_json::Value;
+
+use super::schema::complete_schema;
+
+/// What stands at one place of the tree.
+#[derive(Debug)]
+pub(super) enum Shape {
+    /// Named keys, sorted by name.
+    Section(Vec<Key>),
+    /// Items by index.
+    List(Leaf),
+    /// Items by a name that the user chooses.
+    Map(Leaf),
+    Leaf(Leaf),
+}
+
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) name: String,
+    pub(super) shape: Shape,
+    pub(super) required: bool,
+    /// As the schema has it, not yet expanded.
+    pub(super) default: Value,
+}
+
+#[derive(Debug)]
+pub(super) struct Leaf {
+    pub(super) kind: Kind,
+    pub(super) secret: bool,
+    pub(super) nullable: bool,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Kind {
+    Text,
+    Guid,
+    Url,
+    Path,
+    Boolean,
+    Integer { min: u64, max: u64 },
+    OneOf(Vec<String>),
+}
+
+impl Shape {
+    /// The shape of all settings.
+    pub(super) fn of_settings() -> Self {
+        Self::of(&complete_schema())
+    }
+
+    fn of(schema: &Value) -> Self {
+        if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
+            let required = schema.get("required").and_then(Value::as_array);
+            let keys = properties.iter().map(|(name, property)| Key {
+                name: name.clone(),
+                shape: Self::of(property),
+                required: required.is_some_and(|names| names.iter().any(|required| required == name)),
+                default: property.get("default").cloned().unwrap_or_default(),
+            });
+            Self::Section(keys.collect())
+        } else if let Some(items) = schema.get("items") {
+            Self::List(Leaf::of(items))
+        } else if let Some(values) = schema.get("additionalProperties") {
+            Self::Map(Leaf::of(values))
+        } else {
+            Self::Leaf(Leaf::of(schema))
+        }
+    }
+
+    /// The keys of a section; of anything else, none.
+    pub(super) fn keys(&self) -> &[Key] {
+        match self {
+            Self::Section(keys) => keys,
+            Self::List(_) | Self::Map(_) | Self::Leaf(_) => &[],
+        }
+    }
+
+    /// The key with this name, whatever its case.
+    pub(super) fn key(&self, name: &str) -> Option<&Key> {
+        self.keys().iter().find(|key| key.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The dotted names of everything below that is not a section.
+    pub(super) fn leaf_names(&self) -> Vec<String> {
+        let below = |key: &Key| match &key.shape {
+            Self::Section(_) => {
+                key.shape.leaf_names().into_iter().map(|name| format!("{}.{name}", key.name)).collect()
+            }
+            Self::List(_) | Self::Map(_) | Self::Leaf(_) => vec![key.name.clone()],
+        };
+        self.keys().iter().flat_map(below).collect()
+    }
+}
+
+impl Leaf {
+    fn of(schema: &Value) -> Self {
+        let kind_of_type = |name: &str| match &schema["type"] {
+            Value::String(only) => only == name,
+            Value::Array(several) => several.iter().any(|one| one == name),
+            _ => false,
+        };
+        let kind = if let Some(names) = schema.get("enum").and_then(Value::as_array) {
+            Kind::OneOf(names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        } else if kind_of_type("boolean") {
+            Kind::Boolean
+        } else if kind_of_type("integer") {
+            Kind::Integer {
+                min: schema["minimum"].as_u64().unwrap_or(0),
+                max: schema["maximum"].as_u64().unwrap_or(u64::MAX),
+            }
+        } else {
+            match schema["format"].as_str() {
+                Some("uuid") => Kind::Guid,
+                Some("uri") => Kind::Url,
+                Some("path") => Kind::Path,
+                _ => Kind::Text,
+            }
+        };
+        Self { kind, secret: schema["writeOnly"] == true, nullable: kind_of_type("null") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shape_knows_what_the_types_say() {
+        let shape = Shape::of_settings();
+        let runner = &shape.key("RUNNER").unwrap().shape;
+        let id = runner.key("id").unwrap();
+        assert!(id.required);
+        assert!(matches!(&id.shape, Shape::Leaf(Leaf { kind: Kind::Guid, secret: false, nullable: false })));
+        assert!(!runner.key("Instance").unwrap().required);
+        let secret = runner.key("Credentials").unwrap().shape.key("ClientSecret").unwrap();
+        assert!(matches!(&secret.shape, Shape::Leaf(Leaf { kind: Kind::Text, secret: true, .. })));
+        let batch = shape.key("JobLogStream").unwrap().shape.key("BatchSizeLimit").unwrap();
+        assert_eq!(batch.default, 50);
+        assert!(matches!(
+            &batch.shape,
+            Shape::Leaf(Leaf { kind: Kind::Integer { min: 1, max: 100_000 }, .. })
+        ));
+        let paths = shape.key("Engine").unwrap().shape.key("AdditionalBinaryPaths").unwrap();
+        assert!(matches!(&paths.shape, Shape::List(Leaf { kind: Kind::Path, .. })));
+        let levels = shape.key("Logging").unwrap().shape.key("LogLevel").unwrap();
+        let Shape::Map(Leaf { kind: Kind::OneOf(names), .. }) = &levels.shape else { panic!("{levels:?}") };
+        assert_eq!(names.len(), 7);
+    }
+
+    #[test]
+    fn every_number_that_becomes_a_time_or_a_count_has_an_upper_bound() {
+        // `MaxUnsentBytes` is only ever compared with, so any size is good.
+        fn unbounded(shape: &Shape) -> Vec<&str> {
+            let mut found = Vec::new();
+            for key in shape.keys() {
+                if let Shape::Leaf(Leaf { kind: Kind::Integer { max: u64::MAX, .. }, .. }) = &key.shape {
+                    found.push(key.name.as_str());
+                }
+                found.extend(unbounded(&key.shape));
+            }
+            found
+        }
+        assert_eq!(unbounded(&Shape::of_settings()), ["MaxUnsentBytes"]);
+    }
+}

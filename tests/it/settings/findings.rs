@@ -1,0 +1,225 @@
+//! What is said about settings that are wrong, and about those that only look so.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use hawser::settings::{Fault, Warning};
+use serde_json::json;
+
+use super::{ID, SECRET, World, complete};
+
+#[test]
+fn an_argument_that_makes_no_sense_is_named_without_repeating_what_may_be_secret() {
+    let world = World::complete().args(&["--Runner:Credentials:ClientSecret", "my", "pass-phrase"]);
+    let problem = world.one_problem();
+    assert_eq!(problem.fault, Fault::StrayArgument { position: 3 });
+    assert!(!problem.to_string().contains("phrase"), "{problem}");
+
+    let problem = World::complete().args(&["--Runner:Instance", "--Server:Url=http://x"]).one_problem();
+    assert_eq!(problem.key.as_deref(), Some("Runner.Instance"));
+    assert!(problem.to_string().contains("--Runner:Instance=…"), "{problem}");
+}
+
+#[test]
+fn a_number_that_would_lose_digits_must_be_quoted_where_text_belongs() {
+    let text = complete().to_string().replace(&format!("\"{SECRET}\""), "12345678901234567890123");
+    let problem = World::empty().file("appsettings.json", &text).one_problem();
+    assert_eq!(problem.key.as_deref(), Some("Runner.Credentials.ClientSecret"));
+    assert_eq!(problem.fault, Fault::NotQuoted);
+}
+
+#[test]
+fn a_missing_key_says_how_to_set_it_and_a_secret_never_on_the_command_line() {
+    let problems = World::empty().problems();
+    let keys: Vec<_> = problems.iter().filter_map(|problem| problem.key.as_deref()).collect();
+    let required = [
+        "Runner.Credentials.ClientId",
+        "Runner.Credentials.ClientSecret",
+        "Runner.Id",
+        "Runner.OrganizationId",
+        "Server.Url",
+    ];
+    assert_eq!(keys, required);
+    let id = problems[2].to_string();
+    for way in [r#""Runner": { "Id": … }"#, "appsettings.json", "Runner__Id", "--Runner:Id=…"] {
+        assert!(id.contains(way), "{id}");
+    }
+    let secret = problems[1].to_string();
+    assert!(secret.contains("Runner__Credentials__ClientSecret") && !secret.contains("--"), "{secret}");
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_key_value_and_layer() {
+    let world = World::empty()
+        .file("appsettings.json", r#"{"Runner": {"Id": "abc", "MaxConcurrentSteps": 0}, "Engine": "x"}"#)
+        .env("Server__Url", "ftp://me:hunter2@example.com")
+        .env("Runner__Credentials__ClientSecret", "  ")
+        .args(&["--HooksPreapproval:Enabled=yes", "--Logging:LogLevel:Default=Loud"]);
+    let error = world.load().unwrap_err();
+    let told = error.to_string();
+    for line in [
+        "9 problems with the settings",
+        r#"Runner.Id = "abc" (appsettings.json): is not a GUID"#,
+        r#"Runner.MaxConcurrentSteps = "0" (appsettings.json): is not a whole number from 1 to 1000"#,
+        "Engine (appsettings.json): is a section with keys of its own",
+        r#"Server.Url = "***@example.com" (environment variable Server__Url): is not an http or https URL"#,
+        "Runner.Credentials.ClientSecret (environment variable Runner__Credentials__ClientSecret): is empty",
+        r#"HooksPreapproval.Enabled = "yes" (command line, --HooksPreapproval:Enabled): is neither true nor false"#,
+        r#"Logging.LogLevel.Default = "Loud" (command line, --Logging:LogLevel:Default): is none of Trace, Debug"#,
+        "Runner.Credentials.ClientId: required, and not set",
+        "Runner.OrganizationId: required, and not set",
+    ] {
+        assert!(told.contains(line), "{line}\nnot in\n{told}");
+    }
+    assert!(!told.contains("hunter2"));
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_says_what_belongs_there() {
+    for (name, value, told) in [
+        ("Engine__AdditionalBinaryPaths", "/a:/b", "set Engine__AdditionalBinaryPaths__0 in the environment"),
+        ("Engine__AdditionalBinaryPaths__first", "/a", "list items are numbered from 0"),
+        ("Logging__LogLevel", "Debug", "set Logging__LogLevel__Default in the environment"),
+        ("Runner__Credentials", SECRET, "its keys: ClientId, ClientSecret"),
+    ] {
+        let problem = World::complete().env(name, value).one_problem();
+        assert!(problem.to_string().contains(told), "{problem}");
+        assert_eq!(problem.value, None);
+    }
+    let mut base = complete();
+    base["Runner"]["Instance"] = json!([]);
+    assert_eq!(
+        World::empty().file("appsettings.json", &base.to_string()).one_problem().fault,
+        Fault::IsValue
+    );
+}
+
+#[test]
+fn a_value_that_cannot_be_used_is_not_reported_as_missing_too() {
+    let world = World::empty()
+        .file("appsettings.json", r#"{"Runner": {"Id": {}, "OrganizationId": "x", "Credentials": "me:pw"}}"#)
+        .args(&["--server:url"]);
+    let problems = world.problems();
+    let keys: Vec<_> = problems.iter().filter_map(|problem| problem.key.as_deref()).collect();
+    assert_eq!(
+        keys,
+        ["server.url", "Runner.Id", "Runner.Credentials", "Runner.OrganizationId"],
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn a_broken_file_is_reported_with_line_and_column_and_hides_no_other_problem() {
+    let world = World::empty()
+        .file("appsettings.json", "{\n  \"Runner\": {\n    \"Id\" \"x\"\n  }\n}")
+        .env("Server__Url", "nowhere");
+    let problems = world.problems();
+    assert_eq!(problems.len(), 2, "what is missing may stand in the broken file: {problems:?}");
+    let told = problems[0].to_string();
+    assert!(told.starts_with("appsettings.json: is not valid JSON: "), "{told}");
+    assert!(told.ends_with("at line 3, column 10"), "{told}");
+
+    for (text, fault) in [("[1]", Fault::NotObject), ("\"x\"", Fault::NotObject)] {
+        assert_eq!(World::empty().file("appsettings.json", text).one_problem().fault, fault);
+    }
+    for text in ["", "{} {}", "{", &"[".repeat(100_000), &format!("{{a:{}", "{a:".repeat(100_000))] {
+        let fault = World::empty().file("appsettings.json", text).one_problem().fault;
+        assert!(matches!(fault, Fault::NotJson { .. }), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_stops_the_start() {
+    let world = World::complete();
+    std::fs::create_dir(world.dir.path().join("appsettings.Production.json")).unwrap();
+    let problem = world.one_problem();
+    assert!(matches!(problem.fault, Fault::Unreadable(_)));
+    assert!(problem.to_string().starts_with("appsettings.Production.json: cannot read it"), "{problem}");
+
+    let world = World::empty();
+    std::fs::write(world.dir.path().join("appsettings.json"), b"{\"a\": \"\xff\"}").unwrap();
+    assert_eq!(world.one_problem().fault, Fault::NotUnicode);
+
+    let mut world = World::complete();
+    let not_unicode = OsString::from_vec(b"\xff".to_vec());
+    world.origins.environment.push(("Runner__Instance".into(), not_unicode));
+    assert_eq!(world.one_problem().fault, Fault::NotUnicode);
+}
+
+#[test]
+fn an_unknown_key_is_warned_about_once_with_the_nearest_name_and_never_its_value() {
+    let mut base = complete();
+    base["Runer"] = json!({ "Id": 1, "Instance": 2 });
+    base["Elsewhere"] = json!({ "a": 1, "b": 2 });
+    base["Runner"]["ClientSecret"] = json!("misplaced-secret");
+    base["Runner"]["Id"] = json!(ID);
+    let warnings = World::empty()
+        .file("appsettings.json", &base.to_string())
+        .env("Server__Ulr", "misplaced-secret")
+        .env("Runnr__Credentials__ClientSecret", "misplaced-secret")
+        .env("Runner__Id__More", "1")
+        .args(&["--Workingdirectory:TmpDirectory=/tmp", "--Password=misplaced-secret"])
+        .warnings();
+    let expected = [
+        "Elsewhere (appsettings.json) is not a setting and has no effect",
+        "Runer (appsettings.json) is not a setting and has no effect; did you mean Runner?",
+        "Runner.ClientSecret (appsettings.json) is not a setting and has no effect; did you mean Runner.Credentials.ClientSecret?",
+        "Runner.Id.More (environment variable Runner__Id__More) is not a setting and has no effect; did you mean Runner.Id?",
+        "Runnr (environment variable Runnr__Credentials__ClientSecret) is not a setting and has no effect; did you mean Runner?",
+        "Server.Ulr (environment variable Server__Ulr) is not a setting and has no effect; did you mean Server.Url?",
+        "Workingdirectory.TmpDirectory (command line, --Workingdirectory:TmpDirectory) is not a setting and has no effect; did you mean WorkingDirectory.TempDirectory?",
+        "Password (command line, --Password) is not a setting and has no effect",
+    ];
+    assert_eq!(warnings, expected);
+}
+
+#[test]
+fn what_belongs_to_dotnet_passes_without_a_word() {
+    let mut base = complete();
+    base["$schema"] = json!("x");
+    base["AllowedHosts"] = json!("*");
+    base["Kestrel"] = json!({ "Endpoints": { "Http": { "Url": "http://*:80" } } });
+    base["Serilog"] = json!({ "MinimumLevel": "Debug" });
+    base["ConnectionStrings"] = json!({ "Main": "Password=x" });
+    base["Logging"] = json!({ "Console": { "FormatterName": "simple", "LogLevel": { "Default": "Debug" } } });
+    let world = World::empty()
+        .file("appsettings.json", &base.to_string())
+        .env("Logging__Console__FormatterName", "json");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn an_external_settings_file_is_never_passed_over_in_silence() {
+    for name in ["appsettings.External.json", "externalsettings.json"] {
+        let warnings = World::complete().file(name, "{}").warnings();
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].starts_with(&format!("{name} is there, but")), "{warnings:?}");
+    }
+}
+
+#[test]
+fn the_same_key_in_two_spellings_of_one_layer_is_warned_about() {
+    let world = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "two");
+    let loaded = world.loaded();
+    assert_eq!(loaded.settings.runner.instance, "two");
+    assert!(matches!(&loaded.warnings[..], [Warning::GivenTwice { key, .. }] if key == "Runner.Instance"));
+
+    let agreeing = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "one");
+    assert_eq!(agreeing.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn preapproval_without_a_directory_is_warned_about() {
+    let loaded = World::complete().env("HooksPreapproval__Enabled", "true").loaded();
+    assert_eq!(loaded.warnings, [Warning::NothingPreapproved]);
+}
+
+#[test]
+fn no_debug_output_shows_a_secret() {
+    let world = World::complete()
+        .env("Runner__Credentials__ClientSecret", SECRET)
+        .args(&[&format!("--Runner:Credentials:ClientSecret={SECRET}")]);
+    for told in [format!("{:?}", world.origins), format!("{:?}", world.loaded())] {
+        assert!(!told.contains(SECRET), "{told}");
+    }
+}
