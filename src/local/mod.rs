@@ -9,6 +9,12 @@
 //! It validates every argument that it gets, and can be told to misbehave ([`Rule`]). It is never needed to run
 //! against a real server.
 
+pub mod conduct;
+pub mod place;
+pub mod session;
+pub mod snapshot;
+pub mod view;
+
 mod admin;
 mod connection;
 mod events;

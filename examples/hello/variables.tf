@@ -1,0 +1,18 @@
+variable "name" {
+  description = "Who is greeted."
+  type        = string
+  default     = "world"
+}
+
+variable "guests" {
+  description = "Who gets a letter."
+  type        = list(string)
+  default     = ["Ada", "Grace"]
+}
+
+variable "password" {
+  description = "Shows that a sensitive value stays out of sight."
+  type        = string
+  default     = "open sesame"
+  sensitive   = true
+}

@@ -1,0 +1,255 @@
+//! What `hawser local` does about what happens: a pure machine from inputs to actions.
+//!
+//! It knows when to ask, what an answer means, and what each Ctrl-C asks for: the first cancels gracefully
+//! through the hub, the second kills through the hub, the third leaves at once. The loop that feeds it and
+//! carries its actions out is [`super::session`].
+
+use uuid::Uuid;
+
+use super::reports::Report;
+use super::view::{Ending, Event};
+use super::{HubEvent, JobState};
+use crate::contract::requests::CancelKind;
+use crate::contract::{Call, Fault, Outcome, Success, Task};
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Input {
+    /// The job moved on in a way that a person may want to see.
+    Seen(Event),
+    AwaitingApproval,
+    /// What was said to the question.
+    Answer(bool),
+    /// Ctrl-C, or a request to end that came in another way.
+    Interrupt,
+    /// The job is over.
+    Ended(Verdict),
+    /// The runner ended before the job did.
+    RunnerGone(String),
+}
+
+/// How the hub says that a job ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Completed,
+    Cancelled,
+    Rejected,
+    Failed(String),
+}
+
+/// Something is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    Show(Event),
+    Ask,
+    Approve,
+    Reject,
+    Cancel(CancelKind),
+    /// The job has ended, well or not.
+    Finish {
+        completed: bool,
+    },
+    /// Do not wait for anything any more.
+    Leave,
+}
+
+#[derive(Debug)]
+pub struct Conductor {
+    /// Changes are made without a question.
+    yes: bool,
+    interrupts: u32,
+    nothing_to_do: bool,
+    fault: Option<(Task, Fault)>,
+}
+
+impl Conductor {
+    pub fn new(yes: bool) -> Self {
+        Self { yes, interrupts: 0, nothing_to_do: false, fault: None }
+    }
+
+    pub fn on(&mut self, input: Input) -> Vec<Action> {
+        match input {
+            Input::Seen(event) => {
+                self.remember(&event);
+                vec![Action::Show(event)]
+            }
+            // The cancel that was asked for is on its way.
+            Input::AwaitingApproval if self.interrupts > 0 => Vec::new(),
+            Input::AwaitingApproval if self.yes || self.nothing_to_do => vec![Action::Approve],
+            Input::AwaitingApproval => vec![Action::Ask],
+            Input::Answer(_) if self.interrupts > 0 => Vec::new(),
+            Input::Answer(true) => vec![Action::Approve],
+            Input::Answer(false) => vec![Action::Reject],
+            Input::Interrupt => self.interrupted(),
+            Input::Ended(verdict) => self.ended(verdict),
+            Input::RunnerGone(reason) => {
+                let ending = Ending::Failed(None, Fault::new(format!("the runner ended: {reason}")));
+                vec![Action::Show(Event::Finished(ending)), Action::Finish { completed: false }]
+            }
+        }
+    }
+
+    fn remember(&mut self, event: &Event) {
+        match event {
+            Event::Ended(_, Outcome::Completed(Success::Plan(data))) => {
+                self.nothing_to_do = data.total_changed_count == 0 && data.outputs_total_changed_count == 0;
+            }
+            Event::Ended(task, Outcome::Faulted(fault)) => self.fault = Some((*task, fault.clone())),
+            _ => {}
+        }
+    }
+
+    fn interrupted(&mut self) -> Vec<Action> {
+        self.interrupts += 1;
+        let note = |text: &str| Action::Show(Event::Note(text.to_owned()));
+        match self.interrupts {
+            1 => vec![
+                note("Cancelling: the engine may finish what it is at. Press Ctrl-C again to kill it."),
+                Action::Cancel(CancelKind::Graceful),
+            ],
+            2 => vec![
+                note("Killing the engine. Press Ctrl-C once more to leave without waiting."),
+                Action::Cancel(CancelKind::Kill),
+            ],
+            _ => vec![Action::Leave],
+        }
+    }
+
+    fn ended(&mut self, verdict: Verdict) -> Vec<Action> {
+        let completed = verdict == Verdict::Completed;
+        let ending = match verdict {
+            Verdict::Completed => Ending::Completed,
+            Verdict::Cancelled => Ending::Cancelled,
+            Verdict::Rejected => Ending::Declined,
+            Verdict::Failed(error) => match self.fault.take() {
+                Some((task, fault)) => Ending::Failed(Some(task), fault),
+                None => Ending::Failed(None, Fault::new(error)),
+            },
+        };
+        vec![Action::Show(Event::Finished(ending)), Action::Finish { completed }]
+    }
+}
+
+impl Input {
+    /// What an event at the hub means for the job that is being shown.
+    pub(super) fn from_hub(shown: Uuid, event: HubEvent) -> Option<Self> {
+        let note = |text: String| Some(Self::Seen(Event::Note(text)));
+        match event {
+            HubEvent::Claimed { job, task, .. } | HubEvent::Running { job, task, .. } if job == shown => {
+                Some(Self::Seen(Event::Started(task)))
+            }
+            HubEvent::Log(entry) if entry.job_id == shown => {
+                let task = Task::from_name(&entry.task_name)?;
+                let text = entry.message.clone().into_owned();
+                Some(Self::Seen(Event::Line { task, level: entry.level, text }))
+            }
+            HubEvent::Result { job, task, call, .. } if job == shown => {
+                Some(Self::Seen(Event::Ended(task, outcome(&call))))
+            }
+            HubEvent::AwaitingApproval { job } if job == shown => Some(Self::AwaitingApproval),
+            HubEvent::JobEnded { job, state } if job == shown => Some(Self::Ended(match state {
+                JobState::Completed => Verdict::Completed,
+                JobState::Cancelled => Verdict::Cancelled,
+                JobState::Rejected => Verdict::Rejected,
+                JobState::Failed { error } => Verdict::Failed(error),
+                other => Verdict::Failed(format!("the job ended as {other}")),
+            })),
+            HubEvent::Disconnected { reason, .. } => note(format!("the runner lost its connection: {reason}")),
+            HubEvent::Refused { reason, .. } => note(format!("the runner was refused: {reason}")),
+            refused @ HubEvent::Violation { .. } => note(refused.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// What a call that the hub has accepted says. The hub has read it once; the second reading cannot fail.
+fn outcome(call: &Call) -> Outcome {
+    let read = serde_json::value::to_raw_value(&call.arguments)
+        .ok()
+        .and_then(|arguments| Report::read(&call.method, &arguments).ok());
+    match read {
+        Some(Report::Outcome { outcome, .. }) => outcome,
+        _ => Outcome::Faulted(Fault::new(format!("{} could not be read", call.method))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::PlanData;
+
+    fn planned(changes: u64) -> Input {
+        let data = PlanData { create_count: changes, total_changed_count: changes, ..PlanData::default() };
+        Input::Seen(Event::Ended(Task::Plan, Outcome::Completed(Success::Plan(Box::new(data)))))
+    }
+
+    fn ends(actions: &[Action]) -> Option<bool> {
+        actions.iter().find_map(|action| match action {
+            Action::Finish { completed } => Some(*completed),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn nothing_is_applied_without_a_yes() {
+        let mut conductor = Conductor::new(false);
+        conductor.on(planned(1));
+        let asked = conductor.on(Input::AwaitingApproval);
+        assert_eq!(asked, [Action::Ask]);
+        assert_eq!(conductor.on(Input::Answer(false)), [Action::Reject]);
+        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Rejected))), Some(false));
+    }
+
+    #[test]
+    fn a_yes_on_the_command_line_or_to_the_question_approves() {
+        let mut conductor = Conductor::new(true);
+        conductor.on(planned(1));
+        assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Approve]);
+        let mut conductor = Conductor::new(false);
+        conductor.on(planned(1));
+        conductor.on(Input::AwaitingApproval);
+        assert_eq!(conductor.on(Input::Answer(true)), [Action::Approve]);
+        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Completed))), Some(true));
+    }
+
+    #[test]
+    fn a_plan_that_changes_nothing_needs_no_question() {
+        let mut conductor = Conductor::new(false);
+        conductor.on(planned(0));
+        assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Approve]);
+        // Without a plan there is no such certainty.
+        assert!(Conductor::new(false).on(Input::AwaitingApproval).contains(&Action::Ask));
+    }
+
+    #[test]
+    fn the_first_interrupt_cancels_the_second_kills_and_the_third_leaves() {
+        let mut conductor = Conductor::new(true);
+        assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Graceful)));
+        assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Kill)));
+        assert_eq!(conductor.on(Input::Interrupt), [Action::Leave]);
+        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Cancelled))), Some(false));
+    }
+
+    #[test]
+    fn an_interrupt_at_the_question_is_no_yes_whatever_is_typed_after_it() {
+        let mut conductor = Conductor::new(false);
+        conductor.on(planned(1));
+        conductor.on(Input::AwaitingApproval);
+        conductor.on(Input::Interrupt);
+        assert_eq!(conductor.on(Input::Answer(true)), []);
+        let mut conductor = Conductor::new(true);
+        conductor.on(Input::Interrupt);
+        assert_eq!(conductor.on(Input::AwaitingApproval), []);
+    }
+
+    #[test]
+    fn a_failure_is_told_with_the_task_and_the_fault() {
+        let mut conductor = Conductor::new(true);
+        let fault = Fault::new("no such provider");
+        conductor.on(Input::Seen(Event::Ended(Task::Init, Outcome::Faulted(fault.clone()))));
+        let actions = conductor.on(Input::Ended(Verdict::Failed("Init: no such provider".into())));
+        let told = Event::Finished(Ending::Failed(Some(Task::Init), fault));
+        assert_eq!(actions, [Action::Show(told), Action::Finish { completed: false }]);
+        assert_eq!(ends(&Conductor::new(true).on(Input::RunnerGone("x".into()))), Some(false));
+    }
+}

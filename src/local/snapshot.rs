@@ -1,0 +1,341 @@
+//! A directory as it is now, uncommitted files included, as a commit that a runner can fetch.
+//!
+//! The commit is made in a bare repository of our own; the user's repository and index are only read. What
+//! goes in is what git would consider part of the project: tracked files and untracked ones that no ignore
+//! rule excludes. Two rules of ours stand above that:
+//!
+//! * The variable files that the engine would load by itself from the directory (`terraform.tfvars`,
+//!   `*.auto.tfvars` and their JSON forms) always go in. They are often ignored because they hold secrets,
+//!   and the snapshot never leaves the user's private folder.
+//! * `.git`, `.terraform` and `*.tfstate*` never go in.
+//!
+//! Inside a git repository the whole repository is taken, so that `../modules/x` works; nested repositories
+//! and submodules go in as plain files. The same files give the same commit, because author and date are fixed.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::files::create_private_dir_all;
+
+/// The branch that holds the last snapshot.
+const BRANCH: &str = "refs/heads/snapshot";
+
+/// Attributes of our repository come before those in the source: bytes are kept as they are, no filter runs.
+const ATTRIBUTES: &str = "* -text -filter -ident -working-tree-encoding\n";
+
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} is not a directory", path.display())]
+    NotADirectory { path: PathBuf },
+    #[error("{} holds no configuration: no .tf, .tofu or Pulumi.yaml file is in it", path.display())]
+    NoConfiguration { path: PathBuf },
+    #[error("every configuration file in {} is excluded by an ignore rule of git", path.display())]
+    AllIgnored { path: PathBuf },
+    #[error("git is not installed, or not on PATH")]
+    NoGit,
+    #[error("git {action} failed: {message}")]
+    Git { action: &'static str, message: String },
+}
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// `file://` URL of the repository with the commit.
+    pub url: String,
+    pub commit: String,
+    /// Where the directory is inside the commit; empty when it is the root.
+    pub subdirectory: String,
+    /// A state file lies in the directory. It is not part of the snapshot.
+    pub leaves_state_behind: bool,
+}
+
+/// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
+pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
+    let directory = directory.canonicalize().map_err(failed("find", directory))?;
+    if !directory.is_dir() {
+        return Err(SnapshotError::NotADirectory { path: directory });
+    }
+    let own = names_in(&directory)?;
+    if !own.iter().any(|name| is_configuration(name)) {
+        return Err(SnapshotError::NoConfiguration { path: directory });
+    }
+
+    let store = Store::open(repository)?;
+    let (root, mut files) = store.contents(&directory)?;
+    let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();
+    files.extend(own.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
+    files.retain(|path| may_go_in(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
+
+    let commit = store.commit(&root, &files)?;
+    let url = url::Url::from_file_path(&store.path)
+        .map_err(|()| SnapshotError::NotADirectory { path: store.path.clone() })?;
+    Ok(Snapshot {
+        url: url.into(),
+        commit,
+        subdirectory: inside.to_string_lossy().into_owned(),
+        leaves_state_behind: own.iter().any(|name| name.as_bytes().ends_with(b".tfstate")),
+    })
+}
+
+/// The bare repository that holds the snapshots.
+#[derive(Debug)]
+struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    fn open(path: &Path) -> Result<Self, SnapshotError> {
+        create_private_dir_all(path).map_err(failed("create", path))?;
+        let path = path.canonicalize().map_err(failed("find", path))?;
+        let store = Self { path };
+        if !store.path.join("HEAD").exists() {
+            let mut init = own_settings(git());
+            init.args(["init", "--quiet", "--bare", "--template="]).arg(&store.path);
+            run("init", &mut init, None)?;
+        }
+        let info = store.path.join("info");
+        create_private_dir_all(&info).map_err(failed("create", &info))?;
+        let attributes = info.join("attributes");
+        std::fs::write(&attributes, ATTRIBUTES).map_err(failed("write", &attributes))?;
+        // A runner asks for the commit itself; a later snapshot may have moved the branch on by then.
+        store.run("config", &["config", "uploadpack.allowAnySHA1InWant", "true"])?;
+        Ok(store)
+    }
+
+    /// The root of what goes in, and the paths below it. That is the repository around `directory` if there is
+    /// one that knows the directory's files, and the directory alone otherwise.
+    fn contents(&self, directory: &Path) -> Result<(PathBuf, BTreeSet<PathBuf>), SnapshotError> {
+        if let Some(root) = toplevel(directory)? {
+            let mut files = BTreeSet::new();
+            list_repository(&root, Path::new(""), &mut files)?;
+            let inside = directory.strip_prefix(&root).unwrap_or(Path::new(""));
+            if holds_configuration(&files, inside) {
+                return Ok((root, files));
+            }
+        }
+        let empty_index = tempfile::tempdir().map_err(failed("create", &std::env::temp_dir()))?;
+        let mut list = git();
+        list.env("GIT_DIR", &self.path)
+            .env("GIT_WORK_TREE", directory)
+            .env("GIT_INDEX_FILE", empty_index.path().join("index"))
+            .current_dir(directory)
+            .args(["ls-files", "-z", "--others", "--exclude-standard"]);
+        let mut files = BTreeSet::new();
+        for path in paths(&run("ls-files", &mut list, None)?.stdout) {
+            if ends_with_slash(&path) {
+                list_repository(directory, &path, &mut files)?;
+            } else {
+                files.insert(path);
+            }
+        }
+        if !holds_configuration(&files, Path::new("")) {
+            return Err(SnapshotError::AllIgnored { path: directory.to_owned() });
+        }
+        Ok((directory.to_owned(), files))
+    }
+
+    /// Makes a commit of exactly these files. An index of its own means that two snapshots at once are no matter.
+    fn commit(&self, root: &Path, files: &BTreeSet<PathBuf>) -> Result<String, SnapshotError> {
+        let scratch = tempfile::tempdir_in(&self.path).map_err(failed("write to", &self.path))?;
+        let index = scratch.path().join("index");
+        let mut stdin = Vec::new();
+        for path in files {
+            stdin.extend_from_slice(path.as_os_str().as_bytes());
+            stdin.push(0);
+        }
+        let mut add = self.git();
+        add.env("GIT_INDEX_FILE", &index).env("GIT_WORK_TREE", root).current_dir(root);
+        add.args(["update-index", "--add", "-z", "--stdin"]);
+        run("update-index", &mut add, Some(&stdin))?;
+
+        let mut write = self.git();
+        write.env("GIT_INDEX_FILE", &index).arg("write-tree");
+        let tree = text(&run("write-tree", &mut write, None)?);
+        let commit = self.run("commit-tree", &["commit-tree", "-m", "Snapshot by hawser local", &tree])?;
+        self.run("update-ref", &["update-ref", BRANCH, &commit])?;
+        self.run("gc", &["gc", "--auto", "--quiet"])?;
+        Ok(commit)
+    }
+
+    fn git(&self) -> Command {
+        let mut command = own_settings(git());
+        command.env("GIT_DIR", &self.path);
+        command
+    }
+
+    fn run(&self, action: &'static str, arguments: &[&str]) -> Result<String, SnapshotError> {
+        run(action, self.git().args(arguments), None).map(|output| text(&output))
+    }
+}
+
+/// The work tree that `directory` is in. The home directory does not count: whoever keeps their dotfiles in
+/// git does not mean all of their home to be a project.
+fn toplevel(directory: &Path) -> Result<Option<PathBuf>, SnapshotError> {
+    let mut ask = git();
+    ask.current_dir(directory).args(["rev-parse", "--show-toplevel"]);
+    let output = start(&mut ask)?.wait_with_output().map_err(|error| broken("rev-parse", &error))?;
+    if !output.status.success() {
+        return Ok(None);
+    }
+    let root = PathBuf::from(OsString::from_vec(output.stdout.trim_ascii_end().to_vec()));
+    let home = dirs::home_dir().and_then(|home| home.canonicalize().ok());
+    Ok((directory.starts_with(&root) && Some(&root) != home.as_ref()).then_some(root))
+}
+
+/// Adds the files of the repository at `root/inside`, and of those nested in it, relative to `root`.
+fn list_repository(root: &Path, inside: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), SnapshotError> {
+    let mut list = git();
+    list.current_dir(root.join(inside));
+    list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    for path in paths(&run("ls-files", &mut list, None)?.stdout) {
+        let path = inside.join(path);
+        // A submodule is listed as one entry, an untracked repository with a slash at its end. The `.git` is
+        // asked for because one that is not checked out is an empty directory and no repository.
+        match root.join(&path) {
+            nested if !nested.is_dir() || nested.is_symlink() => _ = files.insert(path),
+            nested if nested.join(".git").exists() => list_repository(root, &path, files)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn ends_with_slash(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+fn paths(list: &[u8]) -> impl Iterator<Item = PathBuf> {
+    list.split(|byte| *byte == 0)
+        .filter(|path| !path.is_empty())
+        .map(|path| PathBuf::from(OsStr::from_bytes(path)))
+}
+
+fn names_in(directory: &Path) -> Result<Vec<OsString>, SnapshotError> {
+    std::fs::read_dir(directory)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect())
+        .map_err(failed("list", directory))
+}
+
+fn holds_configuration(files: &BTreeSet<PathBuf>, directory: &Path) -> bool {
+    files.iter().any(|path| {
+        path.parent() == Some(directory) && path.file_name().is_some_and(|name| is_configuration(name))
+    })
+}
+
+/// A file that makes a directory one that an engine can work with.
+fn is_configuration(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let suffixes: [&[u8]; 4] = [b".tf", b".tf.json", b".tofu", b".tofu.json"];
+    is_pulumi_project(name) || suffixes.iter().any(|suffix| name.ends_with(suffix))
+}
+
+fn is_pulumi_project(name: &[u8]) -> bool {
+    name == b"Pulumi.yaml" || name == b"Pulumi.yml"
+}
+
+/// A file that terraform and tofu load variables from without being told to.
+fn is_variable_file(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let name = name.strip_suffix(b".json").unwrap_or(name);
+    name == b"terraform.tfvars" || name.ends_with(b".auto.tfvars")
+}
+
+fn may_go_in(path: &Path) -> bool {
+    path.components().all(|component| match component {
+        Component::Normal(name) => {
+            name != ".git" && name != ".terraform" && !contains(name.as_bytes(), b".tfstate")
+        }
+        _ => false,
+    })
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    memchr::memmem::find(bytes, part).is_some()
+}
+
+/// A git that asks nothing and ignores the repository that its caller may be working in.
+fn git() -> Command {
+    let mut command = Command::new("git");
+    for (name, _) in std::env::vars_os() {
+        if name.as_bytes().starts_with(b"GIT_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("GIT_TERMINAL_PROMPT", "0")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .env("LC_ALL", "C")
+        // Another owner of the directory is no reason to refuse: nothing in it is run.
+        .args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]);
+    command
+}
+
+/// For our own repository: nobody's settings, a fixed author and a fixed date.
+fn own_settings(mut command: Command) -> Command {
+    command
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_AUTHOR_NAME", "hawser")
+        .env("GIT_AUTHOR_EMAIL", "hawser@localhost")
+        .env("GIT_AUTHOR_DATE", "2000-01-01T00:00:00Z")
+        .env("GIT_COMMITTER_NAME", "hawser")
+        .env("GIT_COMMITTER_EMAIL", "hawser@localhost")
+        .env("GIT_COMMITTER_DATE", "2000-01-01T00:00:00Z")
+        .args(["-c", "core.autocrlf=false", "-c", "core.safecrlf=false", "-c", "commit.gpgSign=false"])
+        .args(["-c", "gc.autoDetach=false", "-c", "init.defaultBranch=snapshot"]);
+    command
+}
+
+fn start(command: &mut Command) -> Result<std::process::Child, SnapshotError> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => SnapshotError::NoGit,
+        _ => broken("start", &error),
+    })
+}
+
+fn run(action: &'static str, command: &mut Command, stdin: Option<&[u8]>) -> Result<Output, SnapshotError> {
+    let mut child = start(command)?;
+    let pipe = child.stdin.take();
+    // The list is written from a thread of its own: git may well write while we do.
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if let (Some(mut pipe), Some(bytes)) = (pipe, stdin) {
+                // When git stops reading early, its exit code says why.
+                let _ = pipe.write_all(bytes);
+            }
+        });
+        child.wait_with_output()
+    })
+    .map_err(|error| broken(action, &error))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(SnapshotError::Git {
+        action,
+        message: if said.is_empty() { output.status.to_string() } else { said },
+    })
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn broken(action: &'static str, error: &io::Error) -> SnapshotError {
+    SnapshotError::Git { action, message: error.to_string() }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
+    let path = path.to_owned();
+    move |source| SnapshotError::Io { action, path, source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use std::fs;
+
+use super::*;
+
+/// A user's directory and a place for our repository.
+struct Case {
+    home: tempfile::TempDir,
+}
+
+impl Case {
+    fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.home.path().join("user").join(path)
+    }
+
+    fn write(&self, path: &str, contents: &str) -> &Self {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+        self
+    }
+
+    fn git(&self, inside: &str, arguments: &[&str]) -> String {
+        let mut command = git();
+        command.current_dir(self.path(inside)).args(["-c", "user.name=u", "-c", "user.email=u@example.com"]);
+        text(&run("test", command.args(arguments), None).unwrap())
+    }
+
+    fn take(&self, directory: &str) -> Result<Snapshot, SnapshotError> {
+        take(&self.path(directory), &self.home.path().join("our own.git"))
+    }
+
+    /// Clones what was taken, as a runner would, and lists it.
+    fn fetched(&self, snapshot: &Snapshot) -> BTreeSet<String> {
+        let clone = self.home.path().join("clone");
+        let _ = fs::remove_dir_all(&clone);
+        let mut command = git();
+        command.args(["clone", "--quiet", "--branch", "snapshot", &snapshot.url]).arg(&clone);
+        run("clone", &mut command, None).unwrap();
+        let mut command = git();
+        command.current_dir(&clone).args(["ls-files", "-z"]);
+        paths(&run("ls-files", &mut command, None).unwrap().stdout)
+            .map(|path| path.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    fn taken(&self, directory: &str) -> Vec<String> {
+        self.fetched(&self.take(directory).unwrap()).into_iter().collect()
+    }
+}
+
+#[test]
+fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
+    let case = Case::new();
+    case.write("p/main.tf", "")
+        .write("p/modules/x/x.tf", "")
+        .write("p/.gitignore", "*.log\n")
+        .write("p/a.log", "");
+    let snapshot = case.take("p").unwrap();
+    assert_eq!(snapshot.subdirectory, "");
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), [".gitignore", "main.tf", "modules/x/x.tf"]);
+    assert!(!case.path("p/.git").exists());
+}
+
+#[test]
+fn uncommitted_deleted_and_changed_files_are_taken_as_they_are_now() {
+    let case = Case::new();
+    case.write("p/main.tf", "committed").write("p/gone.tf", "");
+    case.git("p", &["init", "-q"]);
+    case.git("p", &["add", "-A"]);
+    case.git("p", &["commit", "-qm", "one"]);
+    case.write("p/main.tf", "changed").write("p/new.tf", "");
+    fs::remove_file(case.path("p/gone.tf")).unwrap();
+
+    assert_eq!(case.taken("p"), ["main.tf", "new.tf"]);
+    assert_eq!(fs::read_to_string(case.home.path().join("clone/main.tf")).unwrap(), "changed");
+}
+
+#[test]
+fn the_users_repository_and_index_are_left_alone() {
+    let case = Case::new();
+    case.write("p/main.tf", "").write("p/staged.tf", "");
+    case.git("p", &["init", "-q"]);
+    case.git("p", &["add", "staged.tf"]);
+    let before = (fs::read(case.path("p/.git/index")).unwrap(), case.git("p", &["count-objects", "-v"]));
+    case.take("p").unwrap();
+    let after = (fs::read(case.path("p/.git/index")).unwrap(), case.git("p", &["count-objects", "-v"]));
+    assert_eq!(before, after);
+}
+
+#[test]
+fn inside_a_repository_the_modules_beside_the_directory_come_along() {
+    let case = Case::new();
+    case.write("repo/live/prod/main.tf", "").write("repo/modules/x/x.tf", "");
+    case.git("repo", &["init", "-q"]);
+    let snapshot = case.take("repo/live/prod").unwrap();
+    assert_eq!(snapshot.subdirectory, "live/prod");
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["live/prod/main.tf", "modules/x/x.tf"]);
+}
+
+#[test]
+fn ignored_files_stay_out_but_tracked_ones_and_variable_files_go_in() {
+    let case = Case::new();
+    case.write("p/.gitignore", "*.tfvars*\n*.secret\n.terraform*\n").write("p/main.tf", "");
+    case.write("p/kept.secret", "").write("p/left.secret", "").write("p/.terraform.lock.hcl", "");
+    case.write("p/terraform.tfvars", "").write("p/x.auto.tfvars.json", "{}").write("p/other.tfvars", "");
+    case.git("p", &["init", "-q"]);
+    case.git("p", &["add", "-f", "kept.secret", ".terraform.lock.hcl"]);
+    assert_eq!(
+        case.taken("p"),
+        [
+            ".gitignore",
+            ".terraform.lock.hcl",
+            "kept.secret",
+            "main.tf",
+            "terraform.tfvars",
+            "x.auto.tfvars.json"
+        ]
+    );
+}
+
+#[test]
+fn state_and_downloaded_providers_never_go_in_even_when_tracked() {
+    let case = Case::new();
+    case.write("p/main.tf", "").write("p/terraform.tfstate", "").write("p/terraform.tfstate.backup", "");
+    case.write("p/.terraform/providers/x", "").write("p/terraform.tfstate.d/dev/terraform.tfstate", "");
+    case.git("p", &["init", "-q"]);
+    case.git("p", &["add", "-fA"]);
+    let snapshot = case.take("p").unwrap();
+    assert!(snapshot.leaves_state_behind);
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["main.tf"]);
+}
+
+#[test]
+fn submodules_and_nested_repositories_go_in_as_plain_files() {
+    let case = Case::new();
+    case.write("library/x.tf", "").write("p/main.tf", "").write("p/nested/deep/y.tf", "");
+    case.git("library", &["init", "-q"]);
+    case.git("library", &["add", "-A"]);
+    case.git("library", &["commit", "-qm", "one"]);
+    case.git("p", &["init", "-q"]);
+    let library = case.path("library");
+    let add =
+        ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", library.to_str().unwrap(), "sub"];
+    case.git("p", &add);
+    case.git("p/nested", &["init", "-q"]);
+    assert_eq!(case.taken("p"), [".gitmodules", "main.tf", "nested/deep/y.tf", "sub/x.tf"]);
+
+    // The same without a repository around them.
+    fs::remove_dir_all(case.path("p/.git")).unwrap();
+    assert_eq!(case.taken("p"), [".gitmodules", "main.tf", "nested/deep/y.tf", "sub/x.tf"]);
+}
+
+#[test]
+fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
+    let case = Case::new();
+    case.write("repo/.gitignore", "scratch/\n").write("repo/scratch/main.tf", "").write("repo/other.tf", "");
+    case.git("repo", &["init", "-q"]);
+    let snapshot = case.take("repo/scratch").unwrap();
+    assert_eq!(snapshot.subdirectory, "");
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["main.tf"]);
+}
+
+#[test]
+fn the_same_files_give_the_same_commit_and_a_change_gives_another() {
+    let case = Case::new();
+    case.write("p/main.tf", "one");
+    let first = case.take("p").unwrap();
+    assert_eq!(case.take("p").unwrap(), first);
+    case.write("p/main.tf", "two");
+    assert_ne!(case.take("p").unwrap().commit, first.commit);
+}
+
+#[test]
+fn bytes_names_and_modes_survive() {
+    let case = Case::new();
+    case.write("p/.gitattributes", "* text=auto\n*.bin filter=lfs\n").write("p/main.tf", "a\r\nb\r\n");
+    case.write("p/a b\n*?.tf", "").write("p/x.bin", "content").write("p/-rf.sh", "");
+    std::os::unix::fs::symlink("main.tf", case.path("p/link.tf")).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(case.path("p/-rf.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+
+    let snapshot = case.take("p").unwrap();
+    let store = Store::open(&case.home.path().join("our own.git")).unwrap();
+    let tree = store.run("ls-tree", &["ls-tree", "-rz", &snapshot.commit]).unwrap();
+    assert!(tree.contains("\ta b\n*?.tf\0"), "{tree:?}");
+    assert!(tree.contains("120000 blob") && tree.contains("100755 blob"), "{tree:?}");
+    let show = |path: &str| {
+        let mut command = store.git();
+        run("show", command.args(["show", &format!("{}:{path}", snapshot.commit)]), None).unwrap().stdout
+    };
+    assert_eq!(show("main.tf"), b"a\r\nb\r\n");
+    assert_eq!(show("x.bin"), b"content");
+}
+
+#[test]
+fn a_directory_without_configuration_is_refused_with_its_name() {
+    let case = Case::new();
+    case.write("p/readme.md", "").write("q/.gitignore", "*.tf\n").write("q/main.tf", "");
+    let error = case.take("p").unwrap_err().to_string();
+    assert!(error.contains("user/p") && error.contains("no .tf"), "{error}");
+    let error = case.take("q").unwrap_err().to_string();
+    assert!(error.contains("ignore rule"), "{error}");
+    let error = case.take("nowhere").unwrap_err().to_string();
+    assert!(error.contains("nowhere"), "{error}");
+}
