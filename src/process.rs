@@ -1,1 +1,0 @@
-//! Runs a helper program to its end.

@@ -1,0 +1,120 @@
+use super::*;
+use std::sync::Mutex;
+use std::time::Instant;
+
+fn bash(script: &str) -> Tool {
+    Tool::new("/bin/bash", "run a test").args(["-c", script])
+}
+
+async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Zombies count as gone: they do nothing any more.
+fn runs(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
+}
+
+#[tokio::test]
+async fn stdout_is_kept_and_stderr_comes_line_by_line() {
+    let seen = Mutex::new(Vec::new());
+    let output = bash("echo out; echo one >&2; echo two >&2")
+        .run_streaming(&|line| seen.lock().unwrap().push(line.to_owned()), &CancellationToken::new())
+        .await
+        .unwrap();
+    assert_eq!(output, Output { stdout: b"out\n".to_vec(), stderr: vec!["one".into(), "two".into()] });
+    assert_eq!(*seen.lock().unwrap(), ["one", "two"]);
+}
+
+#[tokio::test]
+async fn a_failure_tells_the_program_the_purpose_the_code_and_the_last_words() {
+    let error = bash("echo 'secret went wrong' >&2; exit 3")
+        .clean_lines(|line| line.replace("secret", "***"))
+        .run(&CancellationToken::new())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert_eq!(error, "bash failed to run a test: exit code 3\n*** went wrong");
+}
+
+#[tokio::test]
+async fn text_on_stderr_is_no_failure_and_stdin_is_empty() {
+    let output = bash("echo 'error: all is lost' >&2; cat; echo done").run(&CancellationToken::new()).await;
+    assert_eq!(output.unwrap().text(), "done\n");
+}
+
+#[tokio::test]
+async fn a_missing_program_cannot_be_started() {
+    let error = Tool::new("/no/such/program", "try").run(&CancellationToken::new()).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot start program to try");
+}
+
+#[tokio::test]
+async fn a_cancel_interrupts_first_and_returns_when_the_whole_group_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pids, seen) = (folder.path().join("pids"), folder.path().join("interrupted"));
+    let script = format!(
+        "trap 'echo yes > {seen}' INT; bash -c \"trap '' INT; exec sleep 1000\" & echo $! $$ > {pids}.new; mv {pids}.new {pids}; while true; do sleep 0.05; done",
+        seen = seen.display(),
+        pids = pids.display()
+    );
+    let cancel = CancellationToken::new();
+    let tool = bash(&script).grace(Duration::from_millis(500));
+    let run = tokio::spawn({
+        let cancel = cancel.clone();
+        async move { tool.run(&cancel).await }
+    });
+    wait_for("the child to start", || pids.exists()).await;
+    cancel.cancel();
+    assert!(run.await.unwrap().unwrap_err().is_cancelled());
+    assert!(seen.exists(), "the program was not interrupted before it was killed");
+    for pid in std::fs::read_to_string(&pids).unwrap().split_whitespace() {
+        assert!(!runs(pid), "{pid} still runs");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_takes_too_long_is_stopped() {
+    let error = bash("echo waiting >&2; sleep 1000")
+        .timeout(Duration::from_millis(300))
+        .run(&CancellationToken::new())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ProcessError::TimedOut { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_run_that_says_too_much_is_stopped() {
+    let error = bash("yes").max_stdout(10_000).run(&CancellationToken::new()).await.unwrap_err();
+    assert!(matches!(error, ProcessError::TooMuchOutput { limit: 10_000, .. }), "{error}");
+    let exact = bash("head -c 10000 /dev/zero").max_stdout(10_000).run(&CancellationToken::new()).await;
+    assert_eq!(exact.unwrap().stdout.len(), 10_000);
+}
+
+#[tokio::test]
+async fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_run_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid = folder.path().join("pid");
+    let script = format!("setsid sleep 1000 & echo $! > {}; echo done", pid.display());
+    assert_eq!(bash(&script).run(&CancellationToken::new()).await.unwrap().text(), "done\n");
+    let pid = std::fs::read_to_string(pid).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_leaves_no_process_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pid");
+    let script = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 1000", file.display());
+    let run = tokio::spawn(async move { bash(&script).run(&CancellationToken::new()).await });
+    wait_for("the child to start", || file.exists()).await;
+    run.abort();
+    let pid = std::fs::read_to_string(&file).unwrap();
+    wait_for("the child to be gone", || !runs(&pid)).await;
+}
