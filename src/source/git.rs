@@ -1,0 +1,275 @@
+//! The git commands that sources need.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::refs::{self, Ref};
+use super::url::{PROTOCOLS, mask_url};
+use super::{Fetcher, Log, SourceError};
+use crate::files::create_private_dir_all;
+use crate::process::{Output, ProcessError, Tool, find_program};
+
+/// A repository with half a million refs lists this much.
+const MAX_LIST: usize = 64 * 1024 * 1024;
+
+/// Variables that would point git at another repository, or at a program that asks.
+const NOT_INHERITED: [&str; 9] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "SSH_ASKPASS",
+];
+
+/// Settings of every call: no hooks, no work in the background that outlives it, no advice among the errors.
+const CONFIG: [&str; 10] = [
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "gc.auto=0",
+    "-c",
+    "maintenance.auto=false",
+    "-c",
+    "advice.detachedHead=false",
+];
+
+impl Fetcher {
+    fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
+        let mut tool = Tool::new(find_program("git", &self.binary_paths)?, purpose)
+            .args(CONFIG)
+            .env("LC_ALL", "C")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            // Empty, not unset: unset makes git look for other programs that ask.
+            .env("GIT_ASKPASS", "")
+            .env("SSH_ASKPASS_REQUIRE", "never")
+            .env("GCM_INTERACTIVE", "never")
+            .env("GIT_ALLOW_PROTOCOL", PROTOCOLS)
+            .envs(self.environment.iter().cloned())
+            .clean_lines(mask_url);
+        for name in NOT_INHERITED {
+            tool = tool.env_remove(name);
+        }
+        Ok(tool)
+    }
+
+    /// A call that talks to the server. Our ssh never asks, but an operator's own ssh command is left alone.
+    async fn remote_tool(
+        &self,
+        purpose: String,
+        url: &str,
+        cancel: &CancellationToken,
+    ) -> Result<Tool, SourceError> {
+        let tool = self.tool(purpose)?;
+        let is_ssh = url.starts_with("ssh://") || !(url.contains("://") || url.starts_with('/'));
+        let own_command = ["GIT_SSH_COMMAND", "GIT_SSH"].iter().any(|name| {
+            std::env::var_os(name).is_some() || self.environment.iter().any(|(own, _)| own == name)
+        });
+        if !is_ssh || own_command || self.has_ssh_command(cancel).await? {
+            return Ok(tool);
+        }
+        Ok(tool.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"))
+    }
+
+    async fn has_ssh_command(&self, cancel: &CancellationToken) -> Result<bool, SourceError> {
+        let asked = self.tool("read core.sshCommand".to_owned())?.current_dir(Path::new("/"));
+        match asked.args(["config", "--get", "core.sshCommand"]).run(cancel).await {
+            Ok(_) => Ok(true),
+            Err(ProcessError::Failed { status, .. }) if status.code() == Some(1) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) async fn list_refs(
+        &self,
+        url: &str,
+        names: &[String],
+        cancel: &CancellationToken,
+    ) -> Result<Vec<Ref>, SourceError> {
+        let mut arguments = vec!["ls-remote", "--quiet", "--", url];
+        arguments.extend(names.iter().map(String::as_str));
+        self.list(url, &arguments, cancel).await
+    }
+
+    pub(super) async fn list_tags(
+        &self,
+        url: &str,
+        cancel: &CancellationToken,
+    ) -> Result<Vec<Ref>, SourceError> {
+        self.list(url, &["ls-remote", "--quiet", "--tags", "--", url], cancel).await
+    }
+
+    async fn list(
+        &self,
+        url: &str,
+        arguments: &[&str],
+        cancel: &CancellationToken,
+    ) -> Result<Vec<Ref>, SourceError> {
+        let output = self
+            .remote_tool(format!("list the refs of {}", mask_url(url)), url, cancel)
+            .await?
+            // Outside of any repository whose configuration could get a say.
+            .current_dir(Path::new("/"))
+            .args(arguments)
+            .timeout(self.list_timeout)
+            .max_stdout(MAX_LIST)
+            .run(cancel)
+            .await?;
+        refs::parse(&output.text())
+            .map_err(|line| SourceError::UnreadableRefs { url: mask_url(url), line: mask_url(&line) })
+    }
+
+    /// Finds the one commit that an abbreviated id stands for, in a throw-away copy of the history without
+    /// the files (servers that cannot leave them out send them).
+    pub(super) async fn complete_commit(
+        &self,
+        url: &str,
+        start: &str,
+        cancel: &CancellationToken,
+    ) -> Result<String, SourceError> {
+        let failed = |source| SourceError::Folder { folder: self.scratch.clone(), source };
+        create_private_dir_all(&self.scratch).map_err(failed)?;
+        let folder = tempfile::Builder::new().prefix("history-").tempdir_in(&self.scratch).map_err(failed)?;
+        self.init(folder.path(), false, cancel).await?;
+        let fetch = ["fetch", "--quiet", "--filter=tree:0"];
+        self.fetch(folder.path(), url, &fetch, &ALL_REFS, cancel).await?;
+        let commit = format!("{}^{{commit}}", start.to_ascii_lowercase());
+        let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &commit];
+        match self.local(folder.path(), format!("find the commit {start}"), &arguments, cancel).await {
+            Ok(output) => Ok(output.text().trim().to_owned()),
+            Err(SourceError::Git(ProcessError::Failed { .. })) => {
+                Err(SourceError::UnknownCommit { revision: start.to_owned(), url: mask_url(url) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fills an empty folder with the files of one commit. The transfer is as small as the server allows: that
+    /// commit alone, or the whole history from a server that gives out no single commits.
+    pub async fn check_out(
+        &self,
+        url: &str,
+        commit: &str,
+        folder: &Path,
+        log: Log<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<(), SourceError> {
+        super::url::check(url)?;
+        if !refs::is_commit(commit) {
+            return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
+        }
+        let shown = mask_url(url);
+        log(&format!("Cloning {shown} at {commit}"));
+        self.init(folder, commit.len() == 64, cancel).await?;
+        let shallow = ["fetch", "--quiet", "--depth=1"];
+        match self.fetch(folder, url, &shallow, &[commit], cancel).await {
+            Err(SourceError::Git(error @ ProcessError::Failed { .. })) => {
+                log(&format!("{error}"));
+                log(&format!("Fetching the whole history of {shown} instead"));
+                self.fetch(folder, url, &["fetch", "--quiet"], &ALL_REFS, cancel).await?;
+                let object = format!("{commit}^{{commit}}");
+                let exists = ["cat-file", "-e", &object];
+                match self.local(folder, format!("find {commit}"), &exists, cancel).await {
+                    Err(SourceError::Git(ProcessError::Failed { .. })) => {
+                        return Err(SourceError::UnknownCommit { revision: commit.to_owned(), url: shown });
+                    }
+                    other => other?,
+                };
+            }
+            other => {
+                other?;
+            }
+        }
+        let checkout = ["checkout", "--quiet", "--force", "--detach", commit];
+        self.local(folder, format!("check out {commit}"), &checkout, cancel).await?;
+        Ok(())
+    }
+
+    async fn init(&self, folder: &Path, sha256: bool, cancel: &CancellationToken) -> Result<(), SourceError> {
+        let format = if sha256 { "--object-format=sha256" } else { "--object-format=sha1" };
+        let arguments = ["init", "--quiet", "--template=", "--initial-branch=main", format];
+        self.local(folder, "make a repository".to_owned(), &arguments, cancel).await?;
+        Ok(())
+    }
+
+    async fn fetch(
+        &self,
+        folder: &Path,
+        url: &str,
+        command: &[&str],
+        wanted: &[&str],
+        cancel: &CancellationToken,
+    ) -> Result<Output, SourceError> {
+        let tool = self.remote_tool(format!("fetch {}", mask_url(url)), url, cancel).await?;
+        let tool = tool
+            .current_dir(folder)
+            .args(command)
+            .args(["--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--", url])
+            .args(wanted)
+            .timeout(self.fetch_timeout);
+        Ok(tool.run(cancel).await?)
+    }
+
+    /// A call inside a repository of ours.
+    async fn local(
+        &self,
+        folder: &Path,
+        purpose: String,
+        arguments: &[&str],
+        cancel: &CancellationToken,
+    ) -> Result<Output, SourceError> {
+        Ok(self.tool(purpose)?.current_dir(folder).args(arguments).timeout(LOCAL_TIMEOUT).run(cancel).await?)
+    }
+
+    /// The files that a checkout has from its commit and that are still as they were there, with their paths
+    /// below `root`. Nothing when `root` is no checkout.
+    pub(crate) async fn unchanged_files(
+        &self,
+        root: &Path,
+        cancel: &CancellationToken,
+    ) -> Result<HashSet<PathBuf>, SourceError> {
+        if !root.join(".git").is_dir() {
+            return Ok(HashSet::new());
+        }
+        let list = async |more: &[&str]| {
+            // Named outright, so that git does not go looking for a repository further up.
+            let fixed = ["--git-dir=.git", "--work-tree=.", "ls-files", "-z"];
+            let arguments: Vec<&str> = fixed.iter().chain(more).copied().collect();
+            self.local(root, "list the files of the old checkout".to_owned(), &arguments, cancel).await
+        };
+        let (all, modified) = match (list(&[]).await, list(&["--modified"]).await) {
+            (Ok(all), Ok(modified)) => (all, modified),
+            (Err(SourceError::Cancelled), _) | (_, Err(SourceError::Cancelled)) => {
+                return Err(SourceError::Cancelled);
+            }
+            // A damaged repository says nothing about its files; then all of them count as changed.
+            _ => return Ok(HashSet::new()),
+        };
+        let mut unchanged = split_paths(&all.stdout);
+        for path in split_paths(&modified.stdout) {
+            unchanged.remove(&path);
+        }
+        Ok(unchanged)
+    }
+}
+
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
+/// Everything that a commit can be reachable from.
+const ALL_REFS: [&str; 2] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
+
+fn split_paths(list: &[u8]) -> HashSet<PathBuf> {
+    list.split(|byte| *byte == 0)
+        .filter(|path| !path.is_empty())
+        .map(|path| OsStr::from_bytes(path).into())
+        .collect()
+}
