@@ -174,7 +174,7 @@ impl Fetcher {
         let shallow = ["fetch", "--quiet", "--depth=1"];
         match self.fetch(folder, url, &shallow, &[commit], cancel).await {
             Err(SourceError::Git(error @ ProcessError::Failed { .. })) => {
-                log(&format!("{error}"));
+                error.to_string().lines().for_each(log);
                 log(&format!("Fetching the whole history of {shown} instead"));
                 self.fetch(folder, url, &["fetch", "--quiet"], &ALL_REFS, cancel).await?;
                 let object = format!("{commit}^{{commit}}");

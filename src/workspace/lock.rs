@@ -1,0 +1,54 @@
+//! One task at a time in a module's directory, between processes too.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use super::{Workspace, WorkspaceError};
+use crate::files::create_private_dir_all;
+
+/// Holds the module until it is dropped, or until its process ends in whatever way.
+#[derive(Debug)]
+pub struct ModuleLock {
+    _file: File,
+}
+
+impl Workspace {
+    /// Takes the module, or says who has it; never waits. A swap of revisions that a crash interrupted is undone
+    /// first, so that whoever holds the lock finds a whole tree.
+    pub fn lock(&self) -> Result<ModuleLock, WorkspaceError> {
+        let failed = |error| WorkspaceError::io("lock", &self.lock_file, error);
+        if let Some(folder) = self.lock_file.parent() {
+            create_private_dir_all(folder).map_err(failed)?;
+        }
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&self.lock_file)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(WorkspaceError::Busy { module: self.module.clone(), holder: holder(&mut file) });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // The text only serves the message above. The lock is the operating system's and cannot go stale.
+        file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
+        writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now()).map_err(failed)?;
+        self.restore_interrupted_swap()?;
+        Ok(ModuleLock { _file: file })
+    }
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.take(200).read_to_string(&mut text);
+    match (read, text.trim()) {
+        (Ok(_), known) if !known.is_empty() => known.to_owned(),
+        _ => "another process".to_owned(),
+    }
+}
