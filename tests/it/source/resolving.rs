@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use hawser::contract::{Source, SourceRevisionType, SourceType};
 use hawser::source::{Fetcher, SourceError, resolve};
@@ -140,6 +140,38 @@ async fn credentials_in_a_url_are_in_no_message() {
     let shown = format!("{error} {error:?} {log}");
     assert!(!shown.contains("hunter2") && shown.contains("***@127.0.0.1"), "{shown}");
     assert!(shown.contains("exit code"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_login_in_the_url_reaches_the_server_and_no_argument_list() {
+    const COMMIT: &str = "0123456789012345678901234567890123456789";
+    // base64 of `us er:p'$(x)/w`
+    const LOGIN: &str = "Basic dXMgZXI6cCckKHgpL3c=";
+    let refs = |headers: HeaderMap| async move {
+        if headers.get("authorization").is_some_and(|it| it == LOGIN) {
+            Ok(format!("{COMMIT}\trefs/heads/main\n"))
+        } else {
+            Err((StatusCode::UNAUTHORIZED, [("WWW-Authenticate", "Basic realm=\"x\"")]))
+        }
+    };
+    let server = serve(Router::new().route("/repo/info/refs", get(refs))).await;
+    let url = server.replace("http://", "http://us%20er:p'$(x)%2Fw@");
+    let folder = tempfile::tempdir().unwrap();
+    let seen = folder.path().join("arguments");
+    let real = hawser::process::find_program("git", &[]).unwrap();
+    let script = format!("echo \"$*\" >> {}; exec {} \"$@\"", seen.display(), real.display());
+    stand_in(folder.path(), "git", &script);
+    let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
+
+    let source = git_source(&format!("{url}/repo"), "main");
+    let resolved = resolve(&source, &fetcher, &|_| {}, &CancellationToken::new()).await;
+
+    assert_eq!(resolved.unwrap(), COMMIT);
+    let seen = std::fs::read_to_string(seen).unwrap();
+    assert!(
+        seen.contains(&format!("{server}/repo")) && !seen.contains("$(x)") && !seen.contains("us%20er"),
+        "{seen}"
+    );
 }
 
 #[tokio::test]
