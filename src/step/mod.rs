@@ -29,6 +29,6 @@ pub mod stage;
 pub mod store;
 
 pub use folder::{Cancel, Exit, Folder, FolderError, StepRequest, SupervisorNote};
-pub use records::{Position, Reader, Record, Stream, Writer};
+pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
 pub use stage::Stage;
 pub use store::{Store, StoreError};

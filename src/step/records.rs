@@ -201,3 +201,25 @@ impl Reader {
         Ok(Some(Record::read(&line)))
     }
 }
+
+/// One record as it stands in a buffer, for those who read floods: nothing is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordRef<'a> {
+    /// Microseconds since 1970.
+    pub micros: i64,
+    pub stream: Stream,
+    pub text: &'a [u8],
+    /// The line goes on in the next record of this stream.
+    pub continues: bool,
+}
+
+impl<'a> RecordRef<'a> {
+    /// Reads a line of the file, without its newline; None when it is no record.
+    pub fn parse(line: &'a [u8]) -> Option<Self> {
+        let space = memchr::memchr(b' ', line)?;
+        let (time, [_, letter, b' ', text @ ..]) = line.split_at(space) else { return None };
+        let micros = std::str::from_utf8(time).ok()?.parse().ok()?;
+        let stream = Stream::from_letter(*letter)?;
+        Some(Self { micros, stream, text, continues: letter.is_ascii_uppercase() })
+    }
+}
