@@ -1,1 +1,34 @@
+//! Shipping: every log line and every result of every step reaches the server, in order.
+//!
+//! ```text
+//! output.log ─ tail ─→ entries ─→ batch ─┐                       ┌─→ shipped (how far is acknowledged)
+//!                                  log ──┴─ lane ─→ shipper ─→ hub::Line ─→ server
+//! outcome.json ───── outbox ────────────────┘                    └─→ the folder is removed
+//! ```
+//!
+//! `output.log` is the only buffer: lines are read from it when they can be sent, and read again when they have to
+//! be sent again. What is in memory is bounded by the window of unacknowledged calls, whatever waits on the disk.
+//!
+//! What holds at all times:
+//! - Lines of a job are sent in the order written; a step's result only after all its lines are acknowledged; nothing
+//!   of the job's next step before that.
+//! - `shipped` never runs ahead of what the server has acknowledged. After a cut, sending goes on from there: at most
+//!   one window of a step (4 calls) is sent twice.
+//! - No message is larger than `Server.MaxMessageBytes`.
+//! - Steps take turns, one batch each, so a flood holds nobody up for longer than the window (8 calls in all).
 
+mod batch;
+mod cap;
+mod entries;
+mod handle;
+mod lane;
+mod log;
+mod outbox;
+mod retry;
+mod shipper;
+mod tail;
+
+pub use entries::Labels;
+pub use handle::{Shipped, ShipperHandle, ShippingStatus};
+pub use lane::ShippedStep;
+pub use shipper::{Shipper, ShippingSettings};

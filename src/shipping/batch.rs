@@ -1,0 +1,165 @@
+//! When a batch is complete, and when it goes. Pure: times come in, decisions go out.
+//!
+//! A batch is full when it has `JobLogStream.BatchSizeLimit` entries or when the next line would take its message
+//! beyond the limit in bytes. It goes when it is full, when the step has ended, when it is the first after a
+//! silence (`EagerlyEmitFirstEvent`), or `PeriodSeconds` after its first entry. A silence is a whole period in which
+//! the step sent nothing.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::entries::{Carry, Line, Template, Times, unfinished};
+use crate::settings::model::JobLogStreamSettings;
+use crate::step::RecordRef;
+
+/// What an invocation needs around its arguments: `{"type":1,"invocationId":"…","target":"…","arguments":…}` and the
+/// end mark are 60 bytes with the longest method name, and an invocation id of any sensible kind fits besides.
+pub(super) const ENVELOPE: usize = 192;
+/// The window is held in memory, so a generous server limit must not make a batch ever larger.
+const LARGEST_BATCH: usize = 128 * 1024;
+/// Below this an entry has no room for its text; the settings do not allow less either.
+const SMALLEST_MESSAGE: usize = 4096;
+
+const OPEN: &str = "[[";
+const CLOSE: &str = "]]";
+
+#[derive(Debug, Clone)]
+pub(super) struct Policy {
+    entries: usize,
+    /// For the arguments: the message without its envelope.
+    bytes: usize,
+    period: Duration,
+    eager: bool,
+}
+
+impl Policy {
+    pub(super) fn new(settings: &JobLogStreamSettings, max_message_bytes: usize) -> Self {
+        Self {
+            entries: usize::try_from(settings.batch_size_limit).unwrap_or(usize::MAX).max(1),
+            bytes: max_message_bytes.clamp(SMALLEST_MESSAGE, LARGEST_BATCH) - ENVELOPE,
+            period: Duration::from_secs(settings.period_seconds),
+            eager: settings.eagerly_emit_first_event,
+        }
+    }
+
+    /// Whether what comes now is the first after a silence.
+    pub(super) fn is_silence(&self, last_sent: Option<Instant>, now: Instant) -> bool {
+        last_sent.is_none_or(|last| now.duration_since(last) >= self.period)
+    }
+
+    /// When a batch goes: a time that is not in the future means now. `ended`: no more lines will come.
+    pub(super) fn due(&self, draft: &Draft, ended: bool, now: Instant) -> Instant {
+        let at_once = draft.full || ended || (self.eager && draft.after_silence);
+        if at_once { now } else { draft.began + self.period }
+    }
+}
+
+/// What became of a record that was offered to a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// All of it is in.
+    Whole,
+    /// It is too long for one message: it goes on at this byte of its text, in the next batch.
+    Part { within: u64 },
+    /// Nothing of it is in: the batch is full.
+    Full,
+}
+
+/// A batch in the making: the argument list of an `AddLogs` call as it will be sent.
+#[derive(Debug)]
+pub(super) struct Draft {
+    text: String,
+    entries: usize,
+    began: Instant,
+    after_silence: bool,
+    full: bool,
+}
+
+impl Draft {
+    /// `now` is the time that all its entries share.
+    pub(super) fn begin(began: Instant, now: Timestamp, after_silence: bool, times: &mut Times) -> Self {
+        times.set_batch(now);
+        let mut text = String::with_capacity(16 * 1024);
+        text.push_str(OPEN);
+        Self { text, entries: 0, began, after_silence, full: false }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.text.capacity()
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        self.text.push_str(CLOSE);
+        self.text
+    }
+
+    /// Takes a record, from byte `within` of its text on. A line is cut only when it would not fit into a batch of
+    /// its own.
+    pub(super) fn push(
+        &mut self,
+        record: &RecordRef<'_>,
+        within: u64,
+        carry: &mut Carry,
+        template: &Template,
+        times: &mut Times,
+        policy: &Policy,
+    ) -> Pushed {
+        if self.entries >= policy.entries {
+            self.full = true;
+            return Pushed::Full;
+        }
+        let start = usize::try_from(within).unwrap_or(usize::MAX).min(record.text.len());
+        let held = carry.held(record.stream);
+        let held_length = held.len();
+        let joined: Cow<'_, [u8]> = if held.is_empty() {
+            Cow::Borrowed(&record.text[start..])
+        } else {
+            Cow::Owned([held, &record.text[start..]].concat())
+        };
+        let end = joined.len() - if record.continues { unfinished(&joined) } else { 0 };
+        if end == 0 && !joined.is_empty() {
+            carry.set(record.stream, &joined);
+            return Pushed::Whole;
+        }
+        let line = Line {
+            micros: record.micros,
+            stream: record.stream,
+            text: &joined[..end],
+            continues: record.continues,
+        };
+
+        let before = self.text.len();
+        if self.entries > 0 {
+            self.text.push(',');
+        }
+        let limit = policy.bytes - CLOSE.len();
+        let taken =
+            template.append(&mut self.text, &line, times, limit.saturating_sub(before + 1));
+        let fits = taken == end && self.text.len() <= limit;
+        if !fits && self.entries > 0 {
+            self.text.truncate(before);
+            self.full = true;
+            return Pushed::Full;
+        }
+        self.entries += 1;
+        self.full = !fits || self.entries >= policy.entries;
+        if fits {
+            carry.set(record.stream, &joined[end..]);
+            Pushed::Whole
+        } else {
+            carry.set(record.stream, &[]);
+            Pushed::Part { within: (start + taken.saturating_sub(held_length)) as u64 }
+        }
+    }
+}

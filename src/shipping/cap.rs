@@ -1,0 +1,170 @@
+//! The limit on the disk that unsent logs may use (`JobLogStream.MaxUnsentBytes`; by default there is none).
+//!
+//! At the limit the oldest unsent lines of the largest step give way. In their place stands one warning, written
+//! into `output.log` itself, so that it survives a restart and travels in order like any other line:
+//!
+//! ```text
+//! before:  … acknowledged | record record record record record | record …
+//! after:   … acknowledged | (hole, NUL bytes)          warning | record …
+//! ```
+//!
+//! The warning and the end of the hole are written in one go at the start of a record, and the rest of the hole is
+//! made after that: a crash in between leaves lines that arrive although the warning counts them, never the
+//! other way round. When a warning itself gives way, the next one counts its lines too.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use jiff::Timestamp;
+
+use super::tail::Tail;
+use crate::step::Stream;
+use crate::step::records::encode;
+
+const NOTICE: &str = " lines were dropped here, unsent: logs had reached JobLogStream.MaxUnsentBytes";
+/// More than a notice with the longest time and count can take.
+const NOTICE_BYTES: u64 = 160;
+
+/// What has to be freed so that `used` bytes come below `limit` again: an eighth more than the excess, so that
+/// a flood is not cut line by line.
+pub(super) fn excess(used: u64, limit: u64) -> u64 {
+    if used <= limit { 0 } else { used - limit + limit / 8 }
+}
+
+/// What gave way.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Dropped {
+    pub(super) lines: u64,
+    pub(super) bytes: u64,
+}
+
+/// Drops at least `bytes` of the complete records from `from` on, as far as there are so many. None when there
+/// are too few to make room for the warning.
+pub(super) fn drop_oldest(path: &Path, from: u64, bytes: u64) -> io::Result<Option<Dropped>> {
+    let mut tail = Tail::new(path.to_owned(), from);
+    let (mut lines, mut seen) = (0, 0);
+    let mut last_micros = 0;
+    // Starts of the last records, the first of which leaves enough room for the notice before `end`.
+    let mut starts = std::collections::VecDeque::new();
+    let mut end = from;
+    while seen < bytes.max(2 * NOTICE_BYTES) {
+        let Some(found) = tail.peek(false)? else { break };
+        lines += match dropped_before(found.record.stream, found.record.text) {
+            Some(count) => count,
+            None => u64::from(!found.record.continues),
+        };
+        last_micros = found.record.micros;
+        seen += found.next - found.at;
+        starts.push_back(found.at);
+        end = found.next;
+        while starts.get(1).is_some_and(|second| end - second >= NOTICE_BYTES) {
+            starts.pop_front();
+        }
+        tail.pass(end);
+    }
+    let Some(start) = starts.front().copied().filter(|start| end - start >= NOTICE_BYTES) else {
+        return Ok(None);
+    };
+
+    let mut notice = Vec::with_capacity(256);
+    let time = Timestamp::from_microsecond(last_micros).unwrap_or_else(|_| Timestamp::now());
+    encode(&mut notice, time, Stream::Warning, format!("{lines}{NOTICE}").as_bytes(), false);
+    let length = usize::try_from(end - start).map_err(io::Error::other)?;
+    let mut ending = vec![0; length.saturating_sub(notice.len())];
+    ending.extend_from_slice(&notice);
+
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(&ending, start)?;
+    punch(&file, from, start)?;
+    Ok(Some(Dropped { lines, bytes: seen.saturating_sub(notice.len() as u64) }))
+}
+
+/// The count of an earlier notice.
+fn dropped_before(stream: Stream, text: &[u8]) -> Option<u64> {
+    let count = text.strip_suffix(NOTICE.as_bytes()).filter(|_| stream == Stream::Warning)?;
+    std::str::from_utf8(count).ok()?.parse().ok()
+}
+
+/// Makes a hole: the bytes read as NUL and take no disk.
+#[cfg(target_os = "linux")]
+fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
+    use rustix::fs::FallocateFlags;
+    if to <= from {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, from, to - from) {
+        // Some file systems have no holes.
+        Err(rustix::io::Errno::OPNOTSUPP) => blank(file, from, to),
+        done => done.map_err(Into::into),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
+    blank(file, from, to)
+}
+
+/// Where there are no holes the lines are skipped all the same; the disk is freed with the step.
+fn blank(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = [0; 64 * 1024];
+    let mut at = from;
+    while at < to {
+        let length = (to - at).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..usize::try_from(length).map_err(io::Error::other)?], at)?;
+        at += length;
+    }
+    Ok(())
+}
+
+/// The first byte from `offset` on that is not in a hole.
+#[cfg(target_os = "linux")]
+pub(super) fn next_data(file: &File, offset: u64) -> io::Result<u64> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(data) => Ok(data),
+        // A hole up to the end.
+        Err(rustix::io::Errno::NXIO) => Ok(file.metadata()?.len().max(offset)),
+        Err(rustix::io::Errno::INVAL) => Ok(offset),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn next_data(_file: &File, offset: u64) -> io::Result<u64> {
+    Ok(offset)
+}
+
+/// The bytes from `from` on that are on the disk: the holes do not count.
+pub(super) fn used(path: &Path, from: u64) -> io::Result<u64> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let length = file.metadata()?.len();
+    let mut used = 0;
+    let mut at = from;
+    while at < length {
+        let data = next_data(&file, at)?.min(length);
+        let hole = next_hole(&file, data, length)?;
+        used += hole - data;
+        at = hole.max(at + 1);
+    }
+    Ok(used)
+}
+
+#[cfg(target_os = "linux")]
+fn next_hole(file: &File, offset: u64, length: u64) -> io::Result<u64> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(offset)) {
+        Ok(hole) => Ok(hole.min(length).max(offset)),
+        Err(rustix::io::Errno::NXIO | rustix::io::Errno::INVAL) => Ok(length),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn next_hole(_file: &File, _offset: u64, length: u64) -> io::Result<u64> {
+    Ok(length)
+}

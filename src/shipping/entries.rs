@@ -1,0 +1,269 @@
+//! A record becomes a log entry, as JSON text, in one pass and without copies in between.
+//!
+//! - The message is the record's text as it came, ANSI escapes included. Bytes that are not UTF-8 become U+FFFD,
+//!   as [`String::from_utf8_lossy`] has it. A character that two records of one line share is put together again
+//!   ([`Carry`]).
+//! - stdout and stderr are `Information`; stderr has the tag `"stream": "stderr"`, since text on stderr is not a
+//!   failure. The runner's own lines have the level that they were written with.
+//! - A line that does not fit into one entry is sent as several. All but the last have the tag
+//!   `"continues": "true"`: the message goes on in the next entry of that stream. Joined, they are the line again. A
+//!   line is only cut between characters.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::contract::{LogLevel, Task};
+use crate::step::{RecordRef, Stream};
+
+/// What every entry of a step says about where it belongs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labels {
+    pub job_id: Uuid,
+    pub module_id: Uuid,
+    pub stack_name: String,
+    pub namespace_name: String,
+    pub module_name: String,
+    pub task: Task,
+}
+
+/// Names are the server's own, but one that filled a message would leave no room for the line. A real one is a
+/// directory name and shorter than this.
+const LONGEST_NAME: usize = 512;
+
+/// The parts of an entry that are the same for all lines of a step.
+#[derive(Debug)]
+pub(super) struct Template {
+    before_time: String,
+    after_batch_time: String,
+    after_message: String,
+}
+
+impl Template {
+    pub(super) fn new(labels: &Labels) -> Self {
+        let mut after_batch_time = format!(
+            "\",\"stackId\":null,\"namespaceId\":null,\"moduleId\":\"{}\",\"stackName\":\"",
+            labels.module_id
+        );
+        append_escaped(&mut after_batch_time, labels.stack_name.as_bytes(), LONGEST_NAME);
+        after_batch_time.push_str("\",\"namespaceName\":\"");
+        append_escaped(&mut after_batch_time, labels.namespace_name.as_bytes(), LONGEST_NAME);
+        after_batch_time.push_str("\",\"moduleName\":\"");
+        append_escaped(&mut after_batch_time, labels.module_name.as_bytes(), LONGEST_NAME);
+        after_batch_time.push_str("\",\"level\":");
+        Self {
+            before_time: format!("{{\"jobId\":\"{}\",\"timestamp\":\"", labels.job_id),
+            after_batch_time,
+            after_message: format!("\",\"taskName\":\"{}\",\"tags\":", labels.task),
+        }
+    }
+
+    /// Appends an entry with as much of `text` as fits into `room` bytes, and returns how many bytes of `text`
+    /// went into it. `whole` may look at that number to say whether the line ends with this entry.
+    pub(super) fn append(&self, out: &mut String, line: &Line<'_>, times: &mut Times, room: usize) -> usize {
+        // The longest tags and the closing brace are kept free, so that only the text has to give way.
+        let limit = (out.len() + room).saturating_sub(LONGEST_TAGS + 1);
+        out.push_str(&self.before_time);
+        times.append(out, line.micros);
+        out.push_str("\",\"batchTimeStamp\":\"");
+        out.push_str(&times.batch);
+        out.push_str(&self.after_batch_time);
+        out.push(level_digit(line.stream));
+        out.push_str(",\"message\":\"");
+        let room = limit.saturating_sub(out.len() + self.after_message.len());
+        let taken = append_escaped(out, line.text, room);
+        out.push_str(&self.after_message);
+        out.push_str(tags(line.stream, line.continues || taken < line.text.len()));
+        out.push('}');
+        taken
+    }
+}
+
+/// A line, or the part of it that is to become an entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line<'a> {
+    pub(super) micros: i64,
+    pub(super) stream: Stream,
+    pub(super) text: &'a [u8],
+    pub(super) continues: bool,
+}
+
+fn level_digit(stream: Stream) -> char {
+    let level = match stream {
+        Stream::Stdout | Stream::Stderr | Stream::Information => LogLevel::Information,
+        Stream::Warning => LogLevel::Warning,
+        Stream::Error => LogLevel::Error,
+    };
+    char::from(b'0' + level as u8)
+}
+
+const LONGEST_TAGS: usize = r#"{"continues":"true","stream":"stderr"}"#.len();
+
+fn tags(stream: Stream, continues: bool) -> &'static str {
+    match (stream, continues) {
+        (Stream::Stderr, false) => r#"{"stream":"stderr"}"#,
+        (Stream::Stderr, true) => r#"{"continues":"true","stream":"stderr"}"#,
+        (_, false) => "null",
+        (_, true) => r#"{"continues":"true"}"#,
+    }
+}
+
+/// Times as text. Lines of one second share all but the fraction, which makes a flood cheaper by a third.
+#[derive(Debug)]
+pub(super) struct Times {
+    batch: String,
+    second: i64,
+    /// `2026-11-03T12:34:56`
+    second_text: String,
+}
+
+impl Times {
+    pub(super) fn new() -> Self {
+        Self { batch: String::new(), second: i64::MIN, second_text: String::new() }
+    }
+
+    /// The time that all entries of the next batch share.
+    pub(super) fn set_batch(&mut self, time: Timestamp) {
+        let mut text = std::mem::take(&mut self.batch);
+        text.clear();
+        self.append(&mut text, time.as_microsecond());
+        self.batch = text;
+    }
+
+    fn append(&mut self, out: &mut String, micros: i64) {
+        let (second, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+        if second != self.second {
+            self.second = second;
+            // A time that the calendar does not know is a damaged record; its text still counts.
+            let time = Timestamp::from_second(second).unwrap_or(Timestamp::UNIX_EPOCH);
+            self.second_text = time.to_string();
+            self.second_text.truncate(self.second_text.len() - 1);
+        }
+        out.push_str(&self.second_text);
+        // Writing to a String cannot fail.
+        let _ = write!(out, ".{fraction:06}Z");
+    }
+}
+
+/// Appends `bytes` as the inside of a JSON string, as far as they fit into `room` bytes, and returns how many
+/// bytes of the input were taken. What is not UTF-8 becomes U+FFFD.
+fn append_escaped(out: &mut String, bytes: &[u8], room: usize) -> usize {
+    let limit = out.len() + room;
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return append_text(out, text, limit);
+    }
+    let mut taken = 0;
+    for chunk in bytes.utf8_chunks() {
+        let valid = append_text(out, chunk.valid(), limit);
+        taken += valid;
+        if valid < chunk.valid().len() {
+            break;
+        }
+        if !chunk.invalid().is_empty() {
+            if out.len() + char::REPLACEMENT_CHARACTER.len_utf8() > limit {
+                break;
+            }
+            out.push(char::REPLACEMENT_CHARACTER);
+            taken += chunk.invalid().len();
+        }
+    }
+    taken
+}
+
+fn append_text(out: &mut String, text: &str, limit: usize) -> usize {
+    let bytes = text.as_bytes();
+    let mut done = 0;
+    while done < bytes.len() {
+        let plain = bytes[done..].iter().position(|byte| needs_escape(*byte)).unwrap_or(bytes.len() - done);
+        let room = limit.saturating_sub(out.len());
+        if plain > room {
+            let cut = text.floor_char_boundary(done + room);
+            out.push_str(&text[done..cut]);
+            return cut;
+        }
+        out.push_str(&text[done..done + plain]);
+        done += plain;
+        let Some(byte) = bytes.get(done) else { break };
+        let mut long = [0; 6];
+        let escape = match byte {
+            b'"' => "\\\"",
+            b'\\' => "\\\\",
+            b'\t' => "\\t",
+            b'\r' => "\\r",
+            b'\n' => "\\n",
+            control => long_escape(*control, &mut long),
+        };
+        if out.len() + escape.len() > limit {
+            return done;
+        }
+        out.push_str(escape);
+        done += 1;
+    }
+    done
+}
+
+fn needs_escape(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+fn long_escape(control: u8, buffer: &mut [u8; 6]) -> &str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    *buffer = *b"\\u0000";
+    buffer[4] = DIGITS[usize::from(control >> 4)];
+    buffer[5] = DIGITS[usize::from(control & 15)];
+    std::str::from_utf8(buffer).unwrap_or_default()
+}
+
+/// The first bytes of characters whose rest stands in the next record of the same stream: at most three bytes
+/// per stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Carry {
+    streams: [Held; 5],
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Held {
+    bytes: [u8; 3],
+    length: u8,
+}
+
+impl Carry {
+    pub(super) fn held(&self, stream: Stream) -> &[u8] {
+        let held = &self.streams[stream as usize];
+        &held.bytes[..usize::from(held.length)]
+    }
+
+    pub(super) fn set(&mut self, stream: Stream, bytes: &[u8]) {
+        let held = &mut self.streams[stream as usize];
+        held.length = 0;
+        for (place, byte) in held.bytes.iter_mut().zip(bytes) {
+            *place = *byte;
+            held.length += 1;
+        }
+    }
+
+    /// Follows a record that goes by unsent: what it leaves behind for the next one of its stream.
+    pub(super) fn follow(&mut self, record: &RecordRef<'_>) {
+        let joined = [self.held(record.stream), record.text].concat();
+        let tail = if record.continues { unfinished(&joined) } else { 0 };
+        self.set(record.stream, &joined[joined.len() - tail..]);
+    }
+
+    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
+        let carry = *self;
+        [Stream::Stdout, Stream::Stderr, Stream::Information, Stream::Warning, Stream::Error]
+            .into_iter()
+            .filter(move |stream| !carry.held(*stream).is_empty())
+    }
+}
+
+/// How many bytes at the end are the start of a character that is not complete.
+pub(super) fn unfinished(bytes: &[u8]) -> usize {
+    (1..=bytes.len().min(3))
+        .find(|length| {
+            std::str::from_utf8(&bytes[bytes.len() - length..])
+                .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+        })
+        .unwrap_or(0)
+}

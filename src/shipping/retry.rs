@@ -1,0 +1,58 @@
+//! What happens after the server, or the disk, said no: wait longer each time, and say so once.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::Instant;
+
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+/// The jitter adds up to as much again, so that a delay is never longer than 30 s.
+const LAST_DELAY: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
+pub(super) struct Retry {
+    delays: ExponentialBackoff,
+    until: Option<Instant>,
+    problem: Option<String>,
+}
+
+impl Retry {
+    pub(super) fn new() -> Self {
+        Self { delays: delays(), until: None, problem: None }
+    }
+
+    /// Notes a failure, and says whether it is another than the last: only then is it worth a line in the log.
+    pub(super) fn failed(&mut self, problem: &str, now: Instant) -> bool {
+        self.until = Some(now + self.delays.next().unwrap_or(LAST_DELAY));
+        let new = self.problem.as_deref() != Some(problem);
+        if new {
+            self.problem = Some(problem.to_owned());
+        }
+        new
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        if self.problem.take().is_some() {
+            *self = Self::new();
+        }
+    }
+
+    /// The time before which nothing should be tried.
+    pub(super) fn not_before(&self, now: Instant) -> Option<Instant> {
+        self.until.filter(|until| *until > now)
+    }
+
+    /// What went wrong last, while it has not gone well since.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+}
+
+fn delays() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(FIRST_DELAY)
+        .with_max_delay(LAST_DELAY)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}

@@ -1,0 +1,379 @@
+//! The loop that ships for all steps of the runner.
+//!
+//! Everything that happens (a command, an answer, a change of the line, a time) wakes the loop, which then lets each
+//! job's first step in turn send one batch, until the window is full or nobody has anything to send.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+use uuid::Uuid;
+
+use super::batch::Policy;
+use super::cap;
+use super::handle::{Command, ShipperHandle, ShippingStatus};
+use super::lane::{Lane, Next, Reaction, ShippedStep};
+use crate::hub::{CallError, Line, LineStatus};
+use crate::settings::Settings;
+use crate::settings::model::JobLogStreamSettings;
+use crate::step::{Store, StoreError};
+
+/// Calls that may be unanswered in all. A claim or a cancel answer waits behind no more than these.
+const WINDOW: usize = 8;
+const QUEUED_COMMANDS: usize = 64;
+/// How often the disk is measured when there is a cap.
+const CAP_CHECK: Duration = Duration::from_secs(1);
+/// A connection that failed a call is not used again, unless it claims to live for this long.
+const DISTRUST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone)]
+pub struct ShippingSettings {
+    pub job_log_stream: JobLogStreamSettings,
+    /// `Server.MaxMessageBytes`
+    pub max_message_bytes: usize,
+}
+
+impl From<&Settings> for ShippingSettings {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            job_log_stream: settings.job_log_stream.clone(),
+            max_message_bytes: settings.server.max_message_bytes,
+        }
+    }
+}
+
+/// Steps of one job, in order; only the first is being shipped.
+#[derive(Debug)]
+struct Queue {
+    key: QueueKey,
+    /// By sequence and then by lane, to the lane.
+    lanes: BTreeMap<(u64, LaneId), LaneId>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum QueueKey {
+    Job(Uuid),
+    /// A step that belongs to no job waits for no other.
+    Alone(LaneId),
+}
+
+type LaneId = u64;
+
+#[derive(Debug)]
+struct Answered {
+    lane: LaneId,
+    call: u64,
+    generation: u64,
+    answer: Result<(), CallError>,
+}
+
+#[derive(Debug)]
+struct Removed {
+    name: String,
+    waiting: Vec<oneshot::Sender<()>>,
+    result: Result<(), StoreError>,
+}
+
+/// Ships for all steps of a runner.
+#[derive(Debug)]
+pub struct Shipper {
+    line: Line,
+    line_status: watch::Receiver<LineStatus>,
+    store: Arc<Store>,
+    policy: Policy,
+    settings: ShippingSettings,
+    stop: CancellationToken,
+    status: Arc<watch::Sender<ShippingStatus>>,
+    lanes: BTreeMap<LaneId, Lane>,
+    /// In turns: the front is next.
+    queues: VecDeque<Queue>,
+    answers: FuturesUnordered<BoxFuture<'static, Answered>>,
+    removals: FuturesUnordered<JoinHandle<Removed>>,
+    last_id: u64,
+    distrusted: Option<(u64, Instant)>,
+    next_cap_check: Instant,
+    cap_warned: bool,
+}
+
+impl Shipper {
+    /// Starts shipping, until the token is cancelled.
+    pub fn start(
+        line: Line,
+        store: Arc<Store>,
+        settings: ShippingSettings,
+        stop: CancellationToken,
+    ) -> ShipperHandle {
+        let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
+        let status = Arc::new(watch::Sender::new(ShippingStatus::default()));
+        let shipper = Self {
+            line_status: line.status(),
+            line,
+            store,
+            policy: Policy::new(&settings.job_log_stream, settings.max_message_bytes),
+            settings,
+            stop,
+            status: Arc::clone(&status),
+            lanes: BTreeMap::new(),
+            queues: VecDeque::new(),
+            answers: FuturesUnordered::new(),
+            removals: FuturesUnordered::new(),
+            last_id: 0,
+            distrusted: None,
+            next_cap_check: Instant::now(),
+            cap_warned: false,
+        };
+        tokio::spawn(shipper.run(received));
+        ShipperHandle { commands, status }
+    }
+
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let stop = self.stop.clone();
+        let mut line_open = true;
+        loop {
+            let wake = self.pump().await;
+            self.report();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(command) = commands.recv() => self.obey(command),
+                Some(answered) = self.answers.next() => {
+                    self.take_answer(answered);
+                    // Those that came in the meantime too, so that the place is noted once for all of them.
+                    while let Some(Some(answered)) = self.answers.next().now_or_never() {
+                        self.take_answer(answered);
+                    }
+                    self.lanes.values_mut().for_each(Lane::save);
+                }
+                Some(Ok(removed)) = self.removals.next() => self.forget(removed),
+                changed = self.line_status.changed(), if line_open => line_open = changed.is_ok(),
+                () = until(wake) => {}
+            }
+        }
+        self.status.send_modify(|status| status.stopped = true);
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Add { step, done } => self.add(step, done),
+            Command::Concluded { name } => {
+                if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder.name() == name) {
+                    lane.conclude();
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, step: ShippedStep, done: oneshot::Sender<()>) {
+        if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder == step.folder) {
+            lane.waiting.push(done);
+            self.status.send_modify(|status| status.steps -= 1);
+            return;
+        }
+        let id = self.new_id();
+        let key = step.labels.as_ref().map_or(QueueKey::Alone(id), |labels| QueueKey::Job(labels.job_id));
+        let place = (step.sequence, id);
+        match self.queues.iter_mut().find(|queue| queue.key == key) {
+            Some(queue) => {
+                queue.lanes.insert(place, id);
+            }
+            None => self.queues.push_back(Queue { key, lanes: BTreeMap::from([(place, id)]) }),
+        }
+        let mut lane = Lane::new(step, Instant::now());
+        lane.waiting.push(done);
+        self.lanes.insert(id, lane);
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// The connection that calls may be made on, if there is one; otherwise when to look again.
+    fn connection(&mut self, now: Instant) -> Result<u64, Option<Instant>> {
+        let LineStatus::Connected { generation } = *self.line_status.borrow_and_update() else {
+            return Err(None);
+        };
+        match self.distrusted {
+            Some((failed, until)) if failed == generation && until > now => Err(Some(until)),
+            _ => Ok(generation),
+        }
+    }
+
+    /// Sends what can be sent now and returns when to look again, if time alone can change anything.
+    async fn pump(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut wake = self.keep_below_cap(now);
+        for lane in self.lanes.values_mut() {
+            lane.expire(now);
+            wake = earlier(wake, lane.deadline());
+        }
+        let generation = match self.connection(now) {
+            Ok(generation) => generation,
+            Err(again) => return earlier(wake, again),
+        };
+        let mut unanswered: usize = self.lanes.values().map(Lane::in_flight).sum();
+        let mut idle = 0;
+        while idle < self.queues.len() && unanswered < WINDOW {
+            let first = self.queues.front().and_then(|queue| queue.lanes.values().next().copied());
+            self.queues.rotate_left(1);
+            idle += 1;
+            let Some(id) = first else { continue };
+            let call = self.new_id();
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            match lane.next(call, &self.policy, self.settings.max_message_bytes, now) {
+                Next::Send { method, arguments } => {
+                    idle = 0;
+                    unanswered += 1;
+                    wake = earlier(wake, lane.deadline());
+                    if !self.send(id, call, generation, &method, arguments).await {
+                        break;
+                    }
+                }
+                Next::At(time) => wake = earlier(wake, Some(time)),
+                Next::Wait => {}
+                Next::GiveUp { reason } => {
+                    if let Some(lane) = self.take_out(id) {
+                        self.store.set_aside(&lane.step.folder, &reason);
+                        self.status.send_modify(|status| status.steps -= 1);
+                    }
+                }
+            }
+        }
+        wake
+    }
+
+    /// Hands a call to the line. False when the line is closed or the shipper is to stop.
+    async fn send(&mut self, lane: LaneId, call: u64, generation: u64, method: &str, arguments: String) -> bool {
+        let started = tokio::select! {
+            () = self.stop.cancelled() => return false,
+            started = self.line.start(method, arguments) => started,
+        };
+        match started {
+            Ok(pending) => {
+                let answered = async move {
+                    Answered { lane, call, generation, answer: pending.answer().await.map(drop) }
+                };
+                self.answers.push(answered.boxed());
+                true
+            }
+            Err(error) => {
+                self.take_answer(Answered { lane, call, generation, answer: Err(error) });
+                false
+            }
+        }
+    }
+
+    fn take_answer(&mut self, Answered { lane: id, call, generation, answer }: Answered) {
+        let now = Instant::now();
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        match lane.answered(call, answer, now) {
+            Reaction::Nothing => {}
+            Reaction::Disconnected => self.distrusted = Some((generation, now + DISTRUST)),
+            Reaction::Finished => {
+                if let Some(lane) = self.take_out(id) {
+                    let store = Arc::clone(&self.store);
+                    // A large log takes its time to remove.
+                    self.removals.push(tokio::task::spawn_blocking(move || Removed {
+                        name: lane.step.folder.name(),
+                        result: store.remove(&lane.step.folder),
+                        waiting: lane.waiting,
+                    }));
+                }
+            }
+        }
+    }
+
+    fn take_out(&mut self, id: LaneId) -> Option<Lane> {
+        for queue in &mut self.queues {
+            queue.lanes.retain(|_, lane| *lane != id);
+        }
+        self.queues.retain(|queue| !queue.lanes.is_empty());
+        self.lanes.remove(&id)
+    }
+
+    fn forget(&self, Removed { name, waiting, result }: Removed) {
+        if let Err(error) = result {
+            error!(step = name, "{error}; the next start will send its result again");
+        }
+        for done in waiting {
+            // Nobody has to wait for it.
+            let _ = done.send(());
+        }
+        self.status.send_modify(|status| status.steps -= 1);
+    }
+
+    /// Measures the disk when it is time to, and lets lines give way. Returns when to measure again.
+    fn keep_below_cap(&mut self, now: Instant) -> Option<Instant> {
+        let limit = self.settings.job_log_stream.max_unsent_bytes?;
+        if self.lanes.is_empty() {
+            return None;
+        }
+        if now < self.next_cap_check {
+            return Some(self.next_cap_check);
+        }
+        self.next_cap_check = now + CAP_CHECK;
+        let mut sizes: Vec<(u64, LaneId)> =
+            self.lanes.iter().map(|(id, lane)| (lane.unsent_bytes().unwrap_or(0), *id)).collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        let mut excess = cap::excess(sizes.iter().map(|(size, _)| size).sum(), limit);
+        for (_, id) in sizes {
+            let Some(lane) = self.lanes.get_mut(&id).filter(|_| excess > 0) else { break };
+            match lane.give_way(excess) {
+                Ok(None) => {}
+                Ok(Some(dropped)) => {
+                    excess = excess.saturating_sub(dropped.bytes);
+                    if !std::mem::replace(&mut self.cap_warned, true) {
+                        warn!(
+                            step = lane.step.folder.name(),
+                            "unsent logs have reached JobLogStream.MaxUnsentBytes ({limit}): {} of its oldest lines were dropped, \
+                             and more will be while the server does not take them",
+                            dropped.lines
+                        );
+                    }
+                }
+                Err(error) => warn!(step = lane.step.folder.name(), "cannot free disk in output.log: {error}"),
+            }
+        }
+        Some(self.next_cap_check)
+    }
+
+    fn report(&self) {
+        let connected = matches!(*self.line_status.borrow(), LineStatus::Connected { .. });
+        let unanswered = self.lanes.values().map(Lane::in_flight).sum();
+        let buffered_bytes = self.lanes.values().map(Lane::buffered).sum();
+        let problem = self.lanes.values().find_map(|lane| Some((lane.step.folder.name(), lane.problem()?)));
+        self.status.send_if_modified(|status| {
+            let new = ShippingStatus {
+                steps: status.steps,
+                stopped: status.stopped,
+                unanswered,
+                buffered_bytes,
+                connected,
+                problem: problem.map(|(step, problem)| format!("{step}: {problem}")),
+            };
+            let changed = *status != new;
+            *status = new;
+            changed
+        });
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+async fn until(wake: Option<Instant>) {
+    match wake {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
