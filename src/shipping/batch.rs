@@ -144,8 +144,7 @@ impl Draft {
             self.text.push(',');
         }
         let limit = policy.bytes - CLOSE.len();
-        let taken =
-            template.append(&mut self.text, &line, times, limit.saturating_sub(before + 1));
+        let taken = template.append(&mut self.text, &line, times, limit.saturating_sub(before + 1));
         let fits = taken == end && self.text.len() <= limit;
         if !fits && self.entries > 0 {
             self.text.truncate(before);

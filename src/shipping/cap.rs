@@ -12,6 +12,7 @@
 //! made after that: a crash in between leaves lines that arrive although the warning counts them, never the
 //! other way round. When a warning itself gives way, the next one counts its lines too.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -27,10 +28,17 @@ const NOTICE: &str = " lines were dropped here, unsent: logs had reached JobLogS
 /// More than a notice with the longest time and count can take.
 const NOTICE_BYTES: u64 = 160;
 
-/// What has to be freed so that `used` bytes come below `limit` again: an eighth more than the excess, so that
-/// a flood is not cut line by line.
-pub(super) fn excess(used: u64, limit: u64) -> u64 {
-    if used <= limit { 0 } else { used - limit + limit / 8 }
+/// Which step is to give way, and by how many bytes, so that all together come below `limit` again. It is the
+/// largest, and gives an eighth of the limit more than it must, so that a flood is not cut line by line; but no more
+/// than makes the next one the largest.
+pub(super) fn gives_way<Id: Copy>(sizes: &BTreeMap<Id, u64>, limit: u64) -> Option<(Id, u64)> {
+    let over = sizes.values().sum::<u64>().checked_sub(limit).filter(|over| *over > 0)?;
+    let (largest, size) = sizes.iter().max_by_key(|(_, size)| **size).map(|(id, size)| (*id, *size))?;
+    let mut others: Vec<u64> = sizes.values().copied().collect();
+    others.sort_unstable();
+    let second = others.iter().rev().nth(1).copied().unwrap_or(0);
+    let slack = limit / 8;
+    Some((largest, (over + slack).min((size - second).max(slack)).max(1)))
 }
 
 /// What gave way.
@@ -47,7 +55,7 @@ pub(super) fn drop_oldest(path: &Path, from: u64, bytes: u64) -> io::Result<Opti
     let (mut lines, mut seen) = (0, 0);
     let mut last_micros = 0;
     // Starts of the last records, the first of which leaves enough room for the notice before `end`.
-    let mut starts = std::collections::VecDeque::new();
+    let mut starts = VecDeque::new();
     let mut end = from;
     while seen < bytes.max(2 * NOTICE_BYTES) {
         let Some(found) = tail.peek(false)? else { break };
@@ -167,4 +175,54 @@ fn next_hole(file: &File, offset: u64, length: u64) -> io::Result<u64> {
 #[cfg(not(target_os = "linux"))]
 fn next_hole(_file: &File, _offset: u64, length: u64) -> io::Result<u64> {
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_gives_way_until_it_is_not_the_largest_any_more() {
+        let sizes = |sizes: &[u64]| sizes.iter().copied().enumerate().collect::<BTreeMap<_, _>>();
+        assert_eq!(gives_way(&sizes(&[500, 300]), 800), None);
+        assert_eq!(gives_way(&sizes(&[300, 501]), 800), Some((1, 101)));
+        assert_eq!(gives_way(&sizes(&[9000, 4000]), 800), Some((0, 5000)));
+        assert_eq!(gives_way(&sizes(&[4000, 4000]), 800), Some((1, 100)));
+        assert_eq!(gives_way(&sizes(&[]), 0), None);
+        assert_eq!(gives_way(&sizes(&[1]), 0), Some((0, 1)));
+    }
+
+    #[test]
+    fn too_few_lines_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("output.log");
+        std::fs::write(&path, "1 o a\n2 o b\n").unwrap();
+        assert_eq!(drop_oldest(&path, 0, 1000).unwrap(), None);
+        assert_eq!(std::fs::read(&path).unwrap(), b"1 o a\n2 o b\n");
+    }
+
+    #[test]
+    fn a_hole_is_not_counted_as_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("output.log");
+        assert_eq!(used(&path, 0).unwrap(), 0);
+        std::fs::write(&path, "1 o some line or other\n".repeat(50_000)).unwrap();
+        let whole = used(&path, 0).unwrap();
+        assert_eq!(whole, 50_000 * 23);
+        let dropped = drop_oldest(&path, 23, 800_000).unwrap().unwrap();
+        assert!(dropped.bytes >= 799_000);
+        let mut tail = Tail::new(path.clone(), 0);
+        let mut texts = Vec::new();
+        while let Some(found) = tail.peek(false).unwrap() {
+            texts.push(String::from_utf8(found.record.text.to_vec()).unwrap());
+            let next = found.next;
+            tail.pass(next);
+        }
+        assert_eq!(texts[0], "some line or other");
+        assert_eq!(texts[1], format!("{}{NOTICE}", dropped.lines));
+        assert_eq!(texts.len() as u64, 2 + 50_000 - 1 - dropped.lines);
+        // On a file system without holes the lines are blank but take their place.
+        let left = used(&path, 0).unwrap();
+        assert!(left == whole || left < whole - 790_000, "{left} of {whole}");
+    }
 }

@@ -267,3 +267,83 @@ pub(super) fn unfinished(bytes: &[u8]) -> usize {
         })
         .unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::LogEntry;
+    use proptest::prelude::*;
+
+    fn template() -> Template {
+        Template::new(&Labels {
+            job_id: Uuid::from_u128(1),
+            module_id: Uuid::from_u128(2),
+            stack_name: "a \"stack\"".to_owned(),
+            namespace_name: "\u{1}".repeat(10_000),
+            module_name: "mödule\n".to_owned(),
+            task: Task::ApplyFromPlan,
+        })
+    }
+
+    #[test]
+    fn an_entry_is_what_the_contract_type_writes() {
+        let mut times = Times::new();
+        let batch: Timestamp = "2026-11-03T12:34:57.5Z".parse().unwrap();
+        times.set_batch(batch);
+        for (micros, stream, text, continues) in [
+            (1_793_709_296_000_001, Stream::Stdout, "plain", false),
+            (-1, Stream::Stderr, "\u{1b}[31mred\u{1b}[0m \"q\" \\ \t\r\u{7f}\u{2028}", true),
+            (i64::MAX, Stream::Warning, "", false),
+        ] {
+            let mut out = String::new();
+            let line = Line { micros, stream, text: text.as_bytes(), continues };
+            assert_eq!(template().append(&mut out, &line, &mut times, 4000), text.len());
+            let entry: LogEntry<'_> = serde_json::from_str(&out).unwrap();
+            assert_eq!(entry.message, text);
+            assert_eq!(entry.batch_time_stamp, batch);
+            assert_eq!(entry.stack_name, "a \"stack\"");
+            assert_eq!(entry.module_name, "mödule\n");
+            assert!(entry.namespace_name.len() <= LONGEST_NAME);
+            if let Ok(time) = Timestamp::from_microsecond(micros) {
+                assert_eq!(entry.timestamp, time);
+            }
+            let tags = entry.tags.clone().unwrap_or_default();
+            assert_eq!(tags.contains_key("continues"), continues);
+            assert_eq!(tags.contains_key("stream"), stream == Stream::Stderr);
+            let members = |text: &str| {
+                let value: serde_json::Value = serde_json::from_str(text).unwrap();
+                value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(members(&out), members(&serde_json::to_string(&entry).unwrap()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_room_are_escaped_cut_between_characters_and_whole_again(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            text in "\\PC{0,80}",
+            room in 6_usize..60,
+        ) {
+            for input in [bytes.as_slice(), text.as_bytes(), &[text.as_bytes(), &bytes].concat()] {
+                let mut whole = String::new();
+                let mut rest = input;
+                while !rest.is_empty() {
+                    let mut out = String::new();
+                    let taken = append_escaped(&mut out, rest, room);
+                    prop_assert!(taken > 0 && out.len() <= room);
+                    whole.push_str(&serde_json::from_str::<String>(&format!("\"{out}\"")).unwrap());
+                    rest = &rest[taken..];
+                }
+                prop_assert_eq!(whole, String::from_utf8_lossy(input));
+            }
+        }
+
+        #[test]
+        fn unfinished_finds_exactly_the_cut_character(text in "\\PC{1,20}", cut in 0_usize..80) {
+            let bytes = &text.as_bytes()[..cut.min(text.len())];
+            let boundary = text.floor_char_boundary(bytes.len());
+            prop_assert_eq!(unfinished(bytes), bytes.len() - boundary);
+        }
+    }
+}

@@ -46,13 +46,18 @@ pub struct ShippedStep {
 /// What a lane wants to do.
 #[derive(Debug)]
 pub(super) enum Next {
-    Send { method: String, arguments: String },
+    Send {
+        method: String,
+        arguments: String,
+    },
     /// Nothing before this time.
     At(Instant),
     /// Nothing before an answer or a nudge.
     Wait,
     /// The step cannot be finished: it is to be put aside for a person to look at.
-    GiveUp { reason: String },
+    GiveUp {
+        reason: String,
+    },
 }
 
 /// What follows from an answer.
@@ -200,7 +205,10 @@ impl Lane {
                 if let Some(reason) = parcel.replaced
                     && self.retry.problem().is_none()
                 {
-                    warn!(step = self.step.folder.name(), "sent {} instead of the result: {reason}", parcel.method);
+                    warn!(
+                        step = self.step.folder.name(),
+                        "sent {} instead of the result: {reason}", parcel.method
+                    );
                 }
                 self.note_sent(id, None, parcel.arguments.len(), now);
                 Next::Send { method: parcel.method, arguments: parcel.arguments }
@@ -245,7 +253,10 @@ impl Lane {
                     reaction = Reaction::Disconnected;
                 } else if self.retry.failed(&error.to_string(), now) {
                     let what = if sent.end.is_some() { "log lines" } else { "the result" };
-                    warn!(step = self.step.folder.name(), "{what}: {error}; sending again until it is accepted");
+                    warn!(
+                        step = self.step.folder.name(),
+                        "{what}: {error}; sending again until it is accepted"
+                    );
                 }
             }
         }
@@ -285,7 +296,8 @@ impl Lane {
         }
         warn!(
             step = self.step.folder.name(),
-            "the server has not answered for {} s; sending again", ANSWER_TIMEOUT.as_secs()
+            "the server has not answered for {} s; sending again",
+            ANSWER_TIMEOUT.as_secs()
         );
         for sent in self.sent.iter_mut().filter(|sent| sent.state == Call::Waiting) {
             sent.state = Call::Failed;

@@ -109,13 +109,7 @@ impl Log {
     }
 
     /// Reads until the batch is full (true) or there are no more records.
-    fn read(
-        &mut self,
-        policy: &Policy,
-        ended: bool,
-        after_silence: bool,
-        now: Instant,
-    ) -> io::Result<bool> {
+    fn read(&mut self, policy: &Policy, ended: bool, after_silence: bool, now: Instant) -> io::Result<bool> {
         while let Some(found) = self.tail.peek(ended)? {
             let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
             let draft = self.draft.get_or_insert_with(begin);

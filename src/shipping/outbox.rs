@@ -36,7 +36,9 @@ pub(super) enum OutboxError {
     Missing,
     #[error(transparent)]
     Folder(#[from] FolderError),
-    #[error("the call {method} takes {bytes} bytes, cannot be made shorter, and the server accepts {limit} (Server.MaxMessageBytes)")]
+    #[error(
+        "the call {method} takes {bytes} bytes, cannot be made shorter, and the server accepts {limit} (Server.MaxMessageBytes)"
+    )]
     Hopeless { method: String, bytes: usize, limit: usize },
 }
 
@@ -71,11 +73,8 @@ fn fit(call: Call, labels: Option<&Labels>, max_message_bytes: usize) -> Result<
     if bytes <= max_message_bytes {
         return Ok(Parcel { method: call.method, arguments, replaced: None });
     }
-    let hopeless = |call: &Call| OutboxError::Hopeless {
-        method: call.method.clone(),
-        bytes,
-        limit: max_message_bytes,
-    };
+    let hopeless =
+        |call: &Call| OutboxError::Hopeless { method: call.method.clone(), bytes, limit: max_message_bytes };
     if call.method.ends_with(FAULTED) {
         let note = format!(
             " … (cut: the whole text takes {bytes} bytes, more than Server.MaxMessageBytes, {max_message_bytes})"
@@ -91,7 +90,9 @@ fn fit(call: Call, labels: Option<&Labels>, max_message_bytes: usize) -> Result<
             })
             .ok_or_else(|| hopeless(&call));
     }
-    let Some(labels) = labels.filter(|_| call.method.ends_with(COMPLETED)) else { return Err(hopeless(&call)) };
+    let Some(labels) = labels.filter(|_| call.method.ends_with(COMPLETED)) else {
+        return Err(hopeless(&call));
+    };
     let reason = format!(
         "{task} was done, but its result takes {bytes} bytes in one message and the server accepts {max_message_bytes}: \
          raise the server's MaximumReceiveMessageSize and, to the same value, the runner's Server.MaxMessageBytes",

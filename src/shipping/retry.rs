@@ -56,3 +56,26 @@ fn delays() -> ExponentialBackoff {
         .without_max_times()
         .build()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_repeated_error_is_new_once_and_delays_grow_to_at_most_half_a_minute() {
+        let mut retry = Retry::new();
+        let now = Instant::now();
+        assert_eq!(retry.not_before(now), None);
+        let news: Vec<_> = ["a", "a", "b", "b", "a"].iter().map(|error| retry.failed(error, now)).collect();
+        assert_eq!(news, [true, false, true, false, true]);
+        for _ in 0..100 {
+            retry.failed("a", now);
+            assert!(retry.not_before(now).unwrap() - now <= Duration::from_secs(30));
+        }
+        assert!(retry.not_before(now).unwrap() - now >= LAST_DELAY);
+        retry.succeeded();
+        assert_eq!((retry.problem(), retry.not_before(now)), (None, None));
+        assert!(retry.failed("a", now));
+        assert!(retry.not_before(now).unwrap() - now <= 2 * FIRST_DELAY);
+    }
+}

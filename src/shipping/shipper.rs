@@ -249,7 +249,14 @@ impl Shipper {
     }
 
     /// Hands a call to the line. False when the line is closed or the shipper is to stop.
-    async fn send(&mut self, lane: LaneId, call: u64, generation: u64, method: &str, arguments: String) -> bool {
+    async fn send(
+        &mut self,
+        lane: LaneId,
+        call: u64,
+        generation: u64,
+        method: &str,
+        arguments: String,
+    ) -> bool {
         let started = tokio::select! {
             () = self.stop.cancelled() => return false,
             started = self.line.start(method, arguments) => started,
@@ -318,27 +325,30 @@ impl Shipper {
             return Some(self.next_cap_check);
         }
         self.next_cap_check = now + CAP_CHECK;
-        let mut sizes: Vec<(u64, LaneId)> =
-            self.lanes.iter().map(|(id, lane)| (lane.unsent_bytes().unwrap_or(0), *id)).collect();
-        sizes.sort_unstable_by(|one, other| other.cmp(one));
-        let mut excess = cap::excess(sizes.iter().map(|(size, _)| size).sum(), limit);
-        for (_, id) in sizes {
-            let Some(lane) = self.lanes.get_mut(&id).filter(|_| excess > 0) else { break };
-            match lane.give_way(excess) {
-                Ok(None) => {}
+        let mut sizes: BTreeMap<LaneId, u64> =
+            self.lanes.iter().map(|(id, lane)| (*id, lane.unsent_bytes().unwrap_or(0))).collect();
+        while let Some((id, bytes)) = cap::gives_way(&sizes, limit) {
+            let Some(lane) = self.lanes.get_mut(&id) else { break };
+            match lane.give_way(bytes) {
                 Ok(Some(dropped)) => {
-                    excess = excess.saturating_sub(dropped.bytes);
+                    sizes.entry(id).and_modify(|size| *size = size.saturating_sub(dropped.bytes));
                     if !std::mem::replace(&mut self.cap_warned, true) {
                         warn!(
                             step = lane.step.folder.name(),
-                            "unsent logs have reached JobLogStream.MaxUnsentBytes ({limit}): {} of its oldest lines were dropped, \
-                             and more will be while the server does not take them",
+                            "unsent logs have reached JobLogStream.MaxUnsentBytes ({limit}): {} of its oldest lines were \
+                             dropped, and more will be while the server does not take them",
                             dropped.lines
                         );
                     }
+                    continue;
                 }
-                Err(error) => warn!(step = lane.step.folder.name(), "cannot free disk in output.log: {error}"),
+                // What it has left is on its way already.
+                Ok(None) => {}
+                Err(error) => {
+                    warn!(step = lane.step.folder.name(), "cannot free disk in output.log: {error}");
+                }
             }
+            sizes.remove(&id);
         }
         Some(self.next_cap_check)
     }

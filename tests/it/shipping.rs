@@ -20,7 +20,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-const ENVELOPE: usize = r#"{"type":1,"invocationId":"18446744073709551615","target":"","arguments":}"#.len() + 1;
+const ENVELOPE: usize =
+    r#"{"type":1,"invocationId":"18446744073709551615","target":"","arguments":}"#.len() + 1;
 
 /// A call as the server saw it.
 #[derive(Debug, Clone)]
@@ -41,7 +42,9 @@ enum Act {
     /// Takes the call and never answers.
     Forget,
     /// The connection breaks; `arrived` says whether the server still saw this call.
-    Cut { arrived: bool },
+    Cut {
+        arrived: bool,
+    },
 }
 
 type Record = Arc<Mutex<Vec<Seen>>>;
@@ -119,7 +122,8 @@ impl Bed {
 
     fn step(&self, job: u128, task: Task) -> ShippedStep {
         let name = format!("{}.{task}", Uuid::from_u128(job));
-        let Created::New(folder, request) = self.store.create(&name, task.pushed_as(), &json!({})).unwrap() else {
+        let Created::New(folder, request) = self.store.create(&name, task.pushed_as(), &json!({})).unwrap()
+        else {
             panic!("{name} is there already");
         };
         let labels = Labels {
@@ -469,20 +473,25 @@ async fn a_flood_does_not_hold_up_another_job() {
 async fn a_result_that_is_refused_four_times_arrives_once() {
     let bed = Bed::new();
     let (line, end) = line();
-    let record = serve(end, |count, _| if (1..5).contains(&count) { Act::Refuse("not now") } else { Act::Accept });
+    let record =
+        serve(end, |count, _| if (1..5).contains(&count) { Act::Refuse("not now") } else { Act::Accept });
     let (shipper, _stop) = bed.start(line);
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1);
     conclude(&step);
     assert!(shipper.add(step).await.wait().await);
-    assert_eq!(methods(&record), ["AddLogs"].iter().chain(&["PlanCompleted"; 5]).copied().collect::<Vec<_>>());
+    assert_eq!(
+        methods(&record),
+        ["AddLogs"].iter().chain(&["PlanCompleted"; 5]).copied().collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_lines_are_sent_again_in_order_and_only_then_those_behind_them() {
     let bed = Bed::new();
     let (line, end) = line();
-    let record = serve(end, |count, _| if [2, 4, 5].contains(&count) { Act::Refuse("busy") } else { Act::Accept });
+    let record =
+        serve(end, |count, _| if [2, 4, 5].contains(&count) { Act::Refuse("busy") } else { Act::Accept });
     let (shipper, _stop) = bed.start(line);
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1000);
@@ -555,7 +564,9 @@ async fn steps_of_one_job_go_one_after_the_other() {
         .unwrap()
         .iter()
         .map(|seen| match seen.method.as_str() {
-            "AddLogs" => (entries(seen)[0]["jobId"].clone(), entries(seen)[0]["taskName"].as_str().unwrap().to_owned()),
+            "AddLogs" => {
+                (entries(seen)[0]["jobId"].clone(), entries(seen)[0]["taskName"].as_str().unwrap().to_owned())
+            }
             method => (seen.arguments[0].clone(), method.to_owned()),
         })
         .filter(|(job, _)| *job == json!(Uuid::from_u128(1)))
@@ -718,8 +729,9 @@ async fn what_the_server_forgets_to_acknowledge_is_sent_again() {
     conclude(&step);
     assert!(shipper.add(step).await.wait().await);
     let all = all_messages(&record);
-    let last_start = all.iter().rposition(|message| message == "line 50").unwrap();
-    assert_eq!(all[last_start..], numbered(200)[50..]);
+    let last_start = all.iter().rposition(|message| message == "line 100").unwrap();
+    assert_eq!(all[last_start..], numbered(200)[100..]);
+    assert_eq!(all[..200], numbered(200));
     assert_eq!(methods(&record).last().unwrap(), "PlanCompleted");
 }
 
@@ -735,7 +747,10 @@ async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
         arguments: arguments.as_array().unwrap().clone(),
     };
     let id = |job| json!(Uuid::from_u128(job));
-    output.folder.set_outcome(&call("OutputCompleted", json!([id(1), {"outputs": "x".repeat(100_000)}]))).unwrap();
+    output
+        .folder
+        .set_outcome(&call("OutputCompleted", json!([id(1), {"outputs": "x".repeat(100_000)}])))
+        .unwrap();
     let trace = "é\"".repeat(50_000);
     apply.folder.set_outcome(&call("ApplyFromPlanFaulted", json!([id(2), "it broke", trace, 3]))).unwrap();
     shipper.add(output).await;
