@@ -23,6 +23,9 @@ const LARGEST_BATCH: usize = 128 * 1024;
 /// Below this an entry has no room for its text; the settings do not allow less either.
 const SMALLEST_MESSAGE: usize = 4096;
 
+/// A longer period is as good as none, and still a time that can be reckoned with.
+const LONGEST_PERIOD: u64 = 365 * 24 * 3600;
+
 const OPEN: &str = "[[";
 const CLOSE: &str = "]]";
 
@@ -40,7 +43,7 @@ impl Policy {
         Self {
             entries: usize::try_from(settings.batch_size_limit).unwrap_or(usize::MAX).max(1),
             bytes: max_message_bytes.clamp(SMALLEST_MESSAGE, LARGEST_BATCH) - ENVELOPE,
-            period: Duration::from_secs(settings.period_seconds),
+            period: Duration::from_secs(settings.period_seconds.min(LONGEST_PERIOD)),
             eager: settings.eagerly_emit_first_event,
         }
     }

@@ -815,3 +815,43 @@ async fn an_idle_shipper_does_not_poll() {
     assert!(shipper.add(step).await.wait().await);
     assert_eq!(methods(&record), ["PlanCompleted"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_folder_is_gone_holds_nothing_up() {
+    let bed = Bed::new();
+    let (line, end) = line();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let step = bed.step(1, Task::Plan);
+    conclude(&step);
+    assert!(shipper.add(step.clone()).await.wait().await);
+    // Somebody was late to learn that it is done.
+    assert!(shipper.add(step).await.wait().await);
+    assert!(shipper.drained().await);
+    assert_eq!(methods(&record), ["PlanCompleted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_on_the_disk_of_one_step_is_shared_out_by_turns() {
+    let bed = Bed::new();
+    let (line, end) = line();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let steps: Vec<_> = (0..4).map(|job| bed.step(job, Task::Plan)).collect();
+    for step in &steps {
+        write_lines(&step.folder, 0..5000);
+        conclude(step);
+    }
+    for step in &steps {
+        shipper.add(step.clone()).await;
+    }
+    assert!(shipper.drained().await);
+    // Whenever one job has sent some batches, no other that has more to send is far behind.
+    let mut sent: BTreeMap<String, usize> = BTreeMap::new();
+    for seen in &logs(&record) {
+        *sent.entry(entries(seen)[0]["jobId"].to_string()).or_default() += 1;
+        let (least, most) = (sent.values().min().unwrap(), sent.values().max().unwrap());
+        assert!(sent.len() < 4 || most - least <= 8, "{sent:?}");
+    }
+    assert!(sent.values().all(|batches| *batches == 100));
+}
