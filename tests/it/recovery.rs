@@ -199,8 +199,8 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
     const LINES: u32 = 200_000;
-    /// `BatchSizeLimit` entries in each of the calls that may be unacknowledged.
-    const WINDOW: usize = 50 * hawser::shipping::WINDOW_PER_STEP;
+    /// `BatchSizeLimit` entries in each of the calls of a step that may be unacknowledged.
+    const WINDOW: usize = 50 * 4;
     let (options, counter) = counting_hub();
     let world = World::with(options).await;
     let url = world.repository("repo", EMPTY);
