@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 /// Ends every message.
 pub const RECORD_SEPARATOR: u8 = 0x1E;
 
+/// What is shown of a message that cannot be read. Enough to tell a web page from a message, too little to reach
+/// the arguments of one, which may be secret.
+const SHOWN_BYTES: usize = 32;
+
 /// One message of the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
@@ -84,7 +88,7 @@ impl Message {
     pub fn read(text: &[u8]) -> Result<Self, CodecError> {
         let wire: Wire = serde_json::from_slice(text).map_err(|error| CodecError::NotJson {
             reason: error.to_string(),
-            start: String::from_utf8_lossy(&text[..text.len().min(80)]).into_owned(),
+            start: String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES)]).into_owned(),
         })?;
         let kind = wire.kind;
         let lacks = |member| move || CodecError::Incomplete { kind, member };

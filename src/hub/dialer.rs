@@ -1,0 +1,67 @@
+//! The way to the server over the network: token, negotiate, upgrade.
+
+use std::convert::Infallible;
+
+use reqwest::{Client, Upgraded};
+use tokio::time::{Instant, timeout};
+
+use super::endpoint::{Endpoint, Timing};
+use super::http::{self, SetupError};
+use super::machine::Ending;
+use super::negotiate::{negotiate, upgrade};
+use super::problem::Problem;
+use super::reach::Unreachable;
+use super::session::Dial;
+use super::token::{Bearer, Tokens};
+
+#[derive(Debug)]
+pub(super) struct Dialer {
+    http: Client,
+    endpoint: Endpoint,
+    timing: Timing,
+    tokens: Tokens,
+    /// When the token of the last connection runs out.
+    expires_at: Option<Instant>,
+}
+
+impl Dialer {
+    pub(super) fn new(endpoint: Endpoint, timing: Timing) -> Result<Self, SetupError> {
+        let http = http::client(&endpoint.server_url, endpoint.ca_file.as_deref(), timing.request_timeout)?;
+        let tokens = Tokens::new(http.clone(), &endpoint, &timing);
+        Ok(Self { http, endpoint, timing, tokens, expires_at: None })
+    }
+
+    async fn open(&self, bearer: Bearer) -> Result<Upgraded, Problem> {
+        let patience = self.timing.request_timeout;
+        let Bearer { token, fresh } = bearer;
+        let target = timeout(patience, negotiate(&self.http, &self.endpoint, token.value, fresh))
+            .await
+            .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))??;
+        timeout(patience, upgrade(&self.http, &self.endpoint, &target, fresh))
+            .await
+            .map_err(|_| Unreachable::timed_out(&target.url))?
+    }
+}
+
+impl Dial for Dialer {
+    type Stream = Upgraded;
+
+    async fn dial(&mut self) -> Result<Upgraded, Problem> {
+        let bearer = self.tokens.bearer().await?;
+        self.expires_at = Some(bearer.token.expires_at);
+        let opened = self.open(bearer).await;
+        if let Err(Problem::Unauthorized { .. }) = opened {
+            self.tokens.forget();
+        }
+        opened
+    }
+
+    async fn tend(&mut self) -> Infallible {
+        self.tokens.keep_fresh().await
+    }
+
+    fn explain(&mut self, ending: Ending) -> Problem {
+        let ran_out = self.expires_at.is_some_and(|end| Instant::now() >= end);
+        Problem::from_ending(ending, &self.endpoint.instance, ran_out)
+    }
+}

@@ -1,0 +1,176 @@
+//! Where the server is, who we are to it, and how patient we are with it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use secrecy::SecretString;
+use url::Url;
+use uuid::Uuid;
+
+use crate::settings::Settings;
+
+/// The characters that .NET's `Uri.EscapeDataString` leaves as they are; everything else is escaped.
+const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The server, and the runner's identity towards it.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// `Server.Url`: a path prefix is kept, a trailing slash does no harm.
+    pub server_url: Url,
+    pub organization_id: Uuid,
+    pub runner_id: Uuid,
+    pub instance: String,
+    /// Without the organization in front of it.
+    pub client_id: String,
+    pub client_secret: SecretString,
+    /// Authorities to trust besides the system's.
+    pub ca_file: Option<PathBuf>,
+    /// The largest message that the server accepts.
+    pub max_message_bytes: usize,
+}
+
+impl From<&Settings> for Endpoint {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            server_url: settings.server.url.clone(),
+            organization_id: settings.runner.organization_id,
+            runner_id: settings.runner.id,
+            instance: settings.runner.instance.clone(),
+            client_id: settings.runner.credentials.client_id.clone(),
+            client_secret: settings.runner.credentials.client_secret.clone(),
+            ca_file: settings.server.ca_file.clone(),
+            max_message_bytes: settings.server.max_message_bytes,
+        }
+    }
+}
+
+impl Endpoint {
+    pub(super) fn token_url(&self) -> Url {
+        self.below_server(&["connect", "token"])
+    }
+
+    /// The client id as the token endpoint wants it.
+    pub(super) fn full_client_id(&self) -> String {
+        format!("{}:{}", self.organization_id.hyphenated(), self.client_id)
+    }
+
+    pub(super) fn hub_url(&self) -> Url {
+        let mut url = self.below_server(&["runnerhub"]);
+        url.set_query(Some(&format!(
+            "organization_id={}&runner_id={}&runner_instance={}",
+            self.organization_id.hyphenated(),
+            self.runner_id.hyphenated(),
+            utf8_percent_encode(&self.instance, QUERY_VALUE),
+        )));
+        url
+    }
+
+    fn below_server(&self, segments: &[&str]) -> Url {
+        let mut url = self.server_url.clone();
+        url.set_query(None);
+        url.set_fragment(None);
+        // A user name in the URL would turn into a second Authorization header. Neither setter can fail on an
+        // http URL with a host, which `http::client` has made sure of.
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
+        }
+        url
+    }
+}
+
+/// All waiting times of the line. The defaults are the contract's; tests shrink them.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    /// A ping goes out when nothing was sent for so long.
+    pub ping_after: Duration,
+    /// The server is given up when nothing came from it, or nothing could be sent to it, for so long.
+    pub server_timeout: Duration,
+    /// How long the server may take to answer the SignalR handshake.
+    pub handshake_timeout: Duration,
+    /// How long each HTTP request (token, negotiate, upgrade) may take.
+    pub request_timeout: Duration,
+    /// How long the server may take to answer our goodbye.
+    pub close_timeout: Duration,
+    /// Waits between attempts to connect; the last one repeats for ever.
+    pub reconnect_delays: Vec<Duration>,
+    /// The least wait after a refusal that only an operator can put right.
+    pub refused_delay: Duration,
+    /// A connection that lasted so long starts the delays anew. One that is lost sooner does not, so that a
+    /// server which drops everybody on sight is not stormed.
+    pub settled_after: Duration,
+    /// The share of a delay by which it is made shorter or longer at random, 0.0 to 1.0.
+    pub jitter: f64,
+    /// The least time between two renewals of the token, whatever lifetime the server gives it.
+    pub token_renewal_floor: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            ping_after: Duration::from_secs(15),
+            server_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(15),
+            request_timeout: Duration::from_secs(30),
+            close_timeout: Duration::from_secs(2),
+            reconnect_delays: [1, 2, 5, 10, 20, 30].map(Duration::from_secs).to_vec(),
+            refused_delay: Duration::from_secs(30),
+            settled_after: Duration::from_secs(10),
+            jitter: 0.5,
+            token_renewal_floor: Duration::from_secs(10),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str, instance: &str) -> Endpoint {
+        Endpoint {
+            server_url: url.parse().unwrap(),
+            organization_id: "6F9619FF-8B86-D011-B42D-00C04FC964FF".parse().unwrap(),
+            runner_id: "00000000-0000-0000-0000-0000000000AB".parse().unwrap(),
+            instance: instance.to_owned(),
+            client_id: "me".to_owned(),
+            client_secret: "hush".into(),
+            ca_file: None,
+            max_message_bytes: 32 * 1024,
+        }
+    }
+
+    #[test]
+    fn a_path_prefix_is_kept_and_a_trailing_slash_does_no_harm() {
+        for (server, token) in [
+            ("https://h", "https://h/connect/token"),
+            ("https://h/", "https://h/connect/token"),
+            ("https://h:8443/a/b", "https://h:8443/a/b/connect/token"),
+            ("https://h/a/b/?x=1#y", "https://h/a/b/connect/token"),
+            ("https://user:pw@h/a/", "https://h/a/connect/token"),
+        ] {
+            assert_eq!(endpoint(server, "i").token_url().as_str(), token);
+        }
+    }
+
+    #[test]
+    fn the_instance_name_is_percent_encoded_and_the_ids_are_lowercase() {
+        let url = endpoint("http://h/p/", "büro 1&x=+%").hub_url();
+        assert_eq!(
+            url.as_str(),
+            "http://h/p/runnerhub?organization_id=6f9619ff-8b86-d011-b42d-00c04fc964ff\
+             &runner_id=00000000-0000-0000-0000-0000000000ab&runner_instance=b%C3%BCro%201%26x%3D%2B%25"
+        );
+    }
+
+    #[test]
+    fn the_client_id_has_the_organization_in_front() {
+        assert_eq!(endpoint("http://h", "i").full_client_id(), "6f9619ff-8b86-d011-b42d-00c04fc964ff:me");
+    }
+
+    #[test]
+    fn a_debug_print_of_the_endpoint_shows_no_secret() {
+        assert!(!format!("{:?}", endpoint("http://h", "i")).contains("hush"));
+    }
+}

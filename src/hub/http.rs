@@ -1,0 +1,134 @@
+//! The one HTTP client of the line: token, negotiate and the WebSocket's upgrade go through it, so that authorities,
+//! proxy and time-outs are set in one place.
+//!
+//! Proxies come from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`, in either case, with
+//! user and password in the URL), as every operator expects.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::{Client, Response};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::{ClientConfig, RootCertStore};
+use tracing::debug;
+use url::Url;
+
+/// What an answer of the token endpoint or of negotiate may take; both are small.
+const MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// What is wrong before anything was tried, and will be until a setting is changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error("Server.Url {url} is not an http or https URL with a host")]
+    Url { url: String },
+    #[error("Server.CaFile {path} cannot be read", path = path.display())]
+    UnreadableCaFile { path: PathBuf, source: pem::Error },
+    #[error("Server.CaFile {path} holds no certificate in PEM form", path = path.display())]
+    EmptyCaFile { path: PathBuf },
+    #[error("Server.CaFile {path} holds a certificate that cannot be used", path = path.display())]
+    UnusableCaFile { path: PathBuf, source: rustls::Error },
+    #[error("TLS cannot be set up")]
+    Tls { source: rustls::Error },
+    #[error("the HTTP client cannot be set up")]
+    Client { source: reqwest::Error },
+}
+
+pub(super) fn client(
+    server_url: &Url,
+    ca_file: Option<&Path>,
+    connect_timeout: Duration,
+) -> Result<Client, SetupError> {
+    if !matches!(server_url.scheme(), "http" | "https") || !server_url.has_host() {
+        return Err(SetupError::Url { url: server_url.to_string() });
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|source| SetupError::Tls { source })?
+        .with_root_certificates(roots(ca_file)?)
+        .with_no_client_auth();
+    // A WebSocket's upgrade exists in HTTP/1.1 only.
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .http1_only()
+        // The secret goes to the URL that was configured and nowhere else.
+        .redirect(reqwest::redirect::Policy::none())
+        // A reconnect is made because the network broke, so nothing of it is kept for the next attempt.
+        .pool_max_idle_per_host(0)
+        .connect_timeout(connect_timeout)
+        .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|source| SetupError::Client { source })
+}
+
+fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {
+    let mut roots = RootCertStore::empty();
+    let system = rustls_native_certs::load_native_certs();
+    for error in &system.errors {
+        debug!(%error, "an authority of the system cannot be loaded");
+    }
+    let (added, unusable) = roots.add_parsable_certificates(system.certs);
+    debug!(added, unusable, "authorities of the system");
+    if let Some(path) = ca_file {
+        let unreadable = |source| SetupError::UnreadableCaFile { path: path.to_owned(), source };
+        let mut found = false;
+        for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
+            roots
+                .add(certificate.map_err(unreadable)?)
+                .map_err(|source| SetupError::UnusableCaFile { path: path.to_owned(), source })?;
+            found = true;
+        }
+        if !found {
+            return Err(SetupError::EmptyCaFile { path: path.to_owned() });
+        }
+    }
+    Ok(roots)
+}
+
+/// The body of an answer, cut where it grows beyond all reason.
+pub(super) async fn body(response: &mut Response) -> Result<Vec<u8>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        let room = MAX_BODY_BYTES - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == MAX_BODY_BYTES {
+            break;
+        }
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(url: &str, ca: Option<&Path>) -> Result<Client, SetupError> {
+        client(&url.parse().unwrap(), ca, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a_server_url_that_is_not_http_is_refused_at_once() {
+        assert!(matches!(attempt("ftp://h/", None), Err(SetupError::Url { .. })));
+        assert!(matches!(attempt("data:x", None), Err(SetupError::Url { .. })));
+        assert!(attempt("http://h/", None).is_ok());
+    }
+
+    #[test]
+    fn a_ca_file_that_cannot_be_used_names_the_setting_and_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing.pem");
+        let error = attempt("https://h/", Some(&missing)).unwrap_err().to_string();
+        assert!(error.contains("Server.CaFile") && error.contains("missing.pem"), "{error}");
+
+        let empty = folder.path().join("empty.pem");
+        std::fs::write(&empty, "no certificate\n").unwrap();
+        assert!(matches!(attempt("https://h/", Some(&empty)), Err(SetupError::EmptyCaFile { .. })));
+
+        let broken = folder.path().join("broken.pem");
+        std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+        assert!(matches!(attempt("https://h/", Some(&broken)), Err(SetupError::UnusableCaFile { .. })));
+    }
+}

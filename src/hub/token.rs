@@ -1,0 +1,315 @@
+//! The runner's access token: got with its client credentials, renewed ahead of its end.
+//!
+//! A connection keeps the token that it was made with. While it is up, [`Tokens::keep_fresh`] renews the one in the
+//! cache, so that the next connection can be made at once with a token that lasts, and so that credentials which
+//! were withdrawn are noticed before they are needed.
+//!
+//! Neither the secret nor a token is ever logged: errors carry the server's words only, with the secret masked.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oauth2::basic::BasicClient;
+use oauth2::{
+    AuthType, ClientId, ClientSecret, EndpointNotSet, EndpointSet, HttpRequest, HttpResponse,
+    RequestTokenError, Scope, TokenResponse, TokenUrl,
+};
+use reqwest::Client;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::debug;
+use url::Url;
+
+use super::backoff::Backoff;
+use super::endpoint::{Endpoint, Timing};
+use super::http;
+use super::problem::{Problem, Refusal, Said, shown};
+use super::reach::Unreachable;
+use super::repeats::Repeats;
+
+const SCOPE: &str = "snapcd_scope";
+
+/// The lifetime of a token that does not say how long it lives.
+const ASSUMED_LIFETIME: Duration = Duration::from_secs(300);
+
+/// No token is kept longer, whatever the server says about it.
+const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// A long-lived token is renewed so long before its end; a short-lived one when a quarter of its life is left.
+const LONGEST_MARGIN: Duration = Duration::from_secs(300);
+
+type OauthClient = BasicClient<EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
+
+#[derive(Debug)]
+pub(super) struct Tokens {
+    http: Client,
+    oauth: OauthClient,
+    url: Url,
+    secret: Arc<SecretString>,
+    timing: Timing,
+    cached: Option<Token>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Token {
+    pub(super) value: SecretString,
+    pub(super) expires_at: Instant,
+    /// A new connection takes it until then.
+    fresh_until: Instant,
+    renew_at: Instant,
+}
+
+/// A token, and whether it was got just now.
+#[derive(Debug)]
+pub(super) struct Bearer {
+    pub(super) token: Token,
+    pub(super) fresh: bool,
+}
+
+impl Tokens {
+    pub(super) fn new(http: Client, endpoint: &Endpoint, timing: &Timing) -> Self {
+        let url = endpoint.token_url();
+        let oauth = BasicClient::new(ClientId::new(endpoint.full_client_id()))
+            .set_client_secret(ClientSecret::new(endpoint.client_secret.expose_secret().to_owned()))
+            .set_token_uri(TokenUrl::from_url(url.clone()))
+            .set_auth_type(AuthType::RequestBody);
+        let secret = Arc::new(endpoint.client_secret.clone());
+        Self { http, oauth, url, secret, timing: timing.clone(), cached: None }
+    }
+
+    /// The token for a new connection.
+    pub(super) async fn bearer(&mut self) -> Result<Bearer, Problem> {
+        match &self.cached {
+            Some(token) if Instant::now() < token.fresh_until => {
+                Ok(Bearer { token: token.clone(), fresh: false })
+            }
+            _ => Ok(Bearer { token: self.renew().await?, fresh: true }),
+        }
+    }
+
+    /// The server did not accept the token: the next connection gets another one.
+    pub(super) fn forget(&mut self) {
+        self.cached = None;
+    }
+
+    /// Renews the token ahead of its end, again and again.
+    pub(super) async fn keep_fresh(&mut self) -> Infallible {
+        let mut backoff = Backoff::new(&self.timing);
+        let mut repeats = Repeats::default();
+        loop {
+            let renew_at = self
+                .cached
+                .as_ref()
+                .map_or_else(|| Instant::now() + self.timing.token_renewal_floor, |token| token.renew_at);
+            sleep_until(renew_at).await;
+            while let Err(problem) = self.renew().await {
+                let delay = backoff.next(problem.pace(), fastrand::f64());
+                repeats.failed("the token cannot be renewed", &problem.to_string(), delay, Instant::now());
+                sleep(delay.max(self.timing.token_renewal_floor)).await;
+            }
+            backoff.settle();
+            repeats.recovered("the token is renewed again", Instant::now());
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Token, Problem> {
+        let asked_at = Instant::now();
+        let (value, lifetime) = timeout(self.timing.request_timeout, self.request())
+            .await
+            .map_err(|_| Problem::from(Unreachable::timed_out(&self.url)))??;
+        let plan = Plan::new(lifetime, self.timing.token_renewal_floor);
+        debug!(lifetime = ?lifetime, renew_after = ?plan.renew_after, "got a token");
+        let token = Token {
+            value,
+            expires_at: asked_at + plan.lifetime,
+            fresh_until: asked_at + plan.fresh_for,
+            renew_at: asked_at + plan.renew_after,
+        };
+        self.cached = Some(token.clone());
+        Ok(token)
+    }
+
+    async fn request(&self) -> Result<(SecretString, Option<Duration>), Problem> {
+        let send = |request| send(self.http.clone(), self.url.clone(), Arc::clone(&self.secret), request);
+        let answer = self
+            .oauth
+            .exchange_client_credentials()
+            .add_scope(Scope::new(SCOPE.to_owned()))
+            .request_async(&send)
+            .await
+            .map_err(|error| match error {
+                RequestTokenError::Request(problem) => problem,
+                // The body may hold a token, so only the place of the error is told.
+                RequestTokenError::Parse(error, _) => self.unreadable(error.inner().to_string()),
+                other => self.unreadable(other.to_string()),
+            })?;
+        let value = SecretString::from(answer.access_token().secret().as_str());
+        Ok((value, answer.expires_in()))
+    }
+
+    fn unreadable(&self, reason: String) -> Problem {
+        Problem::TokenAnswer { url: self.url.clone(), reason }
+    }
+}
+
+/// Takes a request of the `oauth2` crate to our HTTP client, and the answer back.
+async fn send(
+    http: Client,
+    url: Url,
+    secret: Arc<SecretString>,
+    request: HttpRequest,
+) -> Result<HttpResponse, Problem> {
+    let failed = |error| Problem::from(Unreachable::new(&url, error));
+    let request = reqwest::Request::try_from(request).map_err(failed)?;
+    let mut response = http.execute(request).await.map_err(failed)?;
+    let status = response.status();
+    let body = http::body(&mut response).await.map_err(failed)?;
+    if !status.is_success() {
+        let location = location(&url, &response);
+        let text = Said::from_body(&masked(&body, &secret));
+        return Err(Problem::from_token_status(Refusal { url: url.clone(), status, location, text }));
+    }
+    normalised(&body).map(HttpResponse::new).map_err(|reason| Problem::TokenAnswer { url, reason })
+}
+
+/// Where an answer redirects to, without what might be secret.
+pub(super) fn location(url: &Url, response: &reqwest::Response) -> String {
+    response
+        .headers()
+        .get(reqwest::header::LOCATION)
+        .and_then(|value| url.join(value.to_str().ok()?).ok())
+        .map_or_else(|| "an unknown address".to_owned(), |target| shown(&target).to_string())
+}
+
+fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {
+    let secret = secret.expose_secret();
+    let text = String::from_utf8_lossy(body);
+    if secret.is_empty() { body.to_vec() } else { text.replace(secret, "***").into_bytes() }
+}
+
+/// The answer as the `oauth2` crate reads it: the names in lower case, a lifetime that is a number, a token type.
+fn normalised(body: &[u8]) -> Result<Vec<u8>, String> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| "it is not JSON".to_owned())?;
+    let Value::Object(members) = value else { return Err("it is not a JSON object".to_owned()) };
+    let mut named: Map<String, Value> =
+        members.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
+    // Only what we use goes on: a strange member that we do not need is no reason to fail.
+    let mut answer = Map::new();
+    match named.remove("access_token") {
+        Some(Value::String(token)) if !token.is_empty() => {
+            if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err("its access_token does not fit into a header".to_owned());
+            }
+            answer.insert("access_token".to_owned(), Value::String(token));
+        }
+        _ => return Err("it holds no access_token".to_owned()),
+    }
+    answer.insert("token_type".to_owned(), "bearer".into());
+    if let Some(seconds) = named.get("expires_in").and_then(seconds) {
+        answer.insert("expires_in".to_owned(), seconds.into());
+    }
+    Ok(Value::Object(answer).to_string().into_bytes())
+}
+
+/// A lifetime in whole seconds, however it is written; none when it makes no sense.
+fn seconds(value: &Value) -> Option<u64> {
+    let number = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    let longest = LONGEST_LIFETIME.as_secs_f64();
+    number.is_finite().then(|| Duration::from_secs_f64(number.clamp(0.0, longest)).as_secs())
+}
+
+/// What to do with a token of a certain lifetime.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan {
+    lifetime: Duration,
+    fresh_for: Duration,
+    renew_after: Duration,
+}
+
+impl Plan {
+    fn new(lifetime: Option<Duration>, floor: Duration) -> Self {
+        let lifetime = lifetime.unwrap_or(ASSUMED_LIFETIME).min(LONGEST_LIFETIME);
+        let fresh_for = lifetime - (lifetime / 4).min(LONGEST_MARGIN);
+        Self { lifetime, fresh_for, renew_after: fresh_for.max(floor) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(lifetime: Option<u64>) -> (u64, u64) {
+        let plan = Plan::new(lifetime.map(Duration::from_secs), Duration::from_secs(10));
+        (plan.fresh_for.as_secs(), plan.renew_after.as_secs())
+    }
+
+    #[test]
+    fn a_token_is_renewed_ahead_of_its_end_whatever_its_lifetime() {
+        assert_eq!(plan(Some(3600)), (3300, 3300));
+        assert_eq!(plan(Some(600)), (450, 450));
+        assert_eq!(plan(Some(60)), (45, 45));
+        assert_eq!(plan(None), (225, 225));
+    }
+
+    #[test]
+    fn no_lifetime_makes_a_loop_of_requests_or_an_overflow() {
+        assert_eq!(plan(Some(0)), (0, 10));
+        assert_eq!(plan(Some(1)), (0, 10));
+        assert_eq!(plan(Some(u64::MAX)), (86_100, 86_100));
+    }
+
+    #[test]
+    fn the_answer_is_read_whatever_the_case_of_its_names() {
+        let body = br#"{"Access_Token":"t","TOKEN_TYPE":"Bearer","Expires_In":"61.5","Scope":7}"#;
+        let answer: Value = serde_json::from_slice(&normalised(body).unwrap()).unwrap();
+        assert_eq!(
+            answer,
+            serde_json::json!({"access_token": "t", "token_type": "bearer", "expires_in": 61})
+        );
+    }
+
+    #[test]
+    fn a_lifetime_that_makes_no_sense_is_bent_or_left_out() {
+        for (written, read) in [
+            ("-5", Some(0)),
+            ("1e300", Some(86_400)),
+            ("18446744073709551615", Some(86_400)),
+            ("\"3600\"", Some(3600)),
+            ("\"NaN\"", None),
+            ("\"soon\"", None),
+            ("null", None),
+            ("[1]", None),
+        ] {
+            let value: Value = serde_json::from_str(written).unwrap();
+            assert_eq!(seconds(&value), read, "{written}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_token_says_so_and_shows_nothing_of_itself() {
+        for body in [
+            "",
+            "<html>",
+            "[]",
+            "{}",
+            r#"{"access_token":null}"#,
+            r#"{"access_token":""}"#,
+            r#"{"access_token":"a\nb"}"#,
+        ] {
+            let reason = normalised(body.as_bytes()).unwrap_err();
+            assert!(reason.starts_with("it"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_echoes_the_secret_does_not_get_it_into_the_log() {
+        let text = Said::from_body(&masked(br#"{"error":"bad hush!"}"#, &SecretString::from("hush")));
+        assert_eq!(text.to_string(), ": bad ***!");
+    }
+}
