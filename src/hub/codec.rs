@@ -243,3 +243,87 @@ impl Splitter {
         if self.partial.len() > self.limit { Err(CodecError::TooLong { limit: self.limit }) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message() -> impl Strategy<Value = Message> {
+        let id = "[a-z0-9]{1,8}";
+        let value = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            ".*".prop_map(Value::from),
+            proptest::collection::vec(".*".prop_map(Value::from), 0..3).prop_map(Value::from),
+        ];
+        prop_oneof![
+            (proptest::option::of(id), ".*", proptest::collection::vec(value.clone(), 0..4)).prop_map(
+                |(invocation_id, target, arguments)| Message::Invocation { invocation_id, target, arguments }
+            ),
+            (id, prop_oneof![value.prop_map(Ok), ".*".prop_map(Err)])
+                .prop_map(|(invocation_id, answer)| Message::Completion { invocation_id, answer }),
+            id.prop_map(|invocation_id| Message::StreamItem { invocation_id }),
+            (id, ".*")
+                .prop_map(|(invocation_id, target)| Message::StreamInvocation { invocation_id, target }),
+            id.prop_map(|invocation_id| Message::CancelInvocation { invocation_id }),
+            Just(Message::Ping),
+            (proptest::option::of(".*"), any::<bool>())
+                .prop_map(|(error, allow_reconnect)| Message::Close { error, allow_reconnect }),
+            any::<u64>().prop_map(|sequence_id| Message::Ack { sequence_id }),
+            any::<u64>().prop_map(|sequence_id| Message::Sequence { sequence_id }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_frames_the_messages_are_the_same(
+            messages in proptest::collection::vec(message(), 0..6),
+            cuts in proptest::collection::vec(1usize..40, 1..30),
+        ) {
+            let bytes: Vec<u8> = messages.iter().flat_map(|message| message.write().into_bytes()).collect();
+            let mut splitter = Splitter::new(1 << 20);
+            let mut read = Vec::new();
+            let mut rest = &bytes[..];
+            for length in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (frame, others) = rest.split_at((*length).min(rest.len()));
+                rest = others;
+                read.extend(splitter.push(frame).unwrap());
+            }
+            let read: Vec<_> = read.iter().map(|text| Message::read(text).unwrap()).collect();
+            prop_assert_eq!(read, messages);
+        }
+
+        #[test]
+        fn rubbish_is_an_error_or_ignored_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Message::read(&bytes);
+            let _ = read_handshake_response(&bytes);
+            let _ = read_handshake_request(&bytes);
+            let _ = Splitter::new(100).push(&bytes);
+        }
+
+        #[test]
+        fn text_that_looks_like_json_is_never_a_panic(text in r#"[{}\[\],:"a-z0-9.\\-]{0,80}"#) {
+            let _ = Message::read(text.as_bytes());
+            let _ = read_handshake_response(text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_message_without_an_end_does_not_grow_for_ever() {
+        let mut splitter = Splitter::new(10);
+        assert!(splitter.push(b"12345").is_ok());
+        assert!(matches!(splitter.push(b"678901"), Err(CodecError::TooLong { limit: 10 })));
+    }
+
+    #[test]
+    fn what_is_shown_of_an_unreadable_message_does_not_reach_its_arguments() {
+        let text = br#"{"type":1,"target":"Plan","arguments":["a secret" oops"#;
+        let error = Message::read(text).unwrap_err().to_string();
+        assert!(error.contains("Plan") && !error.contains("secret"), "{error}");
+    }
+}

@@ -117,7 +117,9 @@ where
         let frame = CloseFrame { code: CloseCode::Normal, reason: "".into() };
         sink.send(Frame::Close(Some(frame))).await.ok()?;
         let mut frames = frames?;
-        while let Some(Ok(_)) = frames.next().await {}
+        while let Some(Ok(frame)) = frames.next().await
+            && !frame.is_close()
+        {}
         Some(())
     };
     if timeout(patience, close).await.is_err() {

@@ -289,3 +289,6 @@ impl<C> Machine<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -170,3 +170,6 @@ async fn meanwhile<T>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
