@@ -1,4 +1,8 @@
 //! What several test modules share.
 
-pub mod git;
-pub mod world;
+pub(crate) mod authority;
+pub(crate) mod git;
+pub(crate) mod proxy;
+pub(crate) mod relay;
+pub(crate) mod scripted_hub;
+pub(crate) mod world;
