@@ -1,0 +1,215 @@
+//! The script of a step: before hook, engine commands, after hook in one bash process.
+//!
+//! The three share working directory, environment and shell options: an `export` in a before hook reaches the
+//! engine, and so does a `cd`. The script is written so that nothing a hook may leave behind (`set -eu`,
+//! `set -C`, traps, a changed `IFS`) breaks the lines around it.
+//!
+//! * **Hooks** run by `eval` of their text (with CRLF turned to LF, as pre-approval has it), so that a hook with
+//!   a syntax error or an open quote is that hook's failure and swallows nothing that follows. A hook's exit code
+//!   is that of its last command, or the one that it leaves by.
+//! * **Parts**: the script writes the part that it is in to the step folder: `before`, `engine`, `collect`,
+//!   `after`, and `done` at its end. A script that ends with 0 while `before` is the last part that it reached
+//!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
+//!   may leave by `exit 0`, nothing comes after it.
+//! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
+//!   failing after hook fails the script. `collect` is what the runner wants to know afterwards (the plan or the
+//!   state as JSON). It runs here rather than later so that it sees the same environment, survives the runner and
+//!   is cancelled like everything else.
+//! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
+//!   shutdown and then starts nothing more: in a hook it leaves at once, after an engine command only when
+//!   something would follow. A hook may have replaced the trap, so `cancel.json` is looked for as well.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::{Hook, quote};
+
+/// The exit code of a script that was interrupted, as shells have it.
+pub const INTERRUPTED: i32 = 130;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ScriptError {
+    #[error("{what} contains a NUL byte, which no command line can hold")]
+    Nul { what: String },
+    #[error("the path {} is not UTF-8 and cannot stand in a script", path.display())]
+    Path { path: PathBuf },
+}
+
+/// Where a script is, or was when it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Before,
+    Engine,
+    Collect,
+    After,
+    Done,
+}
+
+impl Part {
+    pub const ALL: [Self; 5] = [Self::Before, Self::Engine, Self::Collect, Self::After, Self::Done];
+
+    /// The word in the step's `part` file.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::Engine => "engine",
+            Self::Collect => "collect",
+            Self::After => "after",
+            Self::Done => "done",
+        }
+    }
+
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|part| part.word() == word)
+    }
+}
+
+/// One command of an engine: a program with its arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Command {
+    pub words: Vec<String>,
+    /// Environment of this command alone; what the script's environment has under such a name is put after it.
+    pub prefixed_env: Vec<(String, String)>,
+    /// Where stdout goes instead of the log.
+    pub stdout: Option<PathBuf>,
+    /// What the command reads; nothing when not set.
+    pub stdin: Option<String>,
+    /// Exit codes that mean success besides 0.
+    pub also_success: Vec<i32>,
+}
+
+impl Command {
+    pub fn new(words: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { words: words.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    pub fn stdout(mut self, path: PathBuf) -> Self {
+        self.stdout = Some(path);
+        self
+    }
+
+    pub fn stdin(mut self, text: impl Into<String>) -> Self {
+        self.stdin = Some(text.into());
+        self
+    }
+
+    pub fn also_success(mut self, code: i32) -> Self {
+        self.also_success.push(code);
+        self
+    }
+
+    /// The line of bash that runs it.
+    fn line(&self) -> Result<String, ScriptError> {
+        let mut line = String::new();
+        for (name, value) in &self.prefixed_env {
+            let value = word("an environment value", value)?;
+            let _ = write!(line, "{name}={value}\"${{{name}:+ ${name}}}\" ");
+        }
+        let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
+        line.push_str(&words?.join(" "));
+        if let Some(path) = &self.stdout {
+            // `>|` overwrites even when a hook has said `set -o noclobber`.
+            let _ = write!(line, " >|{}", path_word(path)?);
+        }
+        if let Some(text) = &self.stdin {
+            // A here-string ends with a newline of its own.
+            let _ = write!(line, " <<<{}", word("an input", text)?);
+        }
+        Ok(line)
+    }
+}
+
+fn word(what: &str, text: &str) -> Result<String, ScriptError> {
+    if text.contains('\0') { Err(ScriptError::Nul { what: what.to_owned() }) } else { Ok(quote(text)) }
+}
+
+fn path_word(path: &Path) -> Result<String, ScriptError> {
+    let text = path.to_str().ok_or_else(|| ScriptError::Path { path: path.to_owned() })?;
+    word("a path", text)
+}
+
+/// Everything that a script runs.
+#[derive(Debug, Clone, Default)]
+pub struct Script<'a> {
+    /// One line that says what this is for.
+    pub title: String,
+    pub before: Option<Hook<'a>>,
+    /// Run in order until one fails.
+    pub engine: Vec<Command>,
+    /// What the runner wants to know afterwards.
+    pub collect: Vec<Command>,
+    /// Whether to collect, as far as it goes, after the engine has failed too.
+    pub collect_after_failure: bool,
+    pub after: Option<Hook<'a>>,
+}
+
+/// The functions at the head of every script. `hawser_go` says whether anything more may be started.
+const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted=
+hawser_at() { hawser_part=$1; printf '%s\n' "$1" >|"$hawser_part_file"; }
+hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
+hawser_interrupt() {
+  hawser_interrupted=1
+  case $hawser_part in before | after) exit 130 ;; esac
+}
+trap hawser_interrupt INT
+exec </dev/null
+"#;
+
+impl Script<'_> {
+    /// The text of the script. `part` and `cancel` are files of the step folder.
+    pub fn text(&self, part: &Path, cancel: &Path) -> Result<String, ScriptError> {
+        let mut text = String::from("#!/usr/bin/env bash\n");
+        let title: String = self.title.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
+        let _ = writeln!(text, "# {title}");
+        let _ = writeln!(text, "hawser_part_file={}", path_word(part)?);
+        let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
+        text.push_str(HEAD);
+        if let Some(hook) = self.before {
+            self.hook(&mut text, Part::Before, hook)?;
+        }
+        let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}\nhawser_at {}", Part::Engine.word());
+        for command in &self.engine {
+            // `||` keeps a `set -e` or an ERR trap of the hook out of it.
+            let _ = writeln!(text, "if [[ $hawser_code == 0 ]]; then");
+            let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
+            let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
+            for code in &command.also_success {
+                let _ = writeln!(text, "if [[ $hawser_code == {code} ]]; then hawser_code=0; fi");
+            }
+            text.push_str("fi\n");
+        }
+        text.push_str("if [[ $hawser_code != 0 ]]; then\n");
+        if self.collect_after_failure {
+            for command in &self.collect {
+                let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
+            }
+        }
+        text.push_str("exit \"$hawser_code\"\nfi\n");
+        if !self.collect.is_empty() {
+            let _ = writeln!(text, "\nhawser_at {}", Part::Collect.word());
+            for command in &self.collect {
+                let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
+                let _ = writeln!(text, "{} || exit $?", command.line()?);
+            }
+        }
+        if let Some(hook) = self.after {
+            let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}");
+            self.hook(&mut text, Part::After, hook)?;
+        }
+        let _ = writeln!(text, "\nhawser_at {}\nexit 0", Part::Done.word());
+        Ok(text)
+    }
+
+    fn hook(&self, text: &mut String, part: Part, hook: Hook<'_>) -> Result<(), ScriptError> {
+        let code = word(hook.name, &hook.text.replace("\r\n", "\n"))?;
+        let _ = writeln!(text, "\n# {}", hook.name);
+        let _ = writeln!(text, "hawser_at {}", part.word());
+        // Not in an `if` or before `||`: that would switch off a `set -e` inside the hook.
+        let _ = writeln!(text, "eval {code}\nhawser_code=$?");
+        let _ = writeln!(text, "if [[ $hawser_code != 0 ]]; then exit \"$hawser_code\"; fi");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! The scripts run in real bash, with small programs for an engine.
+
+use std::fs;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::*;
+
+struct Ran {
+    code: Option<i32>,
+    part: Option<Part>,
+    stdout: String,
+    stderr: String,
+}
+
+fn before(text: &str) -> Option<Hook<'_>> {
+    Hook::new("PlanBeforeHook", Some(text))
+}
+
+fn after(text: &str) -> Option<Hook<'_>> {
+    Hook::new("PlanAfterHook", Some(text))
+}
+
+fn sh(script: &str) -> Command {
+    Command::new(["bash", "-c", script])
+}
+
+fn run(script: &Script<'_>) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("it's the part");
+    let text = script.text(&part, &folder.path().join("cancel.json")).unwrap();
+    let file = folder.path().join("script.sh");
+    fs::write(&file, &text).unwrap();
+    let output = Process::new("bash").arg(&file).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
+    Ran {
+        code: output.status.code(),
+        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn script<'a>(before: Option<Hook<'a>>, engine: Command, after: Option<Hook<'a>>) -> Script<'a> {
+    Script { title: "test".to_owned(), before, engine: vec![engine], after, ..Script::default() }
+}
+
+#[test]
+fn an_export_and_a_cd_of_the_before_hook_reach_the_engine_and_the_after_hook() {
+    let ran = run(&script(
+        before("export TOKEN='a b'\ncd /usr"),
+        sh("echo \"engine $TOKEN $PWD\""),
+        after("echo \"after $TOKEN $PWD\""),
+    ));
+    assert_eq!(ran.stdout, "engine a b /usr\nafter a b /usr\n");
+    assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+}
+
+#[test]
+fn each_part_decides_on_its_own() {
+    let cases = [
+        (script(before("echo b; (exit 3)"), sh("echo e"), after("echo a")), 3, Part::Before, "b\n"),
+        (script(before("echo b"), sh("echo e; exit 4"), after("echo a")), 4, Part::Engine, "b\ne\n"),
+        (script(before("echo b"), sh("echo e"), after("echo a; exit 5")), 5, Part::After, "b\ne\na\n"),
+        (script(before("echo b >&2"), sh("echo e >&2"), after("echo a >&2")), 0, Part::Done, ""),
+        // A command in the middle that fails is bash's own business, as in any script.
+        (script(before("false\necho b"), sh("true"), None), 0, Part::Done, "b\n"),
+    ];
+    for (script, code, part, stdout) in cases {
+        let ran = run(&script);
+        assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(code), Some(part), stdout), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_before_hook_that_leaves_early_is_seen_and_the_engine_does_not_run() {
+    for hook in ["exit 0", "exec true", "trap 'exit 0' EXIT; exit 7", "set -n"] {
+        let ran = run(&script(before(hook), sh("echo engine"), None));
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Before)), "{hook}");
+        assert_eq!(ran.stdout, "", "{hook}");
+    }
+}
+
+#[test]
+fn a_syntax_error_is_the_hooks_own_failure() {
+    for hook in ["if true; then", "echo 'open", "cat <<EOF\nopen", "}", "done", "case x in"] {
+        let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
+        // A here-document without its end is only a warning to bash.
+        if hook.starts_with("cat") {
+            assert_eq!(ran.part, Some(Part::Done), "{hook}: {}", ran.stderr);
+            continue;
+        }
+        assert_ne!(ran.code, Some(0), "{hook}");
+        assert_eq!((ran.part, ran.stdout.as_str()), (Some(Part::Before), ""), "{hook}");
+        let ran = run(&script(None, sh("echo engine"), after(hook)));
+        assert_ne!(ran.code, Some(0), "{hook}");
+        assert_eq!((ran.part, ran.stdout.as_str()), (Some(Part::After), "engine\n"), "{hook}");
+    }
+}
+
+#[test]
+fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
+    for hook in [
+        "set -euo pipefail",
+        "set -C",
+        "set -o posix",
+        "set -f; IFS=/; set -u",
+        "trap 'exit 99' ERR; set -E",
+        "trap 'echo bye >/dev/null' EXIT",
+        "shopt -s nullglob failglob extglob",
+        "set -x",
+        "set -- a b c; shift",
+        "printf() { :; }; unset -f printf",
+    ] {
+        let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        let ran = run(&script(before(hook), sh("exit 2").also_success(2), after("echo after")));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{hook}: {}", ran.stderr);
+        let ran = run(&script(before(hook), sh("exit 6"), after("echo after")));
+        assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(6), Some(Part::Engine), ""), "{hook}");
+    }
+}
+
+#[test]
+fn set_e_works_inside_a_hook() {
+    let ran = run(&script(before("set -e\nfalse\necho unreachable"), sh("echo engine"), None));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(1), Some(Part::Before), ""));
+}
+
+#[test]
+fn a_hook_from_a_web_form_runs_with_its_line_ends_unified() {
+    let ran = run(&script(before("export A=1\r\necho \"[$A]\"\r\n"), sh("true"), None));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[1]\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn commands_run_in_order_until_one_fails_and_stdout_goes_where_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a file");
+    let mut wanted = script(before("set -C"), sh("cat; echo seen").stdin("it's $HOME"), None);
+    wanted.engine.push(sh("echo kept").stdout(file.clone()));
+    wanted.engine.push(sh("exit 9"));
+    wanted.engine.push(sh("echo not reached"));
+    fs::write(&file, "old").unwrap();
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(9), "it's $HOME\nseen\n"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept\n");
+}
+
+#[test]
+fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
+    let mut wanted = script(None, sh("exit 4"), after("echo after"));
+    wanted.collect = vec![sh("echo collected; exit 1")];
+    assert_eq!(run(&wanted).stdout, "");
+    wanted.collect_after_failure = true;
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(4), Some(Part::Engine), "collected\n"));
+    wanted.engine = vec![sh("exit 0")];
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.part), (Some(1), Some(Part::Collect)));
+}
+
+#[test]
+fn environment_of_one_command_goes_before_what_is_there_and_no_further() {
+    let mut command = sh("echo \"[$ARGS]\"");
+    command.prefixed_env.push(("ARGS".to_owned(), "it's \"mine\"".to_owned()));
+    let ran = run(&script(before("set -u"), command.clone(), after("echo \"[${ARGS-}]\"")));
+    assert_eq!(ran.stdout, "[it's \"mine\"]\n[]\n", "{}", ran.stderr);
+    let ran = run(&script(before("export ARGS='their own'"), command, after("echo \"[$ARGS]\"")));
+    assert_eq!(ran.stdout, "[it's \"mine\" their own]\n[their own]\n");
+}
+
+#[test]
+fn a_nul_byte_is_refused() {
+    let here = Path::new("/x");
+    script(before("a\0b"), sh("true"), None).text(here, here).unwrap_err();
+    script(None, sh("a\0b"), None).text(here, here).unwrap_err();
+}
+
+/// Runs the script in a process group of its own and interrupts the group once `started` is on its stdout.
+fn interrupted(script: &Script<'_>) -> Ran {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("part");
+    let file = folder.path().join("script.sh");
+    fs::write(&file, script.text(&part, &folder.path().join("cancel.json")).unwrap()).unwrap();
+    let mut child = Process::new("bash")
+        .arg(&file)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process_group(group, Signal::INT).unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "the script did not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut stdout = String::new();
+    output.read_to_string(&mut stdout).unwrap();
+    Ran {
+        code: status.code().or_else(|| status.signal().map(|signal| 128 + signal)),
+        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
+        stdout,
+        stderr: String::new(),
+    }
+}
+
+/// An engine that takes its time to shut down and then says how it ended.
+const SLOW: &str = "trap 'sleep 0.3; echo shut down; exit $CODE' INT; echo started; while :; do sleep 0.05; done";
+
+#[test]
+fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {
+    for code in ["0", "1"] {
+        let hook = format!("export CODE={code}");
+        let ran = interrupted(&script(before(&hook), sh(SLOW), after("echo after")));
+        assert_eq!(ran.stdout, "shut down\n");
+        assert_eq!(ran.part, Some(Part::Engine));
+        assert_eq!(ran.code, Some(if code == "0" { INTERRUPTED } else { 1 }));
+    }
+}
+
+#[test]
+fn an_engine_that_completes_in_spite_of_the_interrupt_with_nothing_to_follow_is_done() {
+    let ran = interrupted(&script(before("export CODE=0"), sh(SLOW), None));
+    assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+}
+
+#[test]
+fn an_interrupt_in_a_hook_ends_it_there() {
+    let hook = "echo started; sleep 30; echo more of the hook";
+    let ran = interrupted(&script(before(hook), sh("echo engine"), None));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::Before), ""));
+    let ran = interrupted(&script(None, sh("true"), after(hook)));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::After), ""));
+}
+
+#[test]
+fn a_cancel_on_file_stops_the_script_though_a_hook_has_replaced_the_trap() {
+    let folder = tempfile::tempdir().unwrap();
+    let cancel = folder.path().join("cancel.json");
+    let part = folder.path().join("part");
+    let hook = format!("trap : INT; : >{}", quote(cancel.to_str().unwrap()));
+    let text = script(before(&hook), sh("echo engine"), None).text(&part, &cancel).unwrap();
+    let output = Process::new("bash").args(["-c", &text]).output().unwrap();
+    assert_eq!(output.status.code(), Some(INTERRUPTED));
+    assert_eq!(output.stdout, b"");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn no_hook_text_swallows_the_lines_after_it(hook in "[\"'`$(){}\\[\\];&|<> \n\\\\#!*?=aé]{0,40}") {
+        // Whatever the hook is, either it failed or left, or the engine ran.
+        let ran = run(&script(before(&hook), sh("echo engine"), None));
+        let said = ran.stdout.contains("engine");
+        prop_assert_eq!(said, ran.part == Some(Part::Done), "{:?} {:?}", ran.code, ran.stderr);
+    }
+}
