@@ -1,1 +1,118 @@
+//! Terraform, OpenTofu and Pulumi: their command lines, and what they leave behind.
+//!
+//! Nothing here starts a process. Command lines become part of a step's script ([`crate::hooks::Script`]), which
+//! runs under the supervisor; what a task wants to know afterwards was written to files by that script and is
+//! read here. So concluding a task is reading files, and safe to repeat.
 
+pub mod declarations;
+pub mod environment;
+pub mod flags;
+pub mod outputs;
+pub mod plan;
+pub mod pulumi;
+pub mod state;
+pub mod terraform;
+pub mod values;
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use crate::hooks::{Command, ScriptError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("cannot read {what} ({}): {source}", path.display())]
+    Read { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{what} ({}) is not the JSON that it should be: {source}", path.display())]
+    Json { what: &'static str, path: PathBuf, source: serde_json::Error },
+    #[error("the parameter {name:?} cannot be written: {reason}")]
+    Parameter { name: String, reason: String },
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+}
+
+/// What a script does for one task of one engine.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub engine: Vec<Command>,
+    pub collect: Vec<Command>,
+    pub collect_after_failure: bool,
+    /// What the user should know: flags that had to be left out.
+    pub warnings: Vec<String>,
+}
+
+/// The files that commands write and read, named by absolute paths: a hook may change the working directory.
+#[derive(Debug, Clone)]
+pub struct Places {
+    private: String,
+    step: String,
+}
+
+impl Places {
+    /// `private` is the runner's folder in the init directory, `step` the folder of the step. What is only read
+    /// by `conclude` goes into the latter and is removed with it.
+    pub fn new(private: &Path, step: &Path) -> Result<Self, EngineError> {
+        let text = |path: &Path| {
+            path.to_str().map(str::to_owned).ok_or_else(|| ScriptError::Path { path: path.to_owned() })
+        };
+        Ok(Self { private: text(private)?, step: text(step)? })
+    }
+
+    pub fn inputs(&self) -> String {
+        format!("{}/inputs.tfvars", self.private)
+    }
+
+    /// The plan that Plan writes and ApplyFromPlan reads.
+    pub fn plan(&self) -> String {
+        format!("{}/plan.out", self.private)
+    }
+
+    pub fn destroy_plan(&self) -> String {
+        format!("{}/destroy.out", self.private)
+    }
+
+    pub fn pulumi_plan(&self) -> String {
+        format!("{}/plan.json", self.private)
+    }
+
+    pub fn destroy_preview(&self) -> String {
+        format!("{}/destroy_preview.json", self.private)
+    }
+
+    pub fn export(&self) -> String {
+        format!("{}/export.json", self.private)
+    }
+
+    pub fn output(&self) -> String {
+        format!("{}/output.json", self.private)
+    }
+
+    pub fn oidc_token(&self) -> String {
+        format!("{}/oidc-token", self.step)
+    }
+
+    /// The plan as JSON.
+    pub fn shown_plan(&self) -> String {
+        format!("{}/plan.json", self.step)
+    }
+
+    /// The state as JSON.
+    pub fn shown_state(&self) -> String {
+        format!("{}/state.json", self.step)
+    }
+}
+
+/// Reads a JSON file that may be large. `what` says what it is, for the error.
+fn read_json<T: DeserializeOwned>(what: &'static str, path: &str) -> Result<T, EngineError> {
+    let path = Path::new(path);
+    let file =
+        File::open(path).map_err(|source| EngineError::Read { what, path: path.to_owned(), source })?;
+    serde_json::from_reader(BufReader::with_capacity(64 * 1024, file)).map_err(|source| EngineError::Json {
+        what,
+        path: path.to_owned(),
+        source,
+    })
+}

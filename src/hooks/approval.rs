@@ -102,10 +102,7 @@ mod tests {
     use super::*;
 
     fn settings(directory: Option<&Path>) -> HooksPreapprovalSettings {
-        HooksPreapprovalSettings {
-            enabled: true,
-            preapproved_hooks_directory: directory.map(Path::to_owned),
-        }
+        HooksPreapprovalSettings { enabled: true, preapproved_hooks_directory: directory.map(Path::to_owned) }
     }
 
     fn hook(text: &str) -> Option<Hook<'_>> {

@@ -6,7 +6,7 @@ pub mod script;
 
 pub use approval::{ApprovalError, check_approved};
 pub use quote::quote;
-pub use script::{Command, Part, Script, ScriptError};
+pub use script::{Command, HiddenArguments, Part, Piece, Script, ScriptError};
 
 /// A hook with the name that users know it by, such as `ApplyBeforeHook`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

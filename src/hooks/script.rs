@@ -68,14 +68,89 @@ impl Part {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Command {
     pub words: Vec<String>,
-    /// Environment of this command alone; what the script's environment has under such a name is put after it.
-    pub prefixed_env: Vec<(String, String)>,
+    /// Arguments that travel in an environment variable.
+    pub hidden: Option<HiddenArguments>,
     /// Where stdout goes instead of the log.
     pub stdout: Option<PathBuf>,
     /// What the command reads; nothing when not set.
     pub stdin: Option<String>,
     /// Exit codes that mean success besides 0.
     pub also_success: Vec<i32>,
+}
+
+/// Arguments that may hold secrets. Anyone on the machine can read an argument list, so these go through an
+/// environment variable that the engine reads more arguments from (`TF_CLI_ARGS_init`), each in single quotes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HiddenArguments {
+    pub variable: &'static str,
+    pub arguments: Vec<Vec<Piece>>,
+}
+
+/// A stretch of a text with references to environment variables in it. They are looked up when the script runs,
+/// so that a before hook may have exported them, and what they stand for is never read as shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    Text(String),
+    Variable(String),
+}
+
+impl Piece {
+    /// Finds `$NAME` and `${NAME}` in a text; a dollar sign before anything else is just that.
+    pub fn split(text: &str) -> Vec<Self> {
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            plain.push_str(&rest[..at]);
+            let after = &rest[at + 1..];
+            let (inner, closing) = match after.strip_prefix('{') {
+                Some(inner) => (inner, "}"),
+                None => (after, ""),
+            };
+            let length = inner.bytes().take_while(|it| it.is_ascii_alphanumeric() || *it == b'_').count();
+            let (name, end) = inner.split_at(length);
+            let is_name = name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
+            match end.strip_prefix(closing).filter(|_| is_name) {
+                Some(end) => {
+                    if !plain.is_empty() {
+                        pieces.push(Self::Text(std::mem::take(&mut plain)));
+                    }
+                    pieces.push(Self::Variable(name.to_owned()));
+                    rest = end;
+                }
+                None => {
+                    plain.push('$');
+                    rest = after;
+                }
+            }
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            pieces.push(Self::Text(plain));
+        }
+        pieces
+    }
+}
+
+impl HiddenArguments {
+    /// The lines that fill `hawser_arguments`.
+    fn lines(&self) -> Result<String, ScriptError> {
+        let mut lines = String::from("hawser_arguments=\n");
+        for argument in &self.arguments {
+            let mut text = String::new();
+            for piece in argument {
+                match piece {
+                    Piece::Text(plain) => text.push_str(&word("an argument", plain)?),
+                    Piece::Variable(name) => {
+                        let _ = writeln!(lines, "hawser_must_be_set {name} \"${{{name}+set}}\"");
+                        let _ = write!(text, "\"${{{name}-}}\"");
+                    }
+                }
+            }
+            let _ = writeln!(lines, "hawser_argument {text}");
+        }
+        Ok(lines)
+    }
 }
 
 impl Command {
@@ -101,9 +176,9 @@ impl Command {
     /// The line of bash that runs it.
     fn line(&self) -> Result<String, ScriptError> {
         let mut line = String::new();
-        for (name, value) in &self.prefixed_env {
-            let value = word("an environment value", value)?;
-            let _ = write!(line, "{name}={value}\"${{{name}:+ ${name}}}\" ");
+        if let Some(HiddenArguments { variable, .. }) = &self.hidden {
+            // What the user has put there comes after ours.
+            let _ = write!(line, "{variable}=\"$hawser_arguments${{{variable}:+ ${variable}}}\" ");
         }
         let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
         line.push_str(&words?.join(" "));
@@ -151,6 +226,13 @@ hawser_interrupt() {
   hawser_interrupted=1
   case $hawser_part in before | after) exit 130 ;; esac
 }
+hawser_argument() {
+  local quote="'" escaped="'\\''"
+  hawser_arguments+=" '${1//$quote/$escaped}'"
+}
+hawser_must_be_set() {
+  if [[ -z $2 ]]; then echo "hawser: \$$1 is not set, nothing is put in its place" >&2; fi
+}
 trap hawser_interrupt INT
 exec </dev/null
 "#;
@@ -172,6 +254,9 @@ impl Script<'_> {
             // `||` keeps a `set -e` or an ERR trap of the hook out of it.
             let _ = writeln!(text, "if [[ $hawser_code == 0 ]]; then");
             let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
+            if let Some(hidden) = &command.hidden {
+                text.push_str(&hidden.lines()?);
+            }
             let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
             for code in &command.also_success {
                 let _ = writeln!(text, "if [[ $hawser_code == {code} ]]; then hawser_code=0; fi");

@@ -35,7 +35,8 @@ fn run(script: &Script<'_>) -> Ran {
     let text = script.text(&part, &folder.path().join("cancel.json")).unwrap();
     let file = folder.path().join("script.sh");
     fs::write(&file, &text).unwrap();
-    let output = Process::new("bash").arg(&file).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
+    let output =
+        Process::new("bash").arg(&file).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
     Ran {
         code: output.status.code(),
         part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
@@ -71,7 +72,12 @@ fn each_part_decides_on_its_own() {
     ];
     for (script, code, part, stdout) in cases {
         let ran = run(&script);
-        assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(code), Some(part), stdout), "{}", ran.stderr);
+        assert_eq!(
+            (ran.code, ran.part, ran.stdout.as_str()),
+            (Some(code), Some(part), stdout),
+            "{}",
+            ran.stderr
+        );
     }
 }
 
@@ -164,13 +170,36 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn environment_of_one_command_goes_before_what_is_there_and_no_further() {
-    let mut command = sh("echo \"[$ARGS]\"");
-    command.prefixed_env.push(("ARGS".to_owned(), "it's \"mine\"".to_owned()));
-    let ran = run(&script(before("set -u"), command.clone(), after("echo \"[${ARGS-}]\"")));
-    assert_eq!(ran.stdout, "[it's \"mine\"]\n[]\n", "{}", ran.stderr);
-    let ran = run(&script(before("export ARGS='their own'"), command, after("echo \"[$ARGS]\"")));
-    assert_eq!(ran.stdout, "[it's \"mine\" their own]\n[their own]\n");
+fn hidden_arguments_are_looked_up_after_the_hook_and_come_before_the_users_own() {
+    let mut command = sh("printf '%s\\n' \"$ARGS\"");
+    command.hidden = Some(HiddenArguments {
+        variable: "ARGS",
+        arguments: vec![Piece::split("key=${SECRET}/$SECRET it's"), Piece::split("other=$UNSET!")],
+    });
+    let hook = "set -eu; export SECRET='a\\b&'\\''c $(id)'";
+    let ran = run(&script(before(hook), command.clone(), after("echo \"[${ARGS-}]\"")));
+    let quoted = r"a\b&'\''c $(id)";
+    assert_eq!(ran.stdout, format!(" 'key={quoted}/{quoted} it'\\''s' 'other=!'\n[]\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("$UNSET is not set"), "{}", ran.stderr);
+    let ran =
+        run(&script(before("export SECRET=s UNSET= ARGS='their own'"), command, after("echo \"[$ARGS]\"")));
+    assert_eq!(ran.stdout, " 'key=s/s it'\\''s' 'other=!' their own\n[their own]\n");
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn references_to_variables_are_found_and_other_dollars_are_left_alone() {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    let variable = |name: &str| Piece::Variable(name.to_owned());
+    assert_eq!(
+        Piece::split("a$B/${C_1}d"),
+        [text("a"), variable("B"), text("/"), variable("C_1"), text("d")]
+    );
+    for plain in ["", "$", "a$", "$1", "${1}", "${A", "${}", "${A-b}", "$(id)", "$ A", "é$é", "100%"] {
+        let expected: Vec<_> = if plain.is_empty() { vec![] } else { vec![text(plain)] };
+        assert_eq!(Piece::split(plain), expected, "{plain}");
+    }
+    assert_eq!(Piece::split("$$A"), [text("$"), variable("A")]);
 }
 
 #[test]
@@ -219,7 +248,8 @@ fn interrupted(script: &Script<'_>) -> Ran {
 }
 
 /// An engine that takes its time to shut down and then says how it ended.
-const SLOW: &str = "trap 'sleep 0.3; echo shut down; exit $CODE' INT; echo started; while :; do sleep 0.05; done";
+const SLOW: &str =
+    "trap 'sleep 0.3; echo shut down; exit $CODE' INT; echo started; while :; do sleep 0.05; done";
 
 #[test]
 fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {

@@ -1,0 +1,255 @@
+//! The variables and outputs that a module declares, read from its files by real parsers.
+//!
+//! Which files count: in the module's folder itself (not below it) those that end in `.tf` and `.tf.json`, for tofu also
+//! `.tofu` and `.tofu.json`, where `a.tofu` takes the place of `a.tf`. Files that editors leave behind are passed
+//! over as the engines do. `override.tf` and `*_override.tf` come last and replace single attributes.
+//! A file that cannot be parsed is named in a warning, and the rest still counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use hcl_edit::Span as _;
+use hcl_edit::expr::Expression;
+use hcl_edit::structure::Body;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::outputs::hex;
+use super::{EngineError, values};
+use crate::contract::{Engine, Variable, VariableSet};
+
+/// What a module's files declare.
+#[derive(Debug, Default)]
+pub struct Declarations {
+    variables: BTreeMap<String, Declared>,
+    /// Name of each output with the file that it is in.
+    outputs: BTreeMap<String, String>,
+    pub warnings: Vec<String>,
+}
+
+/// A variable as far as it is known: an override may fill in or replace each attribute.
+#[derive(Debug, Default)]
+struct Declared {
+    file: String,
+    kind: Option<String>,
+    description: Option<String>,
+    sensitive: Option<bool>,
+    nullable: Option<bool>,
+    /// Whether there is a default, and whether it is something else than null.
+    default: Option<bool>,
+}
+
+impl Declared {
+    fn overridden_by(&mut self, other: Self) {
+        self.kind = other.kind.or(self.kind.take());
+        self.description = other.description.or(self.description.take());
+        self.sensitive = other.sensitive.or(self.sensitive);
+        self.nullable = other.nullable.or(self.nullable);
+        self.default = other.default.or(self.default);
+    }
+}
+
+impl Declarations {
+    pub fn read(folder: &Path, engine: Engine) -> Result<Self, EngineError> {
+        let mut found = Self::default();
+        for name in files(folder, engine)? {
+            let path = folder.join(&name);
+            let text = match fs::read(&path).map(String::from_utf8) {
+                Ok(Ok(text)) => text,
+                Ok(Err(_)) => {
+                    found
+                        .warnings
+                        .push(format!("{name} is not UTF-8: its variables and outputs are not seen"));
+                    continue;
+                }
+                Err(source) => return Err(EngineError::Read { what: "a file of the module", path, source }),
+            };
+            // The parser takes a byte order mark for a syntax error.
+            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+            let parsed =
+                if name.ends_with(".json") { found.json(&name, text) } else { found.hcl(&name, text) };
+            if let Err(reason) = parsed {
+                let reason = reason.lines().next().unwrap_or_default().to_owned();
+                found.warnings.push(format!(
+                    "{name} cannot be parsed, its variables and outputs are not seen: {reason}"
+                ));
+            }
+        }
+        Ok(found)
+    }
+
+    fn hcl(&mut self, file: &str, text: &str) -> Result<(), String> {
+        let body = hcl_edit::parser::parse_body(text)
+            .map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;
+        for block in body.blocks() {
+            let [label] = block.labels.as_slice() else { continue };
+            let name = label.as_str().to_owned();
+            match block.ident.as_str() {
+                "variable" => self.variable(file, name, hcl_variable(&block.body, text)),
+                "output" => self.output(file, name),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn json(&mut self, file: &str, text: &str) -> Result<(), String> {
+        let root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        for root in bodies(&root) {
+            for (kind, blocks) in
+                root.iter().filter(|(kind, _)| ["variable", "output"].contains(&kind.as_str()))
+            {
+                for (name, body) in bodies(blocks).flatten() {
+                    if kind == "output" {
+                        self.output(file, name.clone());
+                        continue;
+                    }
+                    for attributes in bodies(body) {
+                        self.variable(file, name.clone(), json_variable(attributes));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn variable(&mut self, file: &str, name: String, declared: Declared) {
+        match self.variables.get_mut(&name) {
+            Some(earlier) if is_override(file) => earlier.overridden_by(declared),
+            // Two declarations in ordinary files are an error that the engine itself will name.
+            Some(_) => {}
+            None => {
+                self.variables.insert(name, Declared { file: file.to_owned(), ..declared });
+            }
+        }
+    }
+
+    fn output(&mut self, file: &str, name: String) {
+        self.outputs.entry(name).or_insert_with(|| file.to_owned());
+    }
+
+    /// The outputs that the extra files declare.
+    pub fn outputs_of(&self, extra_files: &[String]) -> BTreeSet<String> {
+        let own = self.outputs.iter().filter(|(_, file)| extra_files.contains(file));
+        own.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The variables as the server wants them; None when there are none.
+    pub fn variable_set(
+        &self,
+        module_id: Uuid,
+        extra_files: &[String],
+        timestamp: i64,
+    ) -> Option<VariableSet> {
+        let variables: Vec<_> = self
+            .variables
+            .iter()
+            .map(|(name, it)| Variable {
+                name: name.clone(),
+                kind: it.kind.clone(),
+                description: it.description.clone(),
+                sensitive: it.sensitive.unwrap_or(false),
+                nullable: it.nullable.unwrap_or(it.default == Some(true)),
+                from_extra_file: extra_files.contains(&it.file),
+            })
+            .collect();
+        if variables.is_empty() {
+            return None;
+        }
+        // In the order of their names and without the time, so that it only changes when a variable does.
+        let mut hash = Sha256::new();
+        for variable in &variables {
+            hash.update(serde_json::to_vec(variable).unwrap_or_default());
+        }
+        Some(VariableSet { module_id, timestamp, checksum: hex(&hash.finalize()), variables })
+    }
+}
+
+/// The files that count, ordinary ones before overrides, each in the order of their names.
+fn files(folder: &Path, engine: Engine) -> Result<Vec<String>, EngineError> {
+    let failed = |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if let (Ok(name), true) = (entry.file_name().into_string(), entry.path().is_file()) {
+            names.insert(name);
+        }
+    }
+    let is_left_behind = |name: &str| {
+        name.starts_with('.') || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#'))
+    };
+    let counts = |name: &String| {
+        if is_left_behind(name) {
+            return false;
+        }
+        let replaced_by = |stem: &str, ending| names.contains(&format!("{stem}{ending}"));
+        match (engine, split(name)) {
+            (Engine::Pulumi, _) | (_, None) => false,
+            (Engine::Tofu, Some((stem, ".tf"))) => !replaced_by(stem, ".tofu"),
+            (Engine::Tofu, Some((stem, ".tf.json"))) => !replaced_by(stem, ".tofu.json"),
+            (Engine::Tofu, Some(_)) => true,
+            (Engine::Terraform, Some((_, ending))) => ending.starts_with(".tf"),
+        }
+    };
+    let mut files: Vec<_> = names.iter().filter(|name| counts(name)).cloned().collect();
+    files.sort_by_key(|name| is_override(name));
+    Ok(files)
+}
+
+fn split(name: &str) -> Option<(&str, &'static str)> {
+    [".tf.json", ".tofu.json", ".tf", ".tofu"]
+        .into_iter()
+        .find_map(|ending| name.strip_suffix(ending).map(|stem| (stem, ending)))
+}
+
+fn is_override(name: &str) -> bool {
+    split(name).is_some_and(|(stem, _)| stem == "override" || stem.ends_with("_override"))
+}
+
+fn hcl_variable(body: &Body, text: &str) -> Declared {
+    let attribute = |name: &str| body.get_attribute(name).map(|attribute| &attribute.value);
+    let source = |expression: &Expression| {
+        let range = expression.span()?;
+        text.get(range).map(|text| text.trim().to_owned())
+    };
+    Declared {
+        file: String::new(),
+        kind: attribute("type").and_then(|it| source(it).or_else(|| Some(it.to_string().trim().to_owned()))),
+        description: attribute("description").and_then(values::string),
+        sensitive: attribute("sensitive").and_then(Expression::as_bool),
+        nullable: attribute("nullable").and_then(Expression::as_bool),
+        default: attribute("default").map(|value| !value.is_null()),
+    }
+}
+
+fn json_variable(attributes: &serde_json::Map<String, Value>) -> Declared {
+    let text = |name: &str| attributes.get(name).and_then(Value::as_str).map(str::to_owned);
+    // JSON has no bare words, and a string that says true is taken for it.
+    let switch = |name: &str| match attributes.get(name) {
+        Some(Value::Bool(value)) => Some(*value),
+        Some(Value::String(text)) => text.parse().ok(),
+        _ => None,
+    };
+    Declared {
+        file: String::new(),
+        kind: text("type"),
+        description: text("description"),
+        sensitive: switch("sensitive"),
+        nullable: switch("nullable"),
+        default: attributes.get("default").map(|value| !value.is_null()),
+    }
+}
+
+/// In the JSON syntax a block may be an object or an array of them.
+fn bodies(value: &Value) -> impl Iterator<Item = &serde_json::Map<String, Value>> {
+    let (one, many) = match value {
+        Value::Array(items) => (None, items.as_slice()),
+        other => (Some(other), &[][..]),
+    };
+    one.into_iter().chain(many).filter_map(Value::as_object)
+}
+
+#[cfg(test)]
+mod tests;

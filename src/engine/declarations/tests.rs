@@ -1,0 +1,176 @@
+use super::*;
+
+struct Module {
+    folder: tempfile::TempDir,
+}
+
+impl Module {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        Self { folder }
+    }
+
+    fn declarations(&self, engine: Engine) -> Declarations {
+        Declarations::read(self.folder.path(), engine).unwrap()
+    }
+
+    fn variables(&self, engine: Engine) -> Vec<Variable> {
+        let declarations = self.declarations(engine);
+        let extra = ["extra.tf".to_owned()];
+        declarations.variable_set(Uuid::nil(), &extra, 0).map(|set| set.variables).unwrap_or_default()
+    }
+
+    fn names(&self, engine: Engine) -> Vec<String> {
+        self.variables(engine).into_iter().map(|it| it.name).collect()
+    }
+}
+
+fn one(text: &str) -> Variable {
+    Module::new(&[("a.tf", text)]).variables(Engine::Terraform).remove(0)
+}
+
+#[test]
+fn types_keep_their_source_text() {
+    let nested =
+        "map(object({\n    a = optional(list(string), [\"}\"]) # a comment }\n    b = tuple([bool])\n  }))";
+    let variable = one(&format!("variable \"v\" {{\n  type = {nested}\n  default = {{}}\n}}\n"));
+    assert_eq!(variable.kind.as_deref(), Some(nested));
+    assert_eq!(one("variable \"v\" { type=string }").kind.as_deref(), Some("string"));
+    assert_eq!(one("variable v {\n  type   =   any // why\n}").kind.as_deref(), Some("any"));
+    assert_eq!(one("variable \"v\" {}").kind, None);
+}
+
+#[test]
+fn nullable_is_what_is_written_or_follows_from_the_default() {
+    for (body, nullable) in [
+        ("", false),
+        ("default = null", false),
+        ("default = \"\"", true),
+        ("default = {}", true),
+        ("nullable = true", true),
+        ("default = 1\nnullable = false", false),
+    ] {
+        assert_eq!(one(&format!("variable \"v\" {{\n{body}\n}}")).nullable, nullable, "{body}");
+    }
+}
+
+#[test]
+fn descriptions_may_be_quoted_or_heredocs_and_braces_in_strings_mean_nothing() {
+    let text = r#"
+# variable "in_a_comment" {}
+/* variable "also" {} */
+locals {
+  s = "variable \"in_a_string\" { type = string }"
+}
+variable "a" {
+  description = "says \"}\" and é, 100% $${x}"
+  sensitive   = true
+}
+variable "b" {
+  description = <<-EOT
+    first
+      second }
+  EOT
+  validation {
+    condition     = length(var.b) > 0
+    error_message = "no"
+  }
+}
+"#;
+    let variables = Module::new(&[("a.tf", text)]).variables(Engine::Terraform);
+    let seen: Vec<_> =
+        variables.iter().map(|it| (it.name.as_str(), it.description.as_deref(), it.sensitive)).collect();
+    assert_eq!(
+        seen,
+        [("a", Some("says \"}\" and é, 100% ${x}"), true), ("b", Some("first\n  second }\n"), false)]
+    );
+}
+
+#[test]
+fn json_files_are_read_in_each_of_their_forms() {
+    let module = Module::new(&[(
+        "a.tf.json",
+        r#"{"variable": [{"x": {"type": "list(string)", "default": null, "description": "d", "sensitive": true}},
+            {"y": [{"default": 0}]}], "output": {"o": {"value": 1}}, "//": "a comment"}"#,
+    )]);
+    let variables = module.variables(Engine::Terraform);
+    assert_eq!(variables.len(), 2);
+    assert_eq!(variables[0].kind.as_deref(), Some("list(string)"));
+    assert_eq!((variables[0].sensitive, variables[0].nullable), (true, false));
+    assert!(variables[1].nullable);
+}
+
+#[test]
+fn tofu_files_take_precedence_for_tofu_and_do_not_exist_for_terraform() {
+    let module = Module::new(&[
+        ("a.tf", "variable \"tf\" {}"),
+        ("a.tofu", "variable \"tofu\" {}"),
+        ("b.tf.json", r#"{"variable": {"tf_json": {}}}"#),
+        ("b.tofu.json", r#"{"variable": {"tofu_json": {}}}"#),
+        ("c.tf", "variable \"both\" {}"),
+        ("Pulumi.yaml", "name: x"),
+    ]);
+    assert_eq!(module.names(Engine::Terraform), ["both", "tf", "tf_json"]);
+    assert_eq!(module.names(Engine::Tofu), ["both", "tofu", "tofu_json"]);
+    assert!(module.names(Engine::Pulumi).is_empty());
+}
+
+#[test]
+fn a_file_that_does_not_parse_is_named_and_the_rest_counts() {
+    let module = Module::new(&[
+        ("broken.tf", "variable \"lost\" {\n"),
+        ("broken.tf.json", "{"),
+        ("good.tf", "\u{feff}variable \"kept\" {}\n"),
+        (".hidden.tf", "variable \"hidden\" {}"),
+        ("backup.tf~", "variable \"backup\" {}"),
+        ("#emacs.tf#", "variable \"emacs\" {}"),
+    ]);
+    fs::write(module.folder.path().join("latin1.tf"), b"# \xe9").unwrap();
+    fs::create_dir(module.folder.path().join("folder.tf")).unwrap();
+    let declarations = module.declarations(Engine::Terraform);
+    assert_eq!(module.names(Engine::Terraform), ["kept"]);
+    assert_eq!(declarations.warnings.len(), 3, "{:?}", declarations.warnings);
+    for name in ["broken.tf ", "broken.tf.json ", "latin1.tf "] {
+        assert!(declarations.warnings.iter().any(|it| it.starts_with(name)), "{:?}", declarations.warnings);
+    }
+}
+
+#[test]
+fn overrides_replace_single_attributes() {
+    let module = Module::new(&[
+        ("a_override.tf", "variable \"v\" { default = 1 }\n"),
+        ("main.tf", "variable \"v\" {\n  type = number\n  description = \"d\"\n}\n"),
+    ]);
+    let variable = module.variables(Engine::Terraform).remove(0);
+    assert_eq!((variable.kind.as_deref(), variable.description.as_deref()), (Some("number"), Some("d")));
+    assert!(variable.nullable);
+}
+
+#[test]
+fn what_extra_files_declare_is_marked() {
+    let module = Module::new(&[
+        ("extra.tf", "variable \"x\" {}\noutput \"ox\" { value = 1 }\n"),
+        ("main.tf", "variable \"m\" {}\noutput \"om\" { value = 1 }\n"),
+    ]);
+    let marked: Vec<_> =
+        module.variables(Engine::Terraform).into_iter().map(|it| (it.name, it.from_extra_file)).collect();
+    assert_eq!(marked, [("m".to_owned(), false), ("x".to_owned(), true)]);
+    let outputs = module.declarations(Engine::Terraform).outputs_of(&["extra.tf".to_owned()]);
+    assert_eq!(outputs.into_iter().collect::<Vec<_>>(), ["ox"]);
+}
+
+#[test]
+fn the_checksum_changes_with_the_variables_and_with_nothing_else() {
+    let checksum = |files: &[(&str, &str)], timestamp| {
+        let declarations = Module::new(files).declarations(Engine::Terraform);
+        declarations.variable_set(Uuid::nil(), &[], timestamp).unwrap().checksum
+    };
+    let first = checksum(&[("a.tf", "variable \"a\" {}\nvariable \"b\" {}\n")], 1);
+    assert_eq!(first, checksum(&[("x.tf", "variable \"b\" {}\n# more\nvariable \"a\" {\n}\n")], 2));
+    assert_ne!(first, checksum(&[("a.tf", "variable \"a\" {}\nvariable \"b\" { type = any }\n")], 1));
+    let none = Module::new(&[("a.tf", "locals {}")]).declarations(Engine::Tofu);
+    assert!(none.variable_set(Uuid::nil(), &[], 0).is_none());
+}

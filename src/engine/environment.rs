@@ -1,0 +1,150 @@
+//! The environment of a step's script.
+//!
+//! It is the host's, without the runner's own settings (they hold its credentials) and without what ties the
+//! runner to its service manager, plus the module's variables, plus what keeps an engine from asking questions.
+//! The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use crate::contract::Engine;
+
+/// The sections of the settings: `Runner__Credentials__ClientSecret` and its like never reach an engine.
+const SETTINGS: [&str; 7] =
+    ["runner", "server", "workingdirectory", "hookspreapproval", "engine", "joblogstream", "logging"];
+
+/// How the runner talks to systemd; a child that found these could speak in its name.
+const SERVICE: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+
+/// A whole environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    variables: BTreeMap<OsString, OsString>,
+}
+
+impl Environment {
+    /// `host` is the environment of the runner, `module` what came with Init.
+    pub fn new(
+        engine: Engine,
+        host: impl IntoIterator<Item = (OsString, OsString)>,
+        module: &BTreeMap<String, String>,
+        additional_paths: &[PathBuf],
+    ) -> Self {
+        let mut variables: BTreeMap<_, _> =
+            host.into_iter().filter(|(name, _)| !is_the_runners_own(name)).collect();
+        let mut add = |name: &str, value: &str| variables.insert(name.into(), value.into());
+        match engine {
+            Engine::Terraform | Engine::Tofu => {
+                add("TF_IN_AUTOMATION", "1");
+                add("TF_INPUT", "0");
+            }
+            Engine::Pulumi => {
+                add("PULUMI_SKIP_UPDATE_CHECK", "true");
+            }
+        }
+        for (name, value) in module {
+            add(name, value);
+        }
+        let mut environment = Self { variables };
+        environment.put_in_front_of_path(additional_paths);
+        environment
+    }
+
+    fn put_in_front_of_path(&mut self, additional: &[PathBuf]) {
+        let folders = additional.iter().cloned().chain(self.path());
+        // A folder with a colon in its name cannot stand in PATH; then what is there is all there is.
+        if let Ok(path) = std::env::join_paths(folders) {
+            self.variables.insert("PATH".into(), path);
+        }
+    }
+
+    /// The folders in which programs are found.
+    pub fn path(&self) -> Vec<PathBuf> {
+        // An empty entry would mean the working directory, which holds whatever a repository holds.
+        let folders =
+            self.variables.get(OsStr::new("PATH")).map(|path| std::env::split_paths(path).collect());
+        let folders: Vec<PathBuf> = folders.unwrap_or_default();
+        folders.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect()
+    }
+
+    /// Lets the engine ask questions, for a command that is given the answers.
+    pub fn allow_questions(&mut self) {
+        self.variables.insert("TF_INPUT".into(), "1".into());
+    }
+
+    pub fn into_variables(self) -> Vec<(OsString, OsString)> {
+        self.variables.into_iter().collect()
+    }
+
+    pub fn variables(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
+        self.variables.iter()
+    }
+}
+
+fn is_the_runners_own(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    // .NET separates by a colon too, where the system allows it in a name.
+    let section = name.split_once("__").or_else(|| name.split_once(':')).map(|(section, _)| section);
+    SERVICE.contains(&name.as_ref())
+        || section.is_some_and(|section| SETTINGS.iter().any(|own| own.eq_ignore_ascii_case(section)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    fn module(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn get(environment: &Environment, name: &str) -> Option<String> {
+        environment.variables.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn the_runners_own_settings_never_reach_an_engine() {
+        let host = host(&[
+            ("Runner__Credentials__ClientSecret", "s"),
+            ("RUNNER__ID", "x"),
+            ("Server:Url", "x"),
+            ("hooksPreapproval__enabled", "x"),
+            ("NOTIFY_SOCKET", "x"),
+            ("RUNNER", "kept"),
+            ("MY__ENGINE", "kept"),
+            ("HOME", "kept"),
+        ]);
+        let environment = Environment::new(Engine::Pulumi, host, &module(&[]), &[]);
+        let names: Vec<_> =
+            environment.variables().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+        assert_eq!(names, ["HOME", "MY__ENGINE", "PATH", "PULUMI_SKIP_UPDATE_CHECK", "RUNNER"]);
+    }
+
+    #[test]
+    fn every_section_of_the_settings_is_known_here() {
+        let schema = serde_json::to_value(schemars::schema_for!(crate::settings::Settings)).unwrap();
+        let sections: Vec<_> =
+            schema["properties"].as_object().unwrap().keys().map(|it| it.to_lowercase()).collect();
+        for section in sections {
+            assert!(SETTINGS.contains(&section.as_str()), "{section} would reach the engines");
+        }
+    }
+
+    #[test]
+    fn the_modules_variables_win_and_additional_paths_stand_in_front() {
+        let environment = Environment::new(
+            Engine::Terraform,
+            host(&[("PATH", "/host"), ("A", "host")]),
+            &module(&[("A", "module"), ("PATH", "/module::/b"), ("TF_INPUT", "0")]),
+            &["/opt/engines".into()],
+        );
+        assert_eq!(get(&environment, "A").unwrap(), "module");
+        assert_eq!(get(&environment, "PATH").unwrap(), "/opt/engines:/module:/b");
+        assert_eq!(get(&environment, "TF_IN_AUTOMATION").unwrap(), "1");
+    }
+}

@@ -1,0 +1,246 @@
+//! Flags as the server sends them, turned into arguments.
+//!
+//! Terraform and tofu take `-flag` or `-flag=value` as one argument, Pulumi takes `--flag` or `--flag value` as
+//! two. Values are passed on as they are. The server has filtered by task already.
+
+use crate::contract::enums::WireEnum;
+use crate::contract::{Flag, FlagLists, PulumiFlag};
+
+/// `LockTimeout` becomes `lock-timeout`.
+pub fn kebab(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 4);
+    for (index, letter) in name.char_indices() {
+        if letter.is_ascii_uppercase() && index > 0 {
+            text.push('-');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
+
+/// One flag of terraform or tofu.
+pub fn terraform_argument<T: WireEnum>(flag: &Flag<T>) -> String {
+    let name = kebab(flag.flag.name());
+    match &flag.value {
+        Some(value) => format!("-{name}={value}"),
+        None => format!("-{name}"),
+    }
+}
+
+/// All flags of terraform or tofu, plain ones first.
+pub fn terraform(flags: &FlagLists) -> Vec<String> {
+    let plain = flags.terraform_flags.known.iter().map(terraform_argument);
+    plain.chain(flags.terraform_array_flags.known.iter().map(terraform_argument)).collect()
+}
+
+/// One flag of Pulumi.
+pub fn pulumi_arguments<T: WireEnum>(flag: &Flag<T>) -> impl Iterator<Item = String> + use<T> {
+    [Some(format!("--{}", kebab(flag.flag.name()))), flag.value.clone()].into_iter().flatten()
+}
+
+/// All flags of Pulumi for any task but Init, and what had to be left out. The flags that are about logging in
+/// and making a stack are Init's; the name of the stack is understood everywhere, but under another name.
+pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
+    let (mut arguments, mut warnings) = (Vec::new(), Vec::new());
+    for flag in &flags.pulumi_flags.known {
+        match (flag.flag, &flag.value) {
+            (PulumiFlag::StackName, Some(name)) => arguments.extend(["--stack".to_owned(), name.clone()]),
+            (other, _) if is_for_init(other) => {
+                warnings
+                    .push(format!("the Pulumi flag {} only means something to Init: left out", other.name()));
+            }
+            _ => arguments.extend(pulumi_arguments(flag)),
+        }
+    }
+    arguments.extend(flags.pulumi_array_flags.known.iter().flat_map(pulumi_arguments));
+    (arguments, warnings)
+}
+
+/// Whether the flag is about logging in or making a stack.
+fn is_for_init(flag: PulumiFlag) -> bool {
+    use PulumiFlag as F;
+    matches!(
+        flag,
+        F::CloudUrl
+            | F::LoginLocal
+            | F::LoginCloud
+            | F::DefaultOrg
+            | F::Insecure
+            | F::OidcExpiration
+            | F::OidcOrg
+            | F::OidcTeam
+            | F::OidcToken
+            | F::OidcUser
+            | F::StackName
+            | F::SecretsProvider
+            | F::CreateStack
+    )
+}
+
+/// Whether a switch is on: it is there, and its value does not say otherwise.
+pub fn is_on<T: Copy + PartialEq>(flags: &[Flag<T>], wanted: T) -> bool {
+    flags.iter().rev().find(|it| it.flag == wanted).is_some_and(|it| {
+        !it.value.as_deref().is_some_and(|value| matches!(value.trim(), "false" | "False" | "0" | "f" | "F"))
+    })
+}
+
+/// The value of the last such flag that has one.
+pub fn value_of<T: Copy + PartialEq>(flags: &[Flag<T>], wanted: T) -> Option<&str> {
+    flags.iter().rev().filter(|it| it.flag == wanted).find_map(|it| it.value.as_deref())
+}
+
+/// A warning for each entry of the lists whose flag nobody knows.
+pub fn unknown_flags(flags: &FlagLists) -> impl Iterator<Item = String> + '_ {
+    flags.skipped().map(|name| format!("unknown flag skipped: {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{PulumiArrayFlag, TerraformArrayFlag, TerraformFlag};
+
+    /// Every name on the command line, written out: this is the contract, not a rule.
+    const TERRAFORM: [&str; 21] = [
+        "-force-copy",
+        "-from-module",
+        "-get-plugins",
+        "-lock-timeout",
+        "-lockfile",
+        "-migrate-state",
+        "-plugin",
+        "-reconfigure",
+        "-test-directory",
+        "-upgrade",
+        "-compact-warnings",
+        "-concurrency",
+        "-lock",
+        "-no-color",
+        "-parallelism",
+        "-refresh",
+        "-refresh-only",
+        "-detailed-exitcode",
+        "-generate-config-out",
+        "-create-before-destroy",
+        "-raw",
+    ];
+    const TERRAFORM_ARRAY: [&str; 5] = ["-target", "-replace", "-exclude", "-var", "-backend-config"];
+    const PULUMI: [&str; 43] = [
+        "--cloud-url",
+        "--login-local",
+        "--login-cloud",
+        "--default-org",
+        "--insecure",
+        "--oidc-expiration",
+        "--oidc-org",
+        "--oidc-team",
+        "--oidc-token",
+        "--oidc-user",
+        "--stack-name",
+        "--secrets-provider",
+        "--create-stack",
+        "--config-file",
+        "--debug",
+        "--diff",
+        "--expect-no-changes",
+        "--json",
+        "--message",
+        "--parallel",
+        "--refresh",
+        "--run-program",
+        "--show-config",
+        "--show-full-output",
+        "--show-reads",
+        "--show-replacement-steps",
+        "--show-sames",
+        "--show-secrets",
+        "--suppress-outputs",
+        "--suppress-progress",
+        "--target-dependents",
+        "--exclude-dependents",
+        "--neo",
+        "--import-file",
+        "--continue-on-error",
+        "--skip-preview",
+        "--strict",
+        "--exclude-protected",
+        "--remove",
+        "--shell",
+        "--color",
+        "--verbose",
+        "--emoji",
+    ];
+    const PULUMI_ARRAY: [&str; 8] = [
+        "--policy-pack",
+        "--policy-pack-config",
+        "--attach-debugger",
+        "--target",
+        "--replace",
+        "--exclude",
+        "--target-replace",
+        "--config",
+    ];
+
+    #[test]
+    fn every_terraform_flag_has_its_name_and_its_value_in_one_argument() {
+        for (flag, name) in TerraformFlag::ALL.iter().zip(TERRAFORM) {
+            assert_eq!(terraform_argument(&Flag::new(*flag, None)), name);
+            assert_eq!(terraform_argument(&Flag::new(*flag, Some("a 'b' $C"))), format!("{name}=a 'b' $C"));
+            assert_eq!(terraform_argument(&Flag::new(*flag, Some(""))), format!("{name}="));
+        }
+        for (flag, name) in TerraformArrayFlag::ALL.iter().zip(TERRAFORM_ARRAY) {
+            assert_eq!(terraform_argument(&Flag::new(*flag, Some("a[\"b\"]"))), format!("{name}=a[\"b\"]"));
+        }
+    }
+
+    #[test]
+    fn every_pulumi_flag_has_its_name_and_its_value_in_two_arguments() {
+        for (flag, name) in PulumiFlag::ALL.iter().zip(PULUMI) {
+            assert_eq!(pulumi_arguments(&Flag::new(*flag, None)).collect::<Vec<_>>(), [name]);
+            let arguments: Vec<_> = pulumi_arguments(&Flag::new(*flag, Some("a 'b' $C"))).collect();
+            assert_eq!(arguments, [name, "a 'b' $C"]);
+        }
+        for (flag, name) in PulumiArrayFlag::ALL.iter().zip(PULUMI_ARRAY) {
+            let arguments: Vec<_> = pulumi_arguments(&Flag::new(*flag, Some("x"))).collect();
+            assert_eq!(arguments, [name, "x"]);
+        }
+    }
+
+    #[test]
+    fn array_flags_come_after_plain_ones_each_time_they_are_given() {
+        let flags = FlagLists {
+            terraform_flags: vec![Flag::new(TerraformFlag::Lock, Some("false"))].into(),
+            terraform_array_flags: vec![
+                Flag::new(TerraformArrayFlag::Target, Some("a.b")),
+                Flag::new(TerraformArrayFlag::Target, Some("c.d")),
+            ]
+            .into(),
+            ..FlagLists::default()
+        };
+        assert_eq!(terraform(&flags), ["-lock=false", "-target=a.b", "-target=c.d"]);
+    }
+
+    #[test]
+    fn pulumi_flags_that_are_inits_are_left_out_elsewhere_with_a_warning() {
+        let flags = FlagLists {
+            pulumi_flags: vec![
+                Flag::new(PulumiFlag::StackName, Some("dev")),
+                Flag::new(PulumiFlag::LoginLocal, None),
+                Flag::new(PulumiFlag::Diff, None),
+            ]
+            .into(),
+            ..FlagLists::default()
+        };
+        let (arguments, warnings) = pulumi(&flags);
+        assert_eq!(arguments, ["--stack", "dev", "--diff"]);
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].contains("LoginLocal"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_switch_is_on_unless_its_last_value_says_otherwise() {
+        let flags = [Flag::new(TerraformFlag::Upgrade, None), Flag::new(TerraformFlag::Lock, Some("false"))];
+        assert!(is_on(&flags, TerraformFlag::Upgrade));
+        assert!(!is_on(&flags, TerraformFlag::Lock));
+        assert!(!is_on(&flags, TerraformFlag::Raw));
+    }
+}

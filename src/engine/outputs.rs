@@ -1,0 +1,229 @@
+//! The outputs of a module, read from the engine's own JSON.
+//!
+//! Values are kept as the text that they were: a number with twenty digits is not squeezed through a float.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::EngineError;
+use crate::contract::{Engine, OutputSet, OutputValue};
+
+const WHAT: &str = "the outputs as JSON";
+
+#[derive(Deserialize)]
+struct TerraformOutput {
+    sensitive: Option<bool>,
+    #[serde(rename = "type")]
+    kind: Option<Box<RawValue>>,
+    value: Option<Box<RawValue>>,
+}
+
+/// What Pulumi prints in place of a secret.
+const SECRET: &str = "[secret]";
+
+/// Reads what the engine has printed. `from_extra_files` names the outputs that extra files declare; without a
+/// word from the engine there is nothing to tell.
+pub fn read(
+    engine: Engine,
+    path: &str,
+    from_extra_files: &BTreeSet<String>,
+    timestamp: i64,
+) -> Result<Option<OutputSet>, EngineError> {
+    let path = Path::new(path);
+    let raw =
+        fs::read(path).map_err(|source| EngineError::Read { what: WHAT, path: path.to_owned(), source })?;
+    if raw.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let outputs = match engine {
+        Engine::Terraform | Engine::Tofu => terraform(&raw),
+        Engine::Pulumi => pulumi(&raw),
+    };
+    let mut outputs =
+        outputs.map_err(|source| EngineError::Json { what: WHAT, path: path.to_owned(), source })?;
+    for output in &mut outputs {
+        output.from_extra_file = from_extra_files.contains(&output.name);
+    }
+    Ok(Some(OutputSet { timestamp, checksum: hex(&Sha256::digest(&raw)), outputs }))
+}
+
+fn terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
+    let outputs: BTreeMap<String, TerraformOutput> = serde_json::from_slice(raw)?;
+    outputs
+        .into_iter()
+        .map(|(name, output)| {
+            let value = output.value.as_deref().map_or("null", RawValue::get);
+            let kind = match output.kind.as_deref().map(RawValue::get) {
+                Some(kind) => type_name(kind)?,
+                None => json_type(value).to_owned(),
+            };
+            Ok(OutputValue {
+                name,
+                sensitive: output.sensitive,
+                kind,
+                value: text(value)?,
+                from_extra_file: false,
+            })
+        })
+        .collect()
+}
+
+fn pulumi(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
+    let outputs: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(raw)?;
+    outputs
+        .into_iter()
+        .map(|(name, value)| {
+            let kind = json_type(value.get()).to_owned();
+            let value = text(value.get())?;
+            // With --show-secrets a secret looks like any other value: then nobody can tell.
+            Ok(OutputValue {
+                name,
+                sensitive: (value == SECRET).then_some(true),
+                kind,
+                value,
+                from_extra_file: false,
+            })
+        })
+        .collect()
+}
+
+/// The type as Terraform writes it: a word, or an array that begins with one.
+fn type_name(raw: &str) -> Result<String, serde_json::Error> {
+    if raw.starts_with('"') {
+        return serde_json::from_str(raw);
+    }
+    let items: Vec<serde_json::Value> = serde_json::from_str(raw)?;
+    Ok(items.first().and_then(|it| it.as_str()).unwrap_or("dynamic").to_owned())
+}
+
+/// The type of a JSON text, in Terraform's words, so that a reader of outputs need not know the engine.
+fn json_type(raw: &str) -> &'static str {
+    match raw.trim_start().bytes().next() {
+        Some(b'"') => "string",
+        Some(b't' | b'f') => "bool",
+        Some(b'{') => "object",
+        Some(b'[') => "tuple",
+        Some(b'n') | None => "dynamic",
+        Some(_) => "number",
+    }
+}
+
+/// Strings as they are, everything else as compact JSON.
+fn text(raw: &str) -> Result<String, serde_json::Error> {
+    if raw.starts_with('"') { serde_json::from_str(raw) } else { Ok(compact(raw)) }
+}
+
+/// Takes the white space out of a JSON text and changes nothing else.
+fn compact(json: &str) -> String {
+    let mut compact = String::with_capacity(json.len());
+    let (mut in_string, mut escaped) = (false, false);
+    for letter in json.chars() {
+        if in_string {
+            compact.push(letter);
+            (in_string, escaped) = (escaped || letter != '"', !escaped && letter == '\\');
+        } else if !matches!(letter, ' ' | '\t' | '\n' | '\r') {
+            in_string = letter == '"';
+            compact.push(letter);
+        }
+    }
+    compact
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn outputs(engine: Engine, json: &str) -> OutputSet {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), json).unwrap();
+        let extra = BTreeSet::from(["extra".to_owned()]);
+        read(engine, file.path().to_str().unwrap(), &extra, 7).unwrap().unwrap()
+    }
+
+    fn one(json: &str) -> OutputValue {
+        outputs(Engine::Terraform, &format!("{{\"x\": {json}}}")).outputs.remove(0)
+    }
+
+    #[test]
+    fn every_type_keeps_its_value_to_the_letter() {
+        for (kind, value, expected) in [
+            ("\"string\"", "\"it's \\\"é\\\" \\u6f22\\n\"", "it's \"é\" 漢\n"),
+            (
+                "\"number\"",
+                "123456789012345678901234567890.123456789",
+                "123456789012345678901234567890.123456789",
+            ),
+            ("\"number\"", "1e400", "1e400"),
+            ("\"bool\"", "true", "true"),
+            ("[\"list\", \"string\"]", "[\n  \"a b\",\n  \"c\"\n]", "[\"a b\",\"c\"]"),
+            ("[\"object\", {\"a\": \"number\"}]", "{ \"a\" : 1.0 , \"z\": null }", "{\"a\":1.0,\"z\":null}"),
+            ("\"dynamic\"", "null", "null"),
+        ] {
+            let output = one(&format!("{{\"sensitive\": true, \"type\": {kind}, \"value\": {value}}}"));
+            assert_eq!(output.value, expected);
+            assert_eq!(output.sensitive, Some(true));
+        }
+        assert_eq!(one("{\"type\": [\"map\", \"string\"], \"value\": {}}").kind, "map");
+        assert_eq!(one("{\"type\": \"string\"}").sensitive, None);
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_raw_text_and_extra_files_are_marked() {
+        let json = "{\"extra\": {\"type\": \"string\", \"value\": \"\"}, \"own\": {\"type\": \"bool\", \"value\": false}}\n";
+        let set = outputs(Engine::Tofu, json);
+        assert_eq!(set.checksum, hex(&Sha256::digest(json)));
+        assert_eq!(set.outputs.iter().map(|it| it.from_extra_file).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(outputs(Engine::Tofu, "{}").outputs, []);
+    }
+
+    #[test]
+    fn pulumi_outputs_keep_their_types_and_hidden_secrets_are_sensitive() {
+        let set = outputs(
+            Engine::Pulumi,
+            r#"{"s": "t", "n": 1.50, "l": [1, "a"], "o": {"k": true}, "p": "[secret]"}"#,
+        );
+        let seen: Vec<_> = set
+            .outputs
+            .iter()
+            .map(|it| (it.name.as_str(), it.kind.as_str(), it.value.as_str(), it.sensitive))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("l", "tuple", "[1,\"a\"]", None),
+                ("n", "number", "1.50", None),
+                ("o", "object", "{\"k\":true}", None),
+                ("p", "string", "[secret]", Some(true)),
+                ("s", "string", "t", None),
+            ]
+        );
+    }
+
+    #[test]
+    fn silence_is_no_outputs_and_rubbish_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        assert_eq!(read(Engine::Tofu, path, &BTreeSet::new(), 0).unwrap(), None);
+        fs::write(path, "Warning: not JSON").unwrap();
+        read(Engine::Tofu, path, &BTreeSet::new(), 0).unwrap_err();
+    }
+
+    proptest! {
+        #[test]
+        fn compacting_changes_white_space_only(text in "[\"\\\\ a\n\t{}é]{0,30}") {
+            let value = serde_json::json!({"k e\"y": [text, 1.5, {"a": null}]});
+            let pretty = serde_json::to_string_pretty(&value).unwrap();
+            prop_assert_eq!(compact(&pretty), value.to_string());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+use super::*;
+use serde_json::{Value, json};
+
+fn file(value: &Value) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), value.to_string()).unwrap();
+    file
+}
+
+fn terraform(value: &Value) -> PlanData {
+    read_terraform(file(value).path().to_str().unwrap()).unwrap()
+}
+
+#[test]
+fn each_kind_of_change_counts_where_the_contract_says() {
+    let change = |actions: &[&str]| json!({"mode": "managed", "change": {"actions": actions, "before": {}}});
+    let data = terraform(&json!({
+        "format_version": "1.2",
+        "resource_changes": [
+            change(&["no-op"]), change(&["create"]), change(&["create"]), change(&["update"]),
+            change(&["delete"]), change(&["delete"]), change(&["delete"]),
+            change(&["delete", "create"]), change(&["create", "delete"]),
+            change(&["read"]), change(&["forget"]), change(&["something-new"]),
+            {"mode": "data", "change": {"actions": ["read"]}},
+            {"mode": "data", "change": {"actions": ["no-op"]}},
+        ],
+        "output_changes": {
+            "a": {"actions": ["create"]}, "b": {"actions": ["no-op"]}, "c": {"actions": ["update"]},
+            "d": {"actions": ["delete"]}, "e": {"actions": ["delete", "create"]}, "f": {"actions": ["forget"]},
+        },
+    }));
+    assert_eq!(
+        data,
+        PlanData {
+            total_count_after: 1 + 1 + 2 + 2,
+            total_count_before: 1 + 1 + 2 + 3,
+            total_changed_count: 2 + 1 + 3 + 2,
+            total_unchanged_count: 1,
+            create_count: 2,
+            modify_count: 1,
+            destroy_count: 3,
+            recreate_count: 2,
+            outputs_total_count: 5,
+            outputs_total_changed_count: 4,
+            outputs_total_unchanged_count: 1,
+            outputs_create_count: 1,
+            outputs_modify_count: 1,
+            outputs_destroy_count: 1,
+            outputs_recreate_count: 1,
+            outputs_unchanged_list: vec!["b".into()],
+            outputs_create_list: vec!["a".into()],
+            outputs_modify_list: vec!["c".into()],
+            outputs_destroy_list: vec!["d".into()],
+            outputs_recreate_list: vec!["e".into()],
+        }
+    );
+}
+
+#[test]
+fn an_empty_plan_counts_nothing_and_rubbish_is_an_error() {
+    assert_eq!(terraform(&json!({"resource_changes": null})), PlanData::default());
+    for rubbish in [json!([]), json!({"resource_changes": [{}]}), json!(null)] {
+        read_terraform(file(&rubbish).path().to_str().unwrap()).unwrap_err();
+    }
+    let error = read_terraform("/no/such/plan.json").unwrap_err().to_string();
+    assert!(error.contains("/no/such/plan.json"), "{error}");
+}
+
+#[test]
+fn a_pulumi_resource_counts_once_and_the_stack_never() {
+    let urn = |name: &str| format!("urn:pulumi:dev::proj::aws:s3/bucket:Bucket::{name}");
+    let plan = json!({"resourcePlans": {
+        "urn:pulumi:dev::proj::pulumi:pulumi:Stack::proj-dev": {
+            "steps": ["update"],
+            "goal": {"outputDiff": {"adds": {"new": 1}, "updates": {"changed": 2}, "deletes": ["gone"]}},
+            "state": {"new": 1, "changed": 2, "kept": 3},
+        },
+        urn("a"): {"steps": ["create"]},
+        urn("b"): {"steps": ["create-replacement", "replace", "delete-replaced"]},
+        urn("c"): {"steps": ["update"]},
+        urn("d"): {"steps": ["delete"]},
+        urn("e"): {"steps": ["same"]},
+        urn("f"): {"steps": ["read"]},
+        urn("g"): {"steps": ["refresh"]},
+        urn("Stack::pulumi:pulumi:Stack"): {"steps": ["same"]},
+    }});
+    let data = read_pulumi(file(&plan).path().to_str().unwrap()).unwrap();
+    assert_eq!((data.create_count, data.recreate_count, data.modify_count), (1, 1, 1));
+    assert_eq!((data.destroy_count, data.total_unchanged_count), (1, 2));
+    assert_eq!(data.outputs_create_list, ["new"]);
+    assert_eq!(data.outputs_modify_list, ["changed"]);
+    assert_eq!(data.outputs_destroy_list, ["gone"]);
+    assert_eq!(data.outputs_unchanged_list, ["kept"]);
+}
+
+#[test]
+fn the_preview_of_a_destroy_is_counted_and_readable() {
+    let preview = json!({
+        "steps": [
+            {"op": "delete", "urn": "urn:pulumi:dev::p::a:b:C$d:e:F::x", "oldState": {}},
+            {"op": "delete", "urn": "urn:pulumi:dev::p::a:b:C::y"},
+            {"op": "delete", "urn": "urn:pulumi:dev::p::pulumi:pulumi:Stack::p-dev", "oldState": {"outputs": {"o": 1}}},
+        ],
+        "changeSummary": {"delete": 3},
+    });
+    let (data, lines) = read_pulumi_preview(file(&preview).path().to_str().unwrap()).unwrap();
+    assert_eq!((data.destroy_count, data.total_count_before, data.total_count_after), (2, 2, 0));
+    assert_eq!(data.outputs_destroy_list, ["o"]);
+    assert_eq!(lines, ["  delete urn:pulumi:dev::p::a:b:C$d:e:F::x", "  delete urn:pulumi:dev::p::a:b:C::y"]);
+}

@@ -1,0 +1,217 @@
+//! The commands of Pulumi.
+//!
+//! Parameters are set by `pulumi config set KEY`, which reads the value from its stdin when none is given: values are in no
+//! argument list. `--plaintext` keeps Pulumi from refusing a value that looks like a secret to it.
+
+use std::collections::BTreeMap;
+
+use crate::contract::enums::WireEnum as _;
+use crate::contract::requests::Init;
+use crate::contract::{FlagLists, PulumiFlag};
+use crate::hooks::Command;
+
+use super::flags::{self, is_on, pulumi_arguments, value_of};
+use super::terraform::Direction;
+use super::{EngineError, Places, Work, values};
+
+/// The stack of a module that names none.
+const DEFAULT_STACK: &str = "snapcd";
+
+fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> Command {
+    let words = std::iter::once("pulumi").chain(words.iter().copied()).map(str::to_owned);
+    Command::new(words.chain(flags))
+}
+
+/// What Init wants written down before it runs: the token to log in with, which must not be an argument.
+pub fn oidc_token(request: &Init) -> Option<&str> {
+    let token = value_of(&request.backend_configuration.pulumi_flags.known, PulumiFlag::OidcToken)?;
+    (!token.starts_with("file://")).then_some(token)
+}
+
+pub fn init(request: &Init, places: &Places) -> Work {
+    use PulumiFlag as F;
+    let given = &request.backend_configuration.pulumi_flags.known;
+    let mut work = Work::default();
+    let (mut login, mut global) = (Vec::new(), Vec::new());
+    for flag in given {
+        match flag.flag {
+            F::Color | F::Verbose | F::Emoji => global.extend(pulumi_arguments(flag)),
+            F::DefaultOrg | F::OidcExpiration | F::OidcOrg | F::OidcTeam | F::OidcUser => {
+                login.extend(pulumi_arguments(flag));
+            }
+            F::OidcToken => {
+                let file = match oidc_token(request) {
+                    Some(_) => format!("file://{}", places.oidc_token()),
+                    None => flag.value.clone().unwrap_or_default(),
+                };
+                login.extend(["--oidc-token".to_owned(), file]);
+            }
+            F::Insecure if is_on(given, F::Insecure) => login.push("--insecure".to_owned()),
+            F::CloudUrl | F::LoginLocal | F::LoginCloud | F::Insecure => {}
+            F::StackName | F::SecretsProvider | F::CreateStack => {}
+            other => work
+                .warnings
+                .push(format!("the Pulumi flag {} means nothing to Init: left out", other.name())),
+        }
+    }
+    let target = if let Some(url) = value_of(given, F::CloudUrl) {
+        Some(Some(url.to_owned()))
+    } else if is_on(given, F::LoginLocal) {
+        Some(Some("--local".to_owned()))
+    } else {
+        is_on(given, F::LoginCloud).then_some(None)
+    };
+    if let Some(target) = target {
+        let words = target.into_iter().chain(login).chain(global.clone());
+        work.engine.push(command(&["login"], words));
+    } else if !login.is_empty() {
+        work.warnings.push(
+            "flags for logging in were left out: none of LoginCloud, LoginLocal and CloudUrl asks for it"
+                .to_owned(),
+        );
+    }
+    let stack = value_of(given, F::StackName).unwrap_or(DEFAULT_STACK);
+    let secrets = value_of(given, F::SecretsProvider);
+    let secrets = secrets.into_iter().flat_map(|it| ["--secrets-provider".to_owned(), it.to_owned()]);
+    let words = secrets.chain(["--non-interactive".to_owned()]).chain(global);
+    work.engine.push(command(&["stack", "select", stack, "--create"], words));
+    if !request.backend_configuration.pulumi_array_flags.known.is_empty() {
+        work.warnings.push("Pulumi array flags mean nothing to Init: left out".to_owned());
+    }
+    work
+}
+
+pub fn validate() -> Work {
+    Work { engine: vec![command(&["preview", "--non-interactive"], [])], ..Work::default() }
+}
+
+pub fn plan(
+    direction: Direction,
+    parameters: &BTreeMap<String, String>,
+    flags: &FlagLists,
+    places: &Places,
+) -> Result<Work, EngineError> {
+    let (arguments, warnings) = flags::pulumi(flags);
+    let stack = value_of(&flags.pulumi_flags.known, PulumiFlag::StackName);
+    let stack: Vec<_> = stack.into_iter().flat_map(|it| ["--stack".to_owned(), it.to_owned()]).collect();
+    let mut engine = Vec::new();
+    for (name, value) in parameters {
+        // After `--` a name cannot be taken for an option.
+        let words = stack.iter().cloned().chain(["--".to_owned(), name.clone()]);
+        let set = command(&["config", "set", "--plaintext", "--non-interactive"], words);
+        engine.push(set.stdin(values::pulumi_text(name, value)?));
+    }
+    engine.push(match direction {
+        Direction::Apply => {
+            command(&["preview", "--save-plan", &places.pulumi_plan(), "--non-interactive"], arguments)
+        }
+        Direction::Destroy => {
+            command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments)
+                .stdout(places.destroy_preview().into())
+        }
+    });
+    Ok(Work { engine, warnings, ..Work::default() })
+}
+
+pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
+    let (arguments, warnings) = flags::pulumi(flags);
+    let apply = match direction {
+        Direction::Apply => {
+            command(&["up", "--yes", "--plan", &places.pulumi_plan(), "--non-interactive"], arguments)
+        }
+        Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
+    };
+    let export = command(&["stack", "export"], []).stdout(places.export().into());
+    Work { engine: vec![apply], collect: vec![export], collect_after_failure: true, warnings }
+}
+
+pub fn output(flags: &FlagLists, places: &Places) -> Work {
+    let (arguments, warnings) = flags::pulumi(flags);
+    let output = command(&["stack", "output", "--json"], arguments).stdout(places.output().into());
+    Work { engine: vec![output], warnings, ..Work::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Flag;
+    use crate::contract::requests::BackendConfiguration;
+    use std::path::Path;
+
+    fn places() -> Places {
+        Places::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
+    }
+
+    fn lines(work: &Work) -> Vec<String> {
+        work.engine.iter().map(|command| command.words.join(" ")).collect()
+    }
+
+    fn init_with(flags: &[(PulumiFlag, Option<&str>)]) -> Work {
+        let pulumi_flags =
+            flags.iter().map(|(flag, value)| Flag::new(*flag, *value)).collect::<Vec<_>>().into();
+        let backend_configuration = BackendConfiguration { pulumi_flags, ..BackendConfiguration::default() };
+        init(&Init { backend_configuration, ..Init::default() }, &places())
+    }
+
+    #[test]
+    fn init_logs_in_only_when_asked_and_makes_the_stack() {
+        use PulumiFlag as F;
+        assert_eq!(lines(&init_with(&[])), ["pulumi stack select snapcd --create --non-interactive"]);
+        assert_eq!(
+            lines(&init_with(&[
+                (F::LoginLocal, None),
+                (F::StackName, Some("dev")),
+                (F::Color, Some("never"))
+            ])),
+            [
+                "pulumi login --local --color never",
+                "pulumi stack select dev --create --non-interactive --color never"
+            ]
+        );
+        assert_eq!(
+            lines(&init_with(&[
+                (F::CloudUrl, Some("s3://state")),
+                (F::DefaultOrg, Some("acme")),
+                (F::Insecure, None),
+                (F::SecretsProvider, Some("passphrase")),
+                (F::Verbose, Some("3")),
+            ])),
+            [
+                "pulumi login s3://state --default-org acme --insecure --verbose 3",
+                "pulumi stack select snapcd --create --secrets-provider passphrase --non-interactive --verbose 3"
+            ]
+        );
+        assert_eq!(lines(&init_with(&[(F::LoginCloud, None)]))[0], "pulumi login");
+        assert_eq!(lines(&init_with(&[(F::LoginLocal, Some("false"))])).len(), 1);
+    }
+
+    #[test]
+    fn a_token_is_never_an_argument() {
+        let work = init_with(&[(PulumiFlag::LoginCloud, None), (PulumiFlag::OidcToken, Some("hush"))]);
+        assert_eq!(lines(&work)[0], "pulumi login --oidc-token file:///step/oidc-token");
+    }
+
+    #[test]
+    fn what_init_cannot_use_is_named() {
+        let work = init_with(&[(PulumiFlag::Diff, None), (PulumiFlag::DefaultOrg, Some("acme"))]);
+        assert_eq!(work.warnings.len(), 2, "{:?}", work.warnings);
+    }
+
+    #[test]
+    fn parameters_are_set_through_stdin_before_the_preview() {
+        let parameters =
+            BTreeMap::from([("ns:a".to_owned(), "\"hush\"".to_owned()), ("b".to_owned(), "[1]".to_owned())]);
+        let work = plan(Direction::Apply, &parameters, &FlagLists::default(), &places()).unwrap();
+        assert_eq!(
+            lines(&work),
+            [
+                "pulumi config set --plaintext --non-interactive -- b",
+                "pulumi config set --plaintext --non-interactive -- ns:a",
+                "pulumi preview --save-plan /m/.snapcd/plan.json --non-interactive"
+            ]
+        );
+        assert_eq!(work.engine[1].stdin.as_deref(), Some("hush"));
+        let work = plan(Direction::Destroy, &BTreeMap::new(), &FlagLists::default(), &places()).unwrap();
+        assert_eq!(lines(&work), ["pulumi destroy --preview-only --json --non-interactive"]);
+    }
+}

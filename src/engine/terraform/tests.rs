@@ -1,0 +1,143 @@
+use super::*;
+use crate::contract::requests::{BackendConfig, InitFlags};
+use std::path::Path;
+
+fn places() -> Places {
+    Places::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
+}
+
+fn words(work: &Work) -> Vec<&str> {
+    work.engine[0].words.iter().map(String::as_str).collect()
+}
+
+fn backend(name: &str, value: &str) -> BackendConfig {
+    BackendConfig { name: name.to_owned(), value: value.to_owned() }
+}
+
+fn flag(flag: TerraformFlag, value: Option<&str>) -> Flag<TerraformFlag> {
+    Flag::new(flag, value)
+}
+
+#[test]
+fn flags_of_init_stand_once_however_often_they_are_asked_for() {
+    let request = Init {
+        engine: Engine::Terraform,
+        flags: InitFlags { auto_upgrade_enabled: true, auto_migrate_enabled: true, ..InitFlags::default() },
+        backend_configuration: BackendConfiguration {
+            terraform_flags: vec![
+                flag(TerraformFlag::Upgrade, None),
+                flag(TerraformFlag::Lock, Some("false")),
+                flag(TerraformFlag::Lock, Some("true")),
+            ]
+            .into(),
+            ..BackendConfiguration::default()
+        },
+        ..Init::default()
+    };
+    let expected =
+        ["terraform", "init", "-input=false", "-upgrade", "-migrate-state", "-lock=true", "-force-copy"];
+    assert_eq!(words(&init(&request)), expected);
+}
+
+#[test]
+fn a_reconfigure_question_is_answered_with_no_and_nothing_else_is() {
+    let mut request = Init::default();
+    assert_eq!(words(&init(&request)), ["tofu", "init", "-input=false"]);
+    request.flags.auto_reconfigure_enabled = true;
+    let work = init(&request);
+    assert_eq!(words(&work), ["tofu", "init", "-reconfigure"]);
+    assert_eq!(work.engine[0].stdin.as_deref(), Some("no"));
+    // The flag list has the last word over the deprecated switch.
+    request.backend_configuration.terraform_flags =
+        vec![flag(TerraformFlag::Reconfigure, Some("false"))].into();
+    let work = init(&request);
+    assert_eq!(words(&work), ["tofu", "init", "-input=false", "-reconfigure=false"]);
+    assert_eq!(work.engine[0].stdin, None);
+}
+
+#[test]
+fn backend_settings_merge_and_the_later_one_wins() {
+    let mut configuration = BackendConfiguration {
+        namespace_backend_configs: vec![backend("bucket", "ns"), backend("region", "ns")],
+        module_backend_configs: vec![backend("bucket", "${BUCKET}-x"), backend("key", "k=v")],
+        terraform_array_flags: vec![
+            Flag::new(TerraformArrayFlag::BackendConfig, Some("region=flag")),
+            Flag::new(TerraformArrayFlag::BackendConfig, Some("conf/$ENV.tfbackend")),
+            Flag::new(TerraformArrayFlag::Var, Some("a=b")),
+        ]
+        .into(),
+        ..BackendConfiguration::default()
+    };
+    let text = |configuration: &BackendConfiguration| -> Vec<String> {
+        let join = |piece: Piece| match piece {
+            Piece::Text(text) => text,
+            Piece::Variable(name) => format!("<{name}>"),
+        };
+        let arguments = backend_arguments(configuration).into_iter();
+        arguments.map(|pieces| pieces.into_iter().map(join).collect()).collect()
+    };
+    assert_eq!(
+        text(&configuration),
+        [
+            "-backend-config=bucket=<BUCKET>-x",
+            "-backend-config=key=k=v",
+            "-backend-config=region=flag",
+            "-backend-config=conf/<ENV>.tfbackend",
+        ]
+    );
+    configuration.ignore_namespace_backend_configs = true;
+    configuration.terraform_array_flags = Vec::new().into();
+    assert_eq!(text(&configuration), ["-backend-config=bucket=<BUCKET>-x", "-backend-config=key=k=v"]);
+}
+
+#[test]
+fn backend_settings_are_in_no_argument_list() {
+    let configuration = BackendConfiguration {
+        module_backend_configs: vec![backend("access_key", "hush")],
+        terraform_array_flags: vec![Flag::new(TerraformArrayFlag::Var, Some("a=b"))].into(),
+        ..BackendConfiguration::default()
+    };
+    let work = init(&Init { backend_configuration: configuration, ..Init::default() });
+    assert_eq!(words(&work), ["tofu", "init", "-input=false", "-var=a=b"]);
+}
+
+#[test]
+fn plan_and_apply_have_their_files_and_apply_has_its_flags_before_the_plan() {
+    let flags = FlagLists {
+        terraform_flags: vec![flag(TerraformFlag::Parallelism, Some("4"))].into(),
+        ..FlagLists::default()
+    };
+    let planned = plan(Engine::Terraform, Direction::Destroy, &flags, &places());
+    assert_eq!(
+        words(&planned),
+        [
+            "terraform",
+            "plan",
+            "-destroy",
+            "-out=/m/.snapcd/destroy.out",
+            "-input=false",
+            "-var-file=/m/.snapcd/inputs.tfvars",
+            "-parallelism=4",
+        ]
+    );
+    assert_eq!(planned.collect[0].words, ["terraform", "show", "-json", "/m/.snapcd/destroy.out"]);
+    let applied = apply(Engine::Terraform, Direction::Apply, &flags, &places());
+    assert_eq!(words(&applied), ["terraform", "apply", "-parallelism=4", "/m/.snapcd/plan.out"]);
+    assert!(applied.collect_after_failure);
+    assert_eq!(
+        words(&output(Engine::Tofu, &flags, &places())),
+        ["tofu", "output", "-json", "-parallelism=4"]
+    );
+}
+
+#[test]
+fn parameters_are_lines_and_a_name_cannot_smuggle_in_another() {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let good = [pair("a", "\"x\""), pair("größe_1-b", "[1, 2]")];
+    let text = inputs(good.iter().map(|(name, value)| (name, value))).unwrap();
+    assert_eq!(text, "a=\"x\"\ngröße_1-b=[1, 2]\n");
+    for bad in ["", "a=1\nb", "a b", "1a", "a.b", "-a"] {
+        let pair = pair(bad, "1");
+        inputs([(&pair.0, &pair.1)]).unwrap_err();
+    }
+}
