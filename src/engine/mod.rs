@@ -40,6 +40,9 @@ pub struct Work {
     pub engine: Vec<Command>,
     pub collect: Vec<Command>,
     pub collect_after_failure: bool,
+    /// Files that the script writes. They are removed beforehand: what an earlier task left there must not pass
+    /// for what this one did.
+    pub writes: Vec<String>,
     /// What the user should know: flags that had to be left out.
     pub warnings: Vec<String>,
 }

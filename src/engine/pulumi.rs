@@ -110,7 +110,11 @@ pub fn plan(
                 .stdout(places.destroy_preview().into())
         }
     });
-    Ok(Work { engine, warnings, ..Work::default() })
+    let writes = vec![match direction {
+        Direction::Apply => places.pulumi_plan(),
+        Direction::Destroy => places.destroy_preview(),
+    }];
+    Ok(Work { engine, writes, warnings, ..Work::default() })
 }
 
 pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
@@ -122,13 +126,14 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
         Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
     };
     let export = command(&["stack", "export"], []).stdout(places.export().into());
-    Work { engine: vec![apply], collect: vec![export], collect_after_failure: true, warnings }
+    let writes = vec![places.export()];
+    Work { engine: vec![apply], collect: vec![export], collect_after_failure: true, writes, warnings }
 }
 
 pub fn output(flags: &FlagLists, places: &Places) -> Work {
     let (arguments, warnings) = flags::pulumi(flags);
     let output = command(&["stack", "output", "--json"], arguments).stdout(places.output().into());
-    Work { engine: vec![output], warnings, ..Work::default() }
+    Work { engine: vec![output], writes: vec![places.output()], warnings, ..Work::default() }
 }
 
 #[cfg(test)]

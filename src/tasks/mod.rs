@@ -5,6 +5,20 @@
 //! * `conclude` reads what the engine left behind (plan, state, outputs); it is safe to repeat.
 //!
 //! Tasks that need no script (revision, module, variables) are finished when they are prepared.
+//!
+//! Whoever calls these holds the lock of the module's directory ([`crate::workspace::Workspace::lock`]) from
+//! `prepare` to the end of `conclude`, but for the tasks that do not touch it (revision, refresh).
+
+mod apply;
+mod fault;
+mod init;
+mod output;
+mod plan;
+mod script;
+mod shape;
+mod source;
+mod variables;
+mod verdict;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,9 +26,13 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::contract::{Common, Fault, Success};
+use crate::contract::{Common, Engine, Fault, Success, TaskRequest};
+use crate::engine::terraform::Direction;
 use crate::settings::Settings;
-use crate::step::{Folder, Stream};
+use crate::step::{Exit, Folder, Stream};
+use shape::Shape;
+
+pub use source::refresh;
 
 /// What a task may use.
 #[derive(Debug, Clone)]
@@ -83,5 +101,76 @@ impl Context {
         if let Err(error) = said {
             tracing::error!(step = self.folder.name(), "a line for the job's log could not be kept: {error}");
         }
+    }
+}
+
+/// Fetches, writes inputs and makes the script.
+pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepared, TaskError> {
+    if context.cancel.is_cancelled() {
+        return Err(TaskError::Cancelled);
+    }
+    let shape = match request {
+        TaskRequest::GetDefinitiveRevision(source) => return source::revision(context, source).await,
+        TaskRequest::GetModule(source, own) => return source::module(context, source, own).await,
+        TaskRequest::Variables(own) => return variables::prepare(context, own).await,
+        _ => Shape::of(request).ok_or_else(|| script::no_script(request))?,
+    };
+    script::check_hooks(context, &shape)?;
+    match request {
+        TaskRequest::Init(own) => init::prepare(context, &shape, own).await,
+        TaskRequest::Plan(own, flags) => {
+            plan::prepare(context, &shape, Direction::Apply, &own.resolved_parameters, flags).await
+        }
+        TaskRequest::PlanDestroy(own, flags) => {
+            plan::prepare(context, &shape, Direction::Destroy, &own.resolved_parameters, flags).await
+        }
+        TaskRequest::ApplyFromPlan(_, flags) => {
+            apply::prepare(context, &shape, Direction::Apply, flags).await
+        }
+        TaskRequest::DestroyFromPlan(_, flags) => {
+            apply::prepare(context, &shape, Direction::Destroy, flags).await
+        }
+        TaskRequest::Output(_, flags) => output::prepare(context, &shape, flags).await,
+        _ => validate(context, &shape).await,
+    }
+}
+
+async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, TaskError> {
+    let module = script::Module::open(context)?;
+    let variables = module.workspace.load_environment()?;
+    let work = match shape.engine {
+        Engine::Pulumi => crate::engine::pulumi::validate(),
+        engine => crate::engine::terraform::validate(engine),
+    };
+    module.launch(shape, &variables, false, work).await
+}
+
+/// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
+pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> Result<Success, TaskError> {
+    let shape = Shape::of(request).ok_or_else(|| script::no_script(request))?;
+    let judged = verdict::judge(context, &shape, exit);
+    match request {
+        TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => match judged {
+            Ok(()) => apply::conclude(context, &shape).await,
+            Err(TaskError::Faulted(mut fault)) => {
+                // What the state holds after a failure is worth knowing, but not worth another failure.
+                fault.resources = apply::resources(context, &shape).await.ok();
+                Err(fault.into())
+            }
+            Err(cancelled) => Err(cancelled),
+        },
+        TaskRequest::Plan(..) => {
+            judged?;
+            plan::conclude(context, &shape, Direction::Apply).await
+        }
+        TaskRequest::PlanDestroy(..) => {
+            judged?;
+            plan::conclude(context, &shape, Direction::Destroy).await
+        }
+        TaskRequest::Output(own, _) => {
+            judged?;
+            output::conclude(context, own).await
+        }
+        _ => judged.map(|()| Success::Done),
     }
 }

@@ -1,0 +1,52 @@
+//! ApplyFromPlan and DestroyFromPlan.
+
+use std::path::Path;
+
+use crate::contract::{Engine, Fault, FlagLists, Success};
+use crate::engine::terraform::Direction;
+use crate::engine::{pulumi, state, terraform};
+
+use super::script::{Module, read};
+use super::shape::Shape;
+use super::{Context, Prepared, TaskError};
+
+pub(super) async fn prepare(
+    context: &Context,
+    shape: &Shape<'_>,
+    direction: Direction,
+    flags: &FlagLists,
+) -> Result<Prepared, TaskError> {
+    let module = Module::open(context)?;
+    let variables = module.workspace.load_environment()?;
+    let places = &module.places;
+    let plan = match (shape.engine, direction) {
+        (Engine::Pulumi, Direction::Apply) => Some(places.pulumi_plan()),
+        // Pulumi has no plan of a destroy that it could be held to.
+        (Engine::Pulumi, Direction::Destroy) => None,
+        _ => Some(direction.plan_file(places)),
+    };
+    if let Some(plan) = plan.filter(|plan| !Path::new(plan).is_file()) {
+        let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
+        return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
+    }
+    let work = match shape.engine {
+        Engine::Pulumi => pulumi::apply(direction, flags, places),
+        engine => terraform::apply(engine, direction, flags, places),
+    };
+    module.launch(shape, &variables, false, work).await
+}
+
+/// How many resources the state holds now.
+pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u64, TaskError> {
+    let places = Module::open(context)?.places;
+    let engine = shape.engine;
+    read(move || match engine {
+        Engine::Pulumi => state::read_pulumi(&places.export()),
+        _ => state::read_terraform(&places.shown_state()),
+    })
+    .await
+}
+
+pub(super) async fn conclude(context: &Context, shape: &Shape<'_>) -> Result<Success, TaskError> {
+    Ok(Success::Resources(resources(context, shape).await?))
+}

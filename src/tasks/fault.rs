@@ -1,0 +1,63 @@
+//! Errors as the server is told of them.
+
+use std::error::Error;
+
+use super::TaskError;
+use crate::contract::Fault;
+use crate::engine::EngineError;
+use crate::hooks::{ApprovalError, ScriptError};
+use crate::process::{NotFound, ProcessError};
+use crate::source::SourceError;
+use crate::step::FolderError;
+use crate::workspace::WorkspaceError;
+
+/// The error with its causes in one sentence; a cause that its effect has quoted already is not said again.
+pub(super) fn sentence(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The first line is the message; what follows it are the details.
+fn fault(error: &dyn Error) -> TaskError {
+    let text = sentence(error);
+    let (message, details) = text.split_once('\n').unwrap_or((&text, ""));
+    TaskError::Faulted(Fault { message: message.to_owned(), details: details.to_owned(), resources: None })
+}
+
+impl From<WorkspaceError> for TaskError {
+    fn from(error: WorkspaceError) -> Self {
+        if error.is_cancelled() { Self::Cancelled } else { fault(&error) }
+    }
+}
+
+impl From<SourceError> for TaskError {
+    fn from(error: SourceError) -> Self {
+        if error.is_cancelled() { Self::Cancelled } else { fault(&error) }
+    }
+}
+
+impl From<ProcessError> for TaskError {
+    fn from(error: ProcessError) -> Self {
+        if error.is_cancelled() { Self::Cancelled } else { fault(&error) }
+    }
+}
+
+macro_rules! faults {
+    ($($error:ty),+) => {
+        $(impl From<$error> for TaskError {
+            fn from(error: $error) -> Self {
+                fault(&error)
+            }
+        })+
+    };
+}
+faults!(EngineError, ApprovalError, ScriptError, NotFound, FolderError);

@@ -1,0 +1,52 @@
+//! Plan and PlanDestroy.
+
+use std::collections::BTreeMap;
+
+use crate::contract::{Engine, FlagLists, PlanData, Success};
+use crate::engine::terraform::Direction;
+use crate::engine::{plan, pulumi, terraform};
+use crate::workspace::PrivateFile;
+
+use super::script::{Module, read};
+use super::shape::Shape;
+use super::{Context, Prepared, TaskError};
+
+pub(super) async fn prepare(
+    context: &Context,
+    shape: &Shape<'_>,
+    direction: Direction,
+    parameters: &BTreeMap<String, String>,
+    flags: &FlagLists,
+) -> Result<Prepared, TaskError> {
+    let module = Module::open(context)?;
+    let variables = module.workspace.load_environment()?;
+    let work = match shape.engine {
+        Engine::Pulumi => pulumi::plan(direction, parameters, flags, &module.places)?,
+        engine => {
+            let inputs = terraform::inputs(parameters)?;
+            module.workspace.write_private(PrivateFile::Inputs, inputs.as_bytes())?;
+            terraform::plan(engine, direction, flags, &module.places)
+        }
+    };
+    module.launch(shape, &variables, false, work).await
+}
+
+pub(super) async fn conclude(
+    context: &Context,
+    shape: &Shape<'_>,
+    direction: Direction,
+) -> Result<Success, TaskError> {
+    let places = Module::open(context)?.places;
+    let engine = shape.engine;
+    let (data, lines): (PlanData, Vec<String>) = read(move || match (engine, direction) {
+        (Engine::Pulumi, Direction::Apply) => Ok((plan::read_pulumi(&places.pulumi_plan())?, Vec::new())),
+        (Engine::Pulumi, Direction::Destroy) => plan::read_pulumi_preview(&places.destroy_preview()),
+        _ => Ok((plan::read_terraform(&places.shown_plan())?, Vec::new())),
+    })
+    .await?;
+    for line in lines {
+        context.info(&line);
+    }
+    context.info(&plan::summary(&data));
+    Ok(Success::Plan(Box::new(data)))
+}

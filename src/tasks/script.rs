@@ -1,0 +1,163 @@
+//! Preparing a task that runs a script: hooks are checked, the engine is found, inputs and script are written.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::contract::{Engine, Fault, TaskRequest};
+use crate::engine::environment::Environment;
+use crate::engine::{EngineError, Places, Work, flags};
+use crate::hooks::{Script, check_approved};
+use crate::process::{Tool, find_program};
+use crate::workspace::Workspace;
+
+use super::shape::Shape;
+use super::{Context, Launch, Prepared, TaskError, fault};
+
+/// An engine that does not say its version within this time is run all the same.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A module that is being worked in.
+#[derive(Debug)]
+pub(super) struct Module<'a> {
+    pub context: &'a Context,
+    pub workspace: Workspace,
+    /// The init directory: where the engine runs.
+    pub directory: PathBuf,
+    pub places: Places,
+}
+
+impl<'a> Module<'a> {
+    pub(super) fn open(context: &'a Context) -> Result<Self, TaskError> {
+        let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
+        let directory = workspace.checked_init_dir()?;
+        let private = workspace.prepare_private_dir()?;
+        let places = Places::new(&private, context.folder.path())?;
+        Ok(Self { context, workspace, directory, places })
+    }
+
+    fn environment(&self, engine: Engine, variables: &BTreeMap<String, String>) -> Environment {
+        let additional = &self.context.settings.engine.additional_binary_paths;
+        Environment::new(engine, std::env::vars_os(), variables, additional)
+    }
+
+    /// Turns what an engine is to do into what the supervisor runs.
+    pub(super) async fn launch(
+        &self,
+        shape: &Shape<'_>,
+        variables: &BTreeMap<String, String>,
+        allow_questions: bool,
+        work: Work,
+    ) -> Result<Prepared, TaskError> {
+        let mut environment = self.environment(shape.engine, variables);
+        if allow_questions {
+            environment.allow_questions();
+        }
+        self.say_version(shape, &environment).await?;
+        let unknown = shape.flags.into_iter().flat_map(flags::unknown_flags);
+        for warning in unknown.chain(work.warnings) {
+            self.context.warn(&warning);
+        }
+        for path in &work.writes {
+            remove_if_there(Path::new(path))?;
+        }
+        let Context { common, folder, .. } = self.context;
+        let script = Script {
+            title: format!("{} of job {}, written by hawser", shape.task, common.job_id),
+            before: shape.before,
+            engine: work.engine,
+            collect: work.collect,
+            collect_after_failure: work.collect_after_failure,
+            after: shape.after,
+        };
+        let script = script.text(&folder.part_path(), &folder.cancel_path())?;
+        self.workspace.write_private(shape.script, script.as_bytes())?;
+        let directory = self.directory.clone();
+        Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables() }))
+    }
+
+    /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a
+    /// before hook may still bring it.
+    async fn say_version(&self, shape: &Shape<'_>, environment: &Environment) -> Result<(), TaskError> {
+        let name = shape.engine.program();
+        let place = self.directory.display();
+        let program = match find_program(name, &environment.path()) {
+            Ok(program) => program,
+            Err(missing) if shape.before.is_some() => {
+                self.context.warn(&format!("{missing}; it may still come by the before hook"));
+                return Ok(());
+            }
+            Err(missing) => return Err(missing.into()),
+        };
+        let arguments: &[&str] = match shape.engine {
+            Engine::Terraform | Engine::Tofu => &["version", "-json"],
+            Engine::Pulumi => &["version"],
+        };
+        let variables = environment.variables().map(|(name, value)| (name.clone(), value.clone()));
+        let asked = Tool::new(&program, "say its version")
+            .args(arguments)
+            .envs(variables)
+            // Nobody waits for a word from the vendor.
+            .env("CHECKPOINT_DISABLE", "1")
+            .current_dir(&self.directory)
+            .timeout(VERSION_TIMEOUT)
+            .run(&self.context.cancel)
+            .await;
+        let program = program.display();
+        match asked {
+            Ok(said) => {
+                let version = version(&said.text());
+                self.context.info(&format!("{name} {version} ({program}) in {place}"));
+            }
+            Err(error) if error.is_cancelled() => return Err(TaskError::Cancelled),
+            Err(error) => {
+                let reason = fault::sentence(&error);
+                self.context
+                    .warn(&format!("{name} ({program}) in {place} does not say its version: {reason}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn version(said: &str) -> String {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        terraform_version: String,
+    }
+    match serde_json::from_str::<Version>(said) {
+        Ok(version) => version.terraform_version,
+        Err(_) => said.lines().next().unwrap_or_default().trim().trim_start_matches('v').to_owned(),
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), TaskError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Fault::new(format!("cannot remove {}, which an earlier task left: {error}", path.display()))
+                .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses hooks that are not approved, before anything else happens.
+pub(super) fn check_hooks(context: &Context, shape: &Shape<'_>) -> Result<(), TaskError> {
+    Ok(check_approved(&context.settings.hooks_preapproval, shape.before.into_iter().chain(shape.after))?)
+}
+
+/// Reads what an engine left behind; files may be large, so not on a thread of the runtime.
+pub(super) async fn read<T: Send + 'static>(
+    reading: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, TaskError> {
+    match tokio::task::spawn_blocking(reading).await {
+        Ok(read) => Ok(read?),
+        Err(error) => Err(Fault::new(format!("a thread that was to read a file failed: {error}")).into()),
+    }
+}
+
+/// The part of a request that this module's callers have matched on already.
+pub(super) fn no_script(request: &TaskRequest) -> TaskError {
+    Fault::new(format!("{} runs no script: there is nothing to conclude", request.task())).into()
+}

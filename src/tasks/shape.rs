@@ -1,0 +1,109 @@
+//! What the tasks that run a script have in common: an engine, a command, two hooks and flags.
+
+use crate::contract::{Engine, FlagLists, Task, TaskRequest};
+use crate::hooks::Hook;
+use crate::workspace::PrivateFile;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    pub task: Task,
+    pub engine: Engine,
+    pub before: Option<Hook<'a>>,
+    pub after: Option<Hook<'a>>,
+    /// Where a copy of the script is kept for people to look at.
+    pub script: PrivateFile,
+    /// None for Init, which has its flags elsewhere, and for Validate, which has none.
+    pub flags: Option<&'a FlagLists>,
+}
+
+impl<'a> Shape<'a> {
+    /// None for the tasks that run no script.
+    pub(super) fn of(request: &'a TaskRequest) -> Option<Self> {
+        let task = request.task();
+        let hook = |name, text: &'a Option<String>| Hook::new(name, text.as_deref());
+        Some(match request {
+            TaskRequest::GetDefinitiveRevision(_)
+            | TaskRequest::GetModule(..)
+            | TaskRequest::Variables(_) => return None,
+            TaskRequest::Init(own) => Self {
+                task,
+                engine: own.engine,
+                before: hook("InitBeforeHook", &own.init_before_hook),
+                after: hook("InitAfterHook", &own.init_after_hook),
+                script: PrivateFile::InitScript,
+                flags: None,
+            },
+            TaskRequest::Validate(own) => Self {
+                task,
+                engine: own.engine,
+                before: hook("ValidateBeforeHook", &own.validate_before_hook),
+                after: hook("ValidateAfterHook", &own.validate_after_hook),
+                script: PrivateFile::ValidateScript,
+                flags: None,
+            },
+            TaskRequest::Plan(own, flags) => Self {
+                task,
+                engine: own.engine,
+                before: hook("PlanBeforeHook", &own.plan_before_hook),
+                after: hook("PlanAfterHook", &own.plan_after_hook),
+                script: PrivateFile::PlanScript,
+                flags: Some(flags),
+            },
+            TaskRequest::PlanDestroy(own, flags) => Self {
+                task,
+                engine: own.engine,
+                before: hook("PlanDestroyBeforeHook", &own.plan_destroy_before_hook),
+                after: hook("PlanDestroyAfterHook", &own.plan_destroy_after_hook),
+                script: PrivateFile::PlanDestroyScript,
+                flags: Some(flags),
+            },
+            TaskRequest::ApplyFromPlan(own, flags) => Self {
+                task,
+                engine: own.engine,
+                before: hook("ApplyBeforeHook", &own.apply_before_hook),
+                after: hook("ApplyAfterHook", &own.apply_after_hook),
+                script: PrivateFile::ApplyScript,
+                flags: Some(flags),
+            },
+            TaskRequest::DestroyFromPlan(own, flags) => Self {
+                task,
+                engine: own.engine,
+                before: hook("DestroyBeforeHook", &own.destroy_before_hook),
+                after: hook("DestroyAfterHook", &own.destroy_after_hook),
+                script: PrivateFile::DestroyScript,
+                flags: Some(flags),
+            },
+            TaskRequest::Output(own, flags) => Self {
+                task,
+                engine: own.engine,
+                before: hook("OutputBeforeHook", &own.output_before_hook),
+                after: hook("OutputAfterHook", &own.output_after_hook),
+                script: PrivateFile::OutputScript,
+                flags: Some(flags),
+            },
+        })
+    }
+
+    /// The engine command as people know it.
+    pub(super) fn command(&self) -> String {
+        let terraform = match self.task {
+            Task::Init => "init",
+            Task::Validate => "validate",
+            Task::Plan => "plan",
+            Task::PlanDestroy => "plan -destroy",
+            Task::ApplyFromPlan => "apply",
+            Task::DestroyFromPlan => "apply (destroy)",
+            _ => "output",
+        };
+        let pulumi = match self.task {
+            Task::Init => "stack select",
+            Task::Validate | Task::Plan => "preview",
+            Task::PlanDestroy => "destroy --preview-only",
+            Task::ApplyFromPlan => "up",
+            Task::DestroyFromPlan => "destroy",
+            _ => "stack output",
+        };
+        let verb = if self.engine == Engine::Pulumi { pulumi } else { terraform };
+        format!("{} {verb}", self.engine)
+    }
+}

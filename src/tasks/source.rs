@@ -1,0 +1,54 @@
+//! GetDefinitiveRevision, GetModule and SourceRefresh: what has to do with where a module comes from.
+
+use tokio_util::sync::CancellationToken;
+
+use crate::contract::requests::GetModule;
+use crate::contract::{Call, Source, SourceRefresh, Success};
+use crate::settings::Settings;
+use crate::source::{Fetcher, resolve};
+use crate::workspace::Workspace;
+
+use super::{Context, Prepared, TaskError};
+
+fn fetcher(settings: &Settings, http: reqwest::Client) -> Fetcher {
+    Fetcher::new(http, &settings.engine.additional_binary_paths, &settings.working_directory.temp_directory)
+}
+
+pub(super) async fn revision(context: &Context, source: &Source) -> Result<Prepared, TaskError> {
+    let fetcher = fetcher(&context.settings, context.http.clone());
+    let log = |line: &str| context.info(line);
+    let revision = resolve(source, &fetcher, &log, &context.cancel).await?;
+    context.info(&format!("The definitive revision is {revision}"));
+    Ok(Prepared::Finished(Success::Revision(revision)))
+}
+
+pub(super) async fn module(
+    context: &Context,
+    source: &Source,
+    request: &GetModule,
+) -> Result<Prepared, TaskError> {
+    let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
+    let fetcher = fetcher(&context.settings, context.http.clone());
+    let log = |line: &str| context.info(line);
+    let commit = workspace.get_module(source, request, &fetcher, &log, &context.cancel).await?;
+    context.info(&format!("{} is at {commit}", workspace.module()));
+    Ok(Prepared::Finished(Success::Done))
+}
+
+/// Answers a SourceRefresh; None when it was cancelled, which only a shutdown does.
+pub async fn refresh(
+    request: &SourceRefresh,
+    settings: &Settings,
+    http: reqwest::Client,
+    cancel: &CancellationToken,
+) -> Option<Call> {
+    let fetcher = fetcher(settings, http);
+    let log = |line: &str| tracing::debug!("source refresh: {line}");
+    match resolve(&request.source(), &fetcher, &log, cancel).await {
+        Ok(revision) => Some(request.completed(&revision)),
+        Err(error) => match TaskError::from(error) {
+            TaskError::Cancelled => None,
+            TaskError::Faulted(fault) => Some(request.faulted(&fault)),
+        },
+    }
+}

@@ -1,0 +1,25 @@
+//! Variables: what the module declares, read from its files. No engine is run and no environment is needed.
+
+use crate::contract::Success;
+use crate::contract::requests::Input;
+use crate::engine::declarations::Declarations;
+use crate::workspace::Workspace;
+
+use super::script::read;
+use super::{Context, Prepared, TaskError};
+
+pub(super) async fn prepare(context: &Context, request: &Input) -> Result<Prepared, TaskError> {
+    let metadata = &context.common.metadata;
+    let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
+    let directory = workspace.checked_init_dir()?;
+    let engine = request.engine;
+    let declarations = read(move || Declarations::read(&directory, engine)).await?;
+    for warning in &declarations.warnings {
+        context.warn(warning);
+    }
+    let now = jiff::Timestamp::now().as_millisecond();
+    let set = declarations.variable_set(metadata.module_id, &request.extra_file_names, now);
+    let count = set.as_ref().map_or(0, |set| set.variables.len());
+    context.info(&format!("The module declares {count} variables"));
+    Ok(Prepared::Finished(Success::Variables(set)))
+}

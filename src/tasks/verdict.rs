@@ -1,0 +1,124 @@
+//! What the end of a script means.
+//!
+//! The exit code and the part that the script had reached decide, and nothing else:
+//!
+//! | code | part reached | means |
+//! |---|---|---|
+//! | 0 | `done`, or `after` (the after hook left by `exit 0`) | the task is complete |
+//! | any other end | any, and `cancel.json` is there | cancelled |
+//! | 0 | `before` | fault: the before hook ended the script and the engine never ran |
+//! | not 0, or a signal | any | fault: that part failed |
+
+use std::fs;
+
+use crate::contract::Fault;
+use crate::hooks::Part;
+use crate::hooks::script::INTERRUPTED;
+use crate::step::{Exit, Folder, Reader, Stream};
+
+use super::shape::Shape;
+use super::{Context, TaskError};
+
+/// How many of the last lines a fault carries, and how long each may be. A fault has to fit into one message.
+const LINES: usize = 20;
+const LINE_LENGTH: usize = 300;
+/// How far back in the log they are looked for.
+const TAIL: u64 = 256 * 1024;
+
+/// Whether the script did all that it was to do.
+pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result<(), TaskError> {
+    let folder = &context.folder;
+    if let Some(failure) = &exit.failure {
+        return Err(Fault::new(failure.clone()).into());
+    }
+    let part = folder.part().and_then(|word| Part::from_word(&word));
+    if exit.code == Some(0) && matches!(part, Some(Part::Done | Part::After)) {
+        return Ok(());
+    }
+    if folder.cancel()?.is_some() {
+        return Err(TaskError::Cancelled);
+    }
+    let lines = last_lines(folder);
+    let mut message = what_failed(shape, part, exit);
+    if let Some(error) = first_error(&lines) {
+        message.push_str(": ");
+        message.push_str(error);
+    }
+    if let Some(hint) = hint(&lines) {
+        message.push_str(". ");
+        message.push_str(hint);
+    }
+    Err(Fault { message, details: lines.join("\n"), resources: None }.into())
+}
+
+fn what_failed(shape: &Shape<'_>, part: Option<Part>, exit: &Exit) -> String {
+    let hook = |hook: Option<crate::hooks::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
+    let who = match part {
+        None => "the script".to_owned(),
+        Some(Part::Before) => hook(shape.before).to_owned(),
+        Some(Part::Engine) => shape.command(),
+        Some(Part::Collect) => format!("reading the result of {}", shape.command()),
+        Some(Part::After | Part::Done) => hook(shape.after).to_owned(),
+    };
+    match (exit.code, exit.signal) {
+        (Some(0), _) if part == Some(Part::Before) => format!(
+            "{who} ended the script with exit code 0 before the engine ran: {} was not run (leave a before hook by \
+             its end, not by exit)",
+            shape.command()
+        ),
+        (Some(0), _) => format!("the script ended early, while {who} ran"),
+        (Some(INTERRUPTED), _) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
+        (Some(127), _) if part == Some(Part::Engine) => {
+            format!("{who} failed with exit code 127 (the program was not found)")
+        }
+        (Some(code), _) => format!("{who} failed with exit code {code}"),
+        (None, Some(signal)) => format!("{who} was ended by signal {signal}"),
+        (None, None) => format!("{who} ended in an unknown way"),
+    }
+}
+
+/// What an engine calls its error, without the frame that it draws around it.
+fn first_error(lines: &[String]) -> Option<&str> {
+    lines.iter().find_map(|line| {
+        let text = line.trim_start_matches(['│', '|', ' ']);
+        ["Error: ", "error: "].iter().any(|start| text.starts_with(start)).then_some(text)
+    })
+}
+
+fn hint(lines: &[String]) -> Option<&'static str> {
+    let says = |text: &str| lines.iter().any(|line| line.contains(text));
+    if says("Can't ask approval for state migration") {
+        return Some(
+            "The backend has changed and there is state: set the flag MigrateState to take the state along, or \
+             Reconfigure to leave it",
+        );
+    }
+    None
+}
+
+/// The last lines of stderr, or of stdout when stderr was silent, as plain text.
+fn last_lines(folder: &Folder) -> Vec<String> {
+    let path = folder.output_path();
+    let length = fs::metadata(&path).map_or(0, |found| found.len());
+    let start = length.saturating_sub(TAIL);
+    let Ok(mut reader) = Reader::open(&path, start) else { return Vec::new() };
+    if start > 0 {
+        // The place is inside some record.
+        let _ = reader.next();
+    }
+    let (mut stderr, mut stdout) = (Vec::new(), Vec::new());
+    while let Ok(Some(record)) = reader.next() {
+        let text = String::from_utf8_lossy(&record.text);
+        let text = console::strip_ansi_codes(&text);
+        let line: String = text.trim_end().chars().take(LINE_LENGTH).collect();
+        match record.stream {
+            _ if line.is_empty() => {}
+            Stream::Stderr => stderr.push(line),
+            Stream::Stdout => stdout.push(line),
+            _ => {}
+        }
+    }
+    let mut lines = if stderr.is_empty() { stdout } else { stderr };
+    lines.drain(..lines.len().saturating_sub(LINES));
+    lines
+}
