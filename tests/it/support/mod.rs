@@ -1,3 +1,4 @@
 //! What several test modules need.
 
 pub(crate) mod git;
+pub(crate) mod steps;
