@@ -5,4 +5,5 @@ pub(crate) mod git;
 pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod scripted_hub;
+pub(crate) mod steps;
 pub(crate) mod world;
