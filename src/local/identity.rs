@@ -1,0 +1,63 @@
+//! Who the hub's one runner record is, and what its runner must know to connect.
+
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// The organization, the runner record and the credentials that the hub accepts.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub organization_id: Uuid,
+    pub runner_id: Uuid,
+    pub client_id: String,
+    pub client_secret: SecretString,
+}
+
+impl Identity {
+    pub fn generate() -> Self {
+        Self {
+            organization_id: Uuid::new_v4(),
+            runner_id: Uuid::new_v4(),
+            client_id: Uuid::new_v4().to_string(),
+            client_secret: random_secret().into(),
+        }
+    }
+
+    /// The `client_id` of a token request.
+    pub(super) fn full_client_id(&self) -> String {
+        format!("{}:{}", self.organization_id, self.client_id)
+    }
+
+    /// The settings with which a runner connects, as they stand in `appsettings.json`.
+    pub fn runner_settings(&self, url: &str, instance: &str) -> Value {
+        json!({
+            "Runner": {
+                "Id": self.runner_id,
+                "OrganizationId": self.organization_id,
+                "Instance": instance,
+                "Credentials": {
+                    "ClientId": self.client_id,
+                    "ClientSecret": self.client_secret.expose_secret(),
+                },
+            },
+            "Server": { "Url": url },
+        })
+    }
+
+    /// The same settings as environment variables.
+    pub fn runner_variables(&self, url: &str, instance: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("Runner__Id", self.runner_id.to_string()),
+            ("Runner__OrganizationId", self.organization_id.to_string()),
+            ("Runner__Instance", instance.to_owned()),
+            ("Runner__Credentials__ClientId", self.client_id.clone()),
+            ("Runner__Credentials__ClientSecret", self.client_secret.expose_secret().to_owned()),
+            ("Server__Url", url.to_owned()),
+        ]
+    }
+}
+
+/// 244 random bits from the operating system.
+pub fn random_secret() -> String {
+    format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
+}

@@ -1,0 +1,387 @@
+//! What a job is to do, and the payload of each of its tasks.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::contract::enums::WireEnum;
+use crate::contract::requests::{self, BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
+use crate::contract::{
+    CommandTask, Common, Engine, FlagList, FlagLists, Metadata, Request, Source, SourceRevisionType,
+    SourceType, Task, TaskRequest,
+};
+
+/// Which tasks a job has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum JobKind {
+    Apply,
+    Plan,
+    Destroy,
+    /// These tasks in this order.
+    Tasks(Vec<Task>),
+}
+
+impl JobKind {
+    pub fn tasks(&self) -> Vec<Task> {
+        const START: [Task; 5] =
+            [Task::GetDefinitiveRevision, Task::GetModule, Task::Init, Task::Validate, Task::Variables];
+        let rest: &[Task] = match self {
+            Self::Apply => &[Task::Plan, Task::ApplyFromPlan, Task::Output],
+            Self::Plan => &[Task::Plan],
+            Self::Destroy => &[Task::PlanDestroy, Task::DestroyFromPlan],
+            Self::Tasks(tasks) => return tasks.clone(),
+        };
+        START.iter().chain(rest).copied().collect()
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Apply => "apply",
+            Self::Plan => "plan",
+            Self::Destroy => "destroy",
+            Self::Tasks(_) => "tasks",
+        }
+    }
+}
+
+/// The hooks of every task that has some.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Hooks {
+    pub init_before: Option<String>,
+    pub init_after: Option<String>,
+    pub validate_before: Option<String>,
+    pub validate_after: Option<String>,
+    pub plan_before: Option<String>,
+    pub plan_after: Option<String>,
+    pub plan_destroy_before: Option<String>,
+    pub plan_destroy_after: Option<String>,
+    pub apply_before: Option<String>,
+    pub apply_after: Option<String>,
+    pub destroy_before: Option<String>,
+    pub destroy_after: Option<String>,
+    pub output_before: Option<String>,
+    pub output_after: Option<String>,
+}
+
+/// A job as it is submitted. Start from [`JobSpec::new`] and change what differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JobSpec {
+    pub kind: JobKind,
+    /// A definitive revision that is set here is used until the job's first task has found one.
+    pub source: Source,
+    pub stack_name: String,
+    pub namespace_name: String,
+    pub module_name: String,
+    /// Not set: made from the three names, so that the same module always has the same id.
+    pub module_id: Option<Uuid>,
+    pub subdirectory: Option<String>,
+    pub engine: Engine,
+    /// Values are HCL already; [`hcl_value`] makes them from what people type.
+    pub parameters: BTreeMap<String, String>,
+    pub env_vars: BTreeMap<String, String>,
+    pub hooks: Hooks,
+    /// Each task gets the entries that name it and those that name none.
+    pub flags: FlagLists,
+    pub init_flags: InitFlags,
+    pub extra_files: Vec<ExtraFile>,
+    pub ignore_namespace_backend_configs: bool,
+    pub namespace_backend_configs: Vec<BackendConfig>,
+    pub module_backend_configs: Vec<BackendConfig>,
+    pub clean_init: bool,
+    /// Only the runner with this instance name may have the job.
+    pub instance: Option<String>,
+    pub report_every_seconds: u64,
+    /// Wait for an approval before anything is changed.
+    pub needs_approval: bool,
+}
+
+impl JobSpec {
+    /// A job on the default branch of a git repository, as the module `local/local/module`.
+    pub fn new(kind: JobKind, source_url: impl Into<String>) -> Self {
+        Self {
+            kind,
+            source: Source {
+                source_type: SourceType::Git,
+                source_revision_type: SourceRevisionType::Default,
+                source_url: source_url.into(),
+                source_revision: String::new(),
+                source_definitive_revision: None,
+                source_semantic_version: None,
+            },
+            stack_name: "local".to_owned(),
+            namespace_name: "local".to_owned(),
+            module_name: "module".to_owned(),
+            module_id: None,
+            subdirectory: None,
+            engine: Engine::Terraform,
+            parameters: BTreeMap::new(),
+            env_vars: BTreeMap::new(),
+            hooks: Hooks::default(),
+            flags: FlagLists::default(),
+            init_flags: InitFlags::default(),
+            extra_files: Vec::new(),
+            ignore_namespace_backend_configs: false,
+            namespace_backend_configs: Vec::new(),
+            module_backend_configs: Vec::new(),
+            clean_init: false,
+            instance: None,
+            report_every_seconds: 60,
+            needs_approval: false,
+        }
+    }
+
+    /// A job of one task.
+    pub fn single(task: Task, source_url: impl Into<String>) -> Self {
+        Self::new(JobKind::Tasks(vec![task]), source_url)
+    }
+
+    pub fn metadata(&self) -> Metadata {
+        Metadata {
+            stack_name: self.stack_name.clone(),
+            namespace_name: self.namespace_name.clone(),
+            module_name: self.module_name.clone(),
+            module_id: self.module_id.unwrap_or_else(|| self.id_of_names()),
+            source_subdirectory: self.subdirectory.clone(),
+        }
+    }
+
+    fn id_of_names(&self) -> Uuid {
+        let names = [&self.stack_name, &self.namespace_name, &self.module_name];
+        let mut hash = Sha256::new();
+        for name in names {
+            hash.update(name.as_bytes());
+            hash.update([0]);
+        }
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        uuid::Builder::from_random_bytes(bytes).into_uuid()
+    }
+
+    /// The payload with which `task` is pushed.
+    pub(super) fn request(
+        &self,
+        task: Task,
+        job_id: Uuid,
+        organization_id: Uuid,
+        definitive_revision: Option<&str>,
+    ) -> Request {
+        let common = Common {
+            job_id,
+            organization_id,
+            metadata: self.metadata(),
+            report_active_job_frequency_seconds: self.report_every_seconds,
+        };
+        Request { common, task: self.task_request(task, definitive_revision) }
+    }
+
+    fn task_request(&self, task: Task, definitive_revision: Option<&str>) -> TaskRequest {
+        let (engine, hooks) = (self.engine, self.hooks.clone());
+        let mut source = self.source.clone();
+        if let Some(revision) = definitive_revision {
+            source.source_definitive_revision = Some(revision.to_owned());
+        }
+        let extra_file_names = || self.extra_files.iter().map(|file| file.file_name.clone()).collect();
+        match task {
+            Task::GetDefinitiveRevision => TaskRequest::GetDefinitiveRevision(self.source.clone()),
+            Task::GetModule => TaskRequest::GetModule(
+                source,
+                requests::GetModule {
+                    engine,
+                    clean_init_enabled: self.clean_init,
+                    extra_files: self.extra_files.clone(),
+                },
+            ),
+            Task::Init => TaskRequest::Init(requests::Init {
+                engine,
+                init_before_hook: hooks.init_before,
+                init_after_hook: hooks.init_after,
+                backend_configuration: self.backend_configuration(),
+                flags: self.init_flags.clone(),
+                clean_init_enabled: self.clean_init,
+                resolved_env_vars: self.env_vars.clone(),
+            }),
+            Task::Validate => TaskRequest::Validate(requests::Validate {
+                engine,
+                validate_before_hook: hooks.validate_before,
+                validate_after_hook: hooks.validate_after,
+            }),
+            Task::Variables => {
+                TaskRequest::Variables(requests::Input { engine, extra_file_names: extra_file_names() })
+            }
+            Task::Plan => TaskRequest::Plan(
+                requests::Plan {
+                    engine,
+                    plan_before_hook: hooks.plan_before,
+                    plan_after_hook: hooks.plan_after,
+                    resolved_parameters: self.parameters.clone(),
+                },
+                self.flags_for(CommandTask::Plan),
+            ),
+            Task::PlanDestroy => TaskRequest::PlanDestroy(
+                requests::PlanDestroy {
+                    engine,
+                    plan_destroy_before_hook: hooks.plan_destroy_before,
+                    plan_destroy_after_hook: hooks.plan_destroy_after,
+                    resolved_parameters: self.parameters.clone(),
+                },
+                self.flags_for(CommandTask::Plan),
+            ),
+            Task::ApplyFromPlan => TaskRequest::ApplyFromPlan(
+                requests::ApplyFromPlan {
+                    engine,
+                    apply_before_hook: hooks.apply_before,
+                    apply_after_hook: hooks.apply_after,
+                },
+                self.flags_for(CommandTask::Apply),
+            ),
+            Task::DestroyFromPlan => TaskRequest::DestroyFromPlan(
+                requests::DestroyFromPlan {
+                    engine,
+                    destroy_before_hook: hooks.destroy_before,
+                    destroy_after_hook: hooks.destroy_after,
+                },
+                self.flags_for(CommandTask::Destroy),
+            ),
+            Task::Output => TaskRequest::Output(
+                requests::Output {
+                    engine,
+                    output_before_hook: hooks.output_before,
+                    output_after_hook: hooks.output_after,
+                    extra_file_names: extra_file_names(),
+                },
+                self.flags_for(CommandTask::Output),
+            ),
+        }
+    }
+
+    fn backend_configuration(&self) -> BackendConfiguration {
+        let flags = self.flags_for(CommandTask::Init);
+        BackendConfiguration {
+            ignore_namespace_backend_configs: self.ignore_namespace_backend_configs,
+            namespace_backend_configs: self.namespace_backend_configs.clone(),
+            module_backend_configs: self.module_backend_configs.clone(),
+            terraform_flags: flags.terraform_flags,
+            terraform_array_flags: flags.terraform_array_flags,
+            pulumi_flags: flags.pulumi_flags,
+            pulumi_array_flags: flags.pulumi_array_flags,
+        }
+    }
+
+    fn flags_for(&self, task: CommandTask) -> FlagLists {
+        fn of<T: WireEnum>(list: &FlagList<T>, task: CommandTask) -> FlagList<T> {
+            let wanted = |entry: &&crate::contract::Flag<T>| entry.task.is_none_or(|named| named == task);
+            list.known.iter().filter(wanted).cloned().collect::<Vec<_>>().into()
+        }
+        FlagLists {
+            terraform_flags: of(&self.flags.terraform_flags, task),
+            terraform_array_flags: of(&self.flags.terraform_array_flags, task),
+            pulumi_flags: of(&self.flags.pulumi_flags, task),
+            pulumi_array_flags: of(&self.flags.pulumi_array_flags, task),
+        }
+    }
+}
+
+/// What people type after `name=` as an HCL expression. Lists, objects and quoted strings are HCL already;
+/// everything else is a string, which the engine converts to the type that the variable declares.
+pub fn hcl_value(text: &str) -> String {
+    if text.starts_with(['[', '{', '"']) {
+        return text.to_owned();
+    }
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            // Doubled, a template's opening is taken literally.
+            '$' | '%' if characters.peek() == Some(&'{') => quoted.extend([character, character]),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Flag, Push, TerraformArrayFlag, TerraformFlag};
+
+    #[test]
+    fn every_payload_reads_back_as_the_request_it_was_made_from() {
+        let mut spec = JobSpec::new(JobKind::Apply, "https://example.org/x.git");
+        spec.extra_files.push(ExtraFile {
+            file_name: "extra.tf".into(),
+            contents: "# extra".into(),
+            overwrite: true,
+            source: serde_json::Value::Null,
+        });
+        spec.flags.terraform_flags = vec![Flag::new(TerraformFlag::NoColor, None)].into();
+        for task in Task::ALL {
+            let request = spec.request(task, Uuid::new_v4(), Uuid::new_v4(), Some("abc"));
+            let read = Push::read(task.pushed_as(), &[request.write()]).unwrap();
+            assert_eq!(read, Push::Task(Box::new(request)));
+        }
+    }
+
+    #[test]
+    fn a_task_gets_the_flags_that_name_it_and_those_that_name_none() {
+        let mut spec = JobSpec::new(JobKind::Apply, "x");
+        let named = |task, value: &str| Flag {
+            task: Some(task),
+            flag: TerraformArrayFlag::Target,
+            value: Some(value.to_owned()),
+        };
+        spec.flags.terraform_array_flags =
+            vec![named(CommandTask::Plan, "plan"), named(CommandTask::Init, "init")].into();
+        let values = |task| -> Vec<_> {
+            spec.flags_for(task).terraform_array_flags.known.into_iter().filter_map(|it| it.value).collect()
+        };
+        assert_eq!(values(CommandTask::Plan), ["plan"]);
+        assert_eq!(values(CommandTask::Init), ["init"]);
+        assert!(values(CommandTask::Apply).is_empty());
+    }
+
+    #[test]
+    fn the_definitive_revision_flows_into_get_module() {
+        let spec = JobSpec::new(JobKind::Apply, "x");
+        let TaskRequest::GetModule(source, _) = spec.task_request(Task::GetModule, Some("c0ffee")) else {
+            panic!("not a GetModule");
+        };
+        assert_eq!(source.source_definitive_revision.as_deref(), Some("c0ffee"));
+    }
+
+    #[test]
+    fn the_same_names_always_give_the_same_module_id() {
+        let spec = JobSpec::new(JobKind::Apply, "x");
+        let mut other = spec.clone();
+        assert_eq!(spec.metadata().module_id, other.metadata().module_id);
+        other.module_name = "other".into();
+        assert_ne!(spec.metadata().module_id, other.metadata().module_id);
+    }
+
+    #[test]
+    fn typed_values_become_hcl_that_means_what_was_typed() {
+        for (typed, hcl) in [
+            ("plain", "\"plain\""),
+            ("007", "\"007\""),
+            ("say \"hi\" \\ ${x} %{y} $z", r#""say \"hi\" \\ $${x} %%{y} $z""#),
+            ("two\nlines", r#""two\nlines""#),
+            ("[1, 2]", "[1, 2]"),
+            ("{a = 1}", "{a = 1}"),
+            ("\"quoted\"", "\"quoted\""),
+            ("", "\"\""),
+        ] {
+            assert_eq!(hcl_value(typed), hcl);
+        }
+    }
+}
