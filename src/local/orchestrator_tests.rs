@@ -461,7 +461,7 @@ fn without_keeping_logs_count_and_digest_are_still_there() {
     let summary = bench.machine.snapshot(job).unwrap().logs;
     assert_eq!((summary.count, summary.last.as_deref()), (2, Some("def")));
     // printf 'abc\ndef\n' | sha256sum
-    assert_eq!(summary.digest, "ae0666f161fed1a5dde998bbd0e140550d2da0db27db1d0e31e370f2bd366a57");
+    assert_eq!(summary.digest, "924d391c158a46409fdff363063d718ea0bc00b14556f129984942af91233bbe");
 }
 
 #[derive(Debug, Clone)]
