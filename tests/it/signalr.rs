@@ -1,1 +1,142 @@
+//! The official `@microsoft/signalr` client against the embedded hub: our half of the protocol is the real one.
+//!
+//! Needs Node and the package (`npm ci` in `tests/signalr`, done here when it is missing). Where neither can be
+//! had the test says so and passes, unless `HAWSER_REQUIRE_NODE=1` makes that a failure, as CI does.
 
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use hawser::contract::Task;
+use hawser::local::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it did not happen in time")
+}
+
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/signalr")
+}
+
+/// Whether the test can run; says so when it cannot.
+async fn is_prepared() -> bool {
+    let Err(reason) = prepare().await else { return true };
+    assert_ne!(std::env::var("HAWSER_REQUIRE_NODE").as_deref(), Ok("1"), "{reason}");
+    eprintln!("SKIPPED: the official SignalR client is not here: {reason}");
+    false
+}
+
+/// Node with the package in place, or why not.
+async fn prepare() -> Result<(), String> {
+    let version = Command::new("node").arg("--version").output().await;
+    version.map_err(|error| format!("node cannot be run: {error}"))?;
+    // One test at a time installs, also when each test is a process of its own.
+    let guard = std::fs::File::open(project().join("package.json")).map_err(|error| error.to_string())?;
+    guard.lock().map_err(|error| error.to_string())?;
+    if project().join("node_modules/@microsoft/signalr/package.json").exists() {
+        return Ok(());
+    }
+    let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(project()).output();
+    let install = install.await.map_err(|error| format!("npm cannot be run: {error}"))?;
+    if install.status.success() {
+        Ok(())
+    } else {
+        Err(format!("npm ci failed: {}", String::from_utf8_lossy(&install.stderr)))
+    }
+}
+
+struct NodeClient {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl NodeClient {
+    fn start(hub: &EmbeddedHub, instance: &str) -> Self {
+        let identity = hub.identity();
+        let mut process = Command::new("node")
+            .arg("client.mjs")
+            .current_dir(project())
+            .env("HUB_URL", hub.url())
+            .env("ORGANIZATION_ID", identity.organization_id.to_string())
+            .env("RUNNER_ID", identity.runner_id.to_string())
+            .env("CLIENT_ID", &identity.client_id)
+            .env("CLIENT_SECRET", identity.client_secret.expose_secret())
+            .env("INSTANCE", instance)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    async fn said(&mut self, event: &str) -> Value {
+        let line = soon(self.lines.next_line()).await.unwrap().expect("the client ended");
+        let said: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(said["event"], event, "{said}");
+        said
+    }
+}
+
+#[tokio::test]
+async fn the_official_client_connects_invokes_is_invoked_and_reconnects() {
+    if !is_prepared().await {
+        return;
+    }
+    let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
+    let mut client = NodeClient::start(&hub, "node ü/1");
+    client.said("connected").await;
+    assert_eq!(hub.runners(), ["node ü/1"]);
+
+    // It is pushed a task, and its invocations are answered, the wrong one with an error.
+    let job = hub.submit(JobSpec::single(Task::GetDefinitiveRevision, "https://example.org/x.git"));
+    let refused = client.said("refused").await;
+    assert!(refused["error"].as_str().unwrap().contains("not outstanding"), "{refused}");
+    let ended = soon(hub.ended(job)).await;
+    assert_eq!(ended.state, JobState::Completed);
+    assert_eq!(ended.definitive_revision.as_deref(), Some("c0ffee"));
+    assert_eq!(hub.logs(job, 0)[0].message, "grüße aus node");
+    assert_eq!(hub.violations().len(), 1, "only the wrong one: {:?}", hub.violations());
+
+    // It is invoked with an answer expected.
+    let answer = soon(hub.invoke("node ü/1", "Ask", vec![json!(41)])).await.unwrap();
+    assert_eq!(answer, Ok(json!({"answer": 42})));
+
+    // It comes back after a cut, after a Close that allows it, and after the hub was away.
+    hub.drop_connections();
+    client.said("reconnected").await;
+    hub.close_connections(None, true);
+    client.said("reconnected").await;
+    hub.go_offline().await.unwrap();
+    hub.go_online().await.unwrap();
+    client.said("reconnected").await;
+    let connects =
+        hub.all_events().iter().filter(|it| matches!(it.event, HubEvent::Connected { .. })).count();
+    assert_eq!(connects, 4);
+    assert_eq!(soon(hub.invoke("node ü/1", "Ask", vec![json!(1)])).await.unwrap(), Ok(json!({"answer": 2})));
+
+    hub.push("node ü/1", "Stop", vec![]).unwrap();
+    client.said("closed").await;
+    assert!(soon(client.process.wait()).await.unwrap().success());
+    soon(hub.runners_until(0)).await;
+}
+
+#[tokio::test]
+async fn the_official_client_stays_away_after_a_close_that_forbids_to_reconnect() {
+    if !is_prepared().await {
+        return;
+    }
+    let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
+    let mut client = NodeClient::start(&hub, "node");
+    client.said("connected").await;
+    hub.close_connections(Some("for good"), false);
+    let closed = client.said("closed").await;
+    assert!(closed["error"].as_str().unwrap().contains("for good"), "{closed}");
+    assert_eq!(soon(client.process.wait()).await.unwrap().code(), Some(1));
+}
