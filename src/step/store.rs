@@ -133,7 +133,7 @@ impl Store {
         ));
         match fs::rename(folder.path(), &place) {
             Ok(()) => {
-                warn!(step = folder.name(), kept = %place.display(), "a damaged step folder was set aside: {reason}")
+                warn!(step = folder.name(), kept = %place.display(), "a damaged step folder was set aside: {reason}");
             }
             Err(error) => {
                 warn!(

@@ -83,7 +83,8 @@ fn a_task_that_is_pushed_again_is_known() {
 fn damaged_folders_are_set_aside_and_the_sound_ones_are_still_there() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
-    let damages: [(&str, fn(&Folder)); 7] = [
+    type Damage = fn(&Folder);
+    let damages: [(&str, Damage); 7] = [
         ("no-request", |folder| fs::remove_file(folder.path().join("request.json")).unwrap()),
         ("half-request", |folder| fs::write(folder.path().join("request.json"), "{\"version\":1,").unwrap()),
         ("empty-request", |folder| fs::write(folder.path().join("request.json"), "").unwrap()),
