@@ -13,11 +13,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
 use crate::contract::{Engine, Task};
+use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
-use crate::local::session::{self, Errand, Finished};
+use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
+use crate::local::variables;
 use crate::local::view::{self, Title, Verb};
-use crate::local::{self, EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
+use crate::local::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings::levels::Levels;
 use crate::settings::model::{
@@ -44,7 +46,7 @@ pub(super) struct Args {
     /// Do not ask before anything is changed
     #[arg(long, short)]
     yes: bool,
-    /// Value of a variable. Lists, objects and quoted strings are taken as HCL, everything else as a string
+    /// Value of a variable, as terraform's own -var takes it: HCL for lists and objects, else just text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
     variables: Vec<(String, String)>,
     /// The program to run; without it the one that is installed and fits the directory
@@ -87,7 +89,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let snapshot = snapshot::take(&directory, &place.repository()).map_err(no_snapshot)?;
     log_to(&place.log())?;
 
-    let errand = errand(&args, &directory, engine, &place, &snapshot);
+    let parameters = variables::encode(&args.variables, &directory, engine)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let mut errand = errand(&args, &directory, engine, &place, &snapshot);
+    errand.spec.parameters = parameters;
     let runtime = super::runtime()?;
     let finished = runtime.block_on(work(&place, errand));
     // What still runs in the background is nothing that anyone waits for.
@@ -96,10 +101,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     match finished {
         Ok(Finished::Completed) => Ok(()),
         // The view has said it all.
-        Ok(Finished::NotCompleted) => Err(Failure::failed("").hint(log)),
-        Ok(Finished::Left) => Err(Failure::failed("left while the job was still being cancelled").hint(
-            "the engine may still be running; the next `hawser local` on this directory waits for it",
-        )),
+        Ok(Finished::Failed) => Err(Failure::failed("").hint(log)),
+        Ok(Finished::Stopped) => Err(Failure::failed("")),
+        Ok(Finished::Left) => Err(Failure::failed("left while the job was still being cancelled")
+            .hint("the engine may still be running; the next `hawser local` on this directory waits for it")),
         Err(failure) => Err(failure.hint(log)),
     }
 }
@@ -117,8 +122,6 @@ fn errand(args: &Args, directory: &Path, engine: Engine, place: &Place, snapshot
     spec.module_name.clone_from(&place.module);
     spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|inside| !inside.is_empty());
     spec.engine = engine;
-    spec.parameters =
-        args.variables.iter().map(|(name, value)| (name.clone(), local::hcl_value(value))).collect();
     spec.needs_approval = !args.plan;
 
     let mut notes = Vec::new();
@@ -183,7 +186,11 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
             max_concurrent_steps: 1,
             drain_timeout_seconds: None,
         },
-        server: ServerSettings { url, ca_file: None, max_message_bytes: HubOptions::default().max_message_bytes },
+        server: ServerSettings {
+            url,
+            ca_file: None,
+            max_message_bytes: HubOptions::default().max_message_bytes,
+        },
         working_directory: WorkingDirectorySettings {
             working_directory: place.working_directory(),
             temp_directory: place.temp_directory(),
@@ -198,7 +205,8 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
 
 /// The runtime log goes to a file: stdout belongs to the view.
 fn log_to(path: &Path) -> Result<(), Failure> {
-    let failed = |error: String| Failure::temporary(format!("cannot write the log {}: {error}", path.display()));
+    let failed =
+        |error: String| Failure::temporary(format!("cannot write the log {}: {error}", path.display()));
     let file = File::create(path).map_err(|error| failed(error.to_string()))?;
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
@@ -218,7 +226,9 @@ fn no_place(error: PlaceError) -> Failure {
             Failure::unavailable(message).hint(place::engine_hint(engine))
         }
         PlaceError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
-        PlaceError::Busy { .. } => Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C"),
+        PlaceError::Busy { .. } => {
+            Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")
+        }
         PlaceError::Io { .. } => Failure::failed(message),
     }
 }
@@ -226,12 +236,16 @@ fn no_place(error: PlaceError) -> Failure {
 fn no_snapshot(error: SnapshotError) -> Failure {
     let message = error.to_string();
     match error {
-        SnapshotError::NotADirectory { .. } | SnapshotError::NoConfiguration { .. } => Failure::usage(message)
-            .hint("name a directory with a Terraform, OpenTofu or Pulumi project in it"),
+        SnapshotError::NotADirectory { .. } | SnapshotError::NoConfiguration { .. } => {
+            Failure::usage(message)
+                .hint("name a directory with a Terraform, OpenTofu or Pulumi project in it")
+        }
         SnapshotError::AllIgnored { .. } => {
             Failure::usage(message).hint("`git check-ignore --verbose *.tf` in it names the rule")
         }
-        SnapshotError::NoGit => Failure::unavailable(message).hint("install git: https://git-scm.com/downloads"),
+        SnapshotError::NoGit => {
+            Failure::unavailable(message).hint("install git: https://git-scm.com/downloads")
+        }
         SnapshotError::Io { .. } | SnapshotError::Git { .. } => Failure::failed(message),
     }
 }
