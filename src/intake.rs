@@ -18,7 +18,7 @@ use crate::contract::requests::CancelKind;
 use crate::contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
 use crate::hub::{Line, Pushed};
 use crate::scheduler::Scheduler;
-use crate::shipping::{Labels, ShippedStep, Shipper};
+use crate::shipping::{Labels, ShippedStep, ShipperHandle};
 use crate::step::store::Created;
 use crate::step::{Folder, StepRequest, Store, StoreError};
 
@@ -48,17 +48,12 @@ impl Step {
         }
     }
 
-    /// What tells the server of this step's end.
+    /// What tells the server of an end that the step's own work did not come to. (A refresh that succeeds has its own.)
     pub fn call(&self, outcome: &Outcome) -> Call {
         match (&self.work, outcome) {
             (Work::Task(request), outcome) => outcome.call(request.task.task(), request.common.job_id),
-            (Work::Refresh(refresh), Outcome::Completed(crate::contract::Success::Revision(revision))) => {
-                refresh.completed(revision)
-            }
             (Work::Refresh(refresh), Outcome::Faulted(fault)) => refresh.faulted(fault),
-            (Work::Refresh(refresh), other) => {
-                refresh.faulted(&Fault::new(format!("the refresh ended without a revision: {other:?}")))
-            }
+            (Work::Refresh(refresh), _) => refresh.faulted(&Fault::new("the refresh was stopped")),
         }
     }
 
@@ -140,13 +135,13 @@ fn refresh_folder(refresh: &SourceRefresh) -> String {
 pub struct Intake {
     pub store: Arc<Store>,
     pub scheduler: Scheduler,
-    pub shipper: Shipper,
+    pub shipper: ShipperHandle,
     pub line: Line,
     unknown_methods: HashSet<String>,
 }
 
 impl Intake {
-    pub fn new(store: Arc<Store>, scheduler: Scheduler, shipper: Shipper, line: Line) -> Self {
+    pub fn new(store: Arc<Store>, scheduler: Scheduler, shipper: ShipperHandle, line: Line) -> Self {
         Self { store, scheduler, shipper, line, unknown_methods: HashSet::new() }
     }
 
@@ -200,7 +195,7 @@ impl Intake {
             Created::New(folder, request) => {
                 let step = Step { folder, sequence: request.sequence, work };
                 info!(step = step.name(), "accepted");
-                self.shipper.add(step.shipped());
+                self.shipper.add(step.shipped()).await;
                 self.scheduler.submit(step).await;
             }
             Created::Known(folder) => {
@@ -220,7 +215,7 @@ impl Intake {
         match self.keep(&name, target, payload).await {
             Ok(Created::New(folder, request)) => {
                 self.keep_outcome(&folder, &answer).await;
-                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None });
+                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
                 Ok(Value::Null)
             }
             // The earlier answer is still on its way and serves for both.
@@ -238,7 +233,7 @@ impl Intake {
         match self.keep(&task_folder(*job_id, *task), target, payload).await {
             Ok(Created::New(folder, request)) => {
                 self.keep_outcome(&folder, &answer).await;
-                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None });
+                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
             }
             Ok(Created::Known(folder)) => {
                 warn!(step = folder.name(), "the task is here already; the unreadable push of it is ignored");

@@ -13,7 +13,7 @@ use crate::hub::{self, LineStatus};
 use crate::intake::{self, Found, Intake};
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
-use crate::shipping::Shipper;
+use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
 use crate::step::{Stage, Store, StoreError};
 use crate::supervise;
 
@@ -26,6 +26,8 @@ pub enum RunnerError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Setup(#[from] hub::SetupError),
+    #[error("cannot find this program to start supervisors with: {0}")]
+    Program(std::io::Error),
 }
 
 /// How far a shutdown has got. It only ever goes forward.
@@ -46,9 +48,10 @@ pub struct Options {
     pub timing: hub::Timing,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { supervisor: supervise::program(), timing: hub::Timing::default() }
+impl Options {
+    pub fn of_this_program() -> Result<Self, RunnerError> {
+        let supervisor = supervise::program().map_err(RunnerError::Program)?;
+        Ok(Self { supervisor, timing: hub::Timing::default() })
     }
 }
 
@@ -70,11 +73,11 @@ pub async fn run(
         &settings.runner.instance,
     )?);
     let endpoint = hub::Endpoint::from(&*settings);
-    let http = hub::http_client(&endpoint)?;
+    let http = hub::http_client(&endpoint, &options.timing)?;
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
     let (line, pushes, session) = hub::connect(endpoint, options.timing, line_stop.clone())?;
-    let shipper = Shipper::start(line.clone(), Arc::clone(&store), &settings, stop.clone());
+    let shipper = Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
     let tools = Tools {
         settings: Arc::clone(&settings),
         line: line.clone(),
@@ -98,7 +101,7 @@ pub async fn run(
     scheduler.drain().await;
     let drained = async {
         finish_running(&scheduler, settings.runner.drain_timeout_seconds).await;
-        shipper.drained().await;
+        everything_shipped(&shipper, &scheduler).await;
     };
     let leave_now = async {
         // An error means that nobody can ask any more; then the drain goes on.
@@ -123,14 +126,14 @@ pub async fn run(
 }
 
 /// Goes on with every step that an earlier run of the program left behind.
-async fn recover(store: &Store, scheduler: &Scheduler, shipper: &Shipper) -> Result<(), StoreError> {
+async fn recover(store: &Store, scheduler: &Scheduler, shipper: &ShipperHandle) -> Result<(), StoreError> {
     for (folder, request) in store.list()? {
         let found = folder.stage().and_then(|stage| Ok((stage, intake::reread(folder.clone(), &request)?)));
         match found {
-            Ok((_, Found::Answer(answer))) => shipper.add(answer),
+            Ok((_, Found::Answer(answer))) => drop(shipper.add(answer).await),
             Ok((stage, Found::Step(step))) => {
                 info!(step = step.name(), ?stage, "left by an earlier run of this runner");
-                shipper.add(step.shipped());
+                shipper.add(step.shipped()).await;
                 if stage != Stage::Ship {
                     scheduler.adopt(step, stage).await;
                 }
@@ -155,6 +158,21 @@ async fn finish_running(scheduler: &Scheduler, limit: Option<u64>) {
     warn!("interrupted steps have not ended within {} s and are killed", INTERRUPT_GRACE.as_secs());
     scheduler.cancel_all(CancelKind::Kill).await;
     scheduler.idle().await;
+}
+
+/// Waits until nothing is left to ship but the steps that were never started: those stay for the next start.
+async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) {
+    let (mut shipping, mut load) = (shipper.status(), scheduler.load());
+    loop {
+        let waiting = load.borrow_and_update().waiting;
+        if shipping.borrow_and_update().steps <= waiting {
+            return;
+        }
+        tokio::select! {
+            changed = shipping.changed() => if changed.is_err() { return },
+            changed = load.changed() => if changed.is_err() { return },
+        }
+    }
 }
 
 async fn tell_status(

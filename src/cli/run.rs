@@ -16,7 +16,7 @@ pub(super) struct Args {
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let loaded = args.overrides.load()?;
-    settings::levels::init(&loaded.settings.logging);
+    settings::levels::init(&loaded.settings.logging).map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
@@ -36,7 +36,8 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
                 notify(&[sd_notify::NotifyState::Stopping]);
             }
         });
-        runner::run(loaded.settings, Options::default(), asked, |status| {
+        let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
+        runner::run(loaded.settings, options, asked, |status| {
             notify(&[sd_notify::NotifyState::Status(status)]);
         })
         .await

@@ -34,6 +34,11 @@ pub use endpoint::{Endpoint, Timing};
 pub use http::SetupError;
 pub use line::{CallError, Line, LineStatus, Pending, Pushed};
 
+/// An HTTP client with the settings of the line (authorities, proxies), for what the runner fetches besides.
+pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Client, SetupError> {
+    http::client(&endpoint.server_url, endpoint.ca_file.as_deref(), timing.request_timeout)
+}
+
 /// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only for what
 /// no retry can heal: settings that cannot be used.
 pub fn connect(

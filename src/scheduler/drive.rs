@@ -15,14 +15,13 @@ use tracing::{error, info, warn};
 use super::Tools;
 use super::report::Reporter;
 use crate::contract::requests::Request;
-use crate::contract::{Fault, Outcome, Success};
+use crate::contract::{Call, Fault, Outcome, Success};
 use crate::intake::{Step, Work};
 use crate::settings::Settings;
-use crate::shipping::Shipper;
 use crate::step::{Folder, FolderError, Stage};
 use crate::supervise;
 use crate::tasks::{self, Context, Prepared, TaskError};
-use crate::workspace::{LockError, ModuleLock, Workspace};
+use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
 
 /// How a drive ended.
 #[derive(Debug)]
@@ -54,10 +53,6 @@ impl Driver {
         &self.tools.settings
     }
 
-    pub(super) fn shipper(&self) -> &Shipper {
-        &self.tools.shipper
-    }
-
     /// Takes a step to its outcome from wherever its folder says it stands.
     pub(super) async fn drive(
         &self,
@@ -67,11 +62,17 @@ impl Driver {
         report_again: &Notify,
     ) -> Ended {
         let outcome = match &step.work {
-            Work::Refresh(refresh) => self.refresh(step, refresh, cancel).await,
+            Work::Refresh(refresh) => {
+                let (settings, http) = (self.settings(), self.tools.http.clone());
+                let call = tasks::refresh(refresh, settings, http, cancel).await;
+                let stopped = || refresh.faulted(&Fault::new("the refresh was stopped with the runner"));
+                self.keep(step, call.unwrap_or_else(stopped)).await;
+                return Ended::Concluded;
+            }
             Work::Task(request) => {
                 let module = match self.lock_module(request, stage) {
                     Ok(module) => module,
-                    Err(LockError::Held { holder }) => return Ended::DirectoryBusy { holder },
+                    Err(WorkspaceError::Busy { holder, .. }) => return Ended::DirectoryBusy { holder },
                     Err(problem) => {
                         let fault = Fault::new(problem.to_string());
                         self.conclude_with(step, &Outcome::Faulted(fault)).await;
@@ -91,29 +92,13 @@ impl Driver {
 
     /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
     /// holds it already.
-    fn lock_module(&self, request: &Request, stage: Stage) -> Result<Option<ModuleLock>, LockError> {
+    fn lock_module(&self, request: &Request, stage: Stage) -> Result<Option<ModuleLock>, WorkspaceError> {
         let works_in_directory = !matches!(request.task, crate::contract::TaskRequest::GetDefinitiveRevision(_));
         if !works_in_directory || stage == Stage::Running {
             return Ok(None);
         }
         let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
         workspace.lock().map(Some)
-    }
-
-    async fn refresh(
-        &self,
-        step: &Step,
-        refresh: &crate::contract::SourceRefresh,
-        cancel: &CancellationToken,
-    ) -> Outcome {
-        let settings = Arc::clone(&self.tools.settings);
-        match tasks::refresh(&settings, &self.tools.http, refresh, cancel).await {
-            Ok(revision) => Outcome::Completed(Success::Revision(revision)),
-            Err(TaskError::Faulted(fault)) => Outcome::Faulted(fault),
-            Err(TaskError::Cancelled) => {
-                Outcome::Faulted(Fault::new(format!("the refresh {} was stopped", step.name())))
-            }
-        }
     }
 
     async fn task(
@@ -181,7 +166,9 @@ impl Driver {
 
     /// Waits for the supervisor, whoever started it.
     async fn execution(&self, context: &Context, request: &Request) -> Result<Success, TaskError> {
-        supervise::wait(&context.folder).await.map_err(|error| Fault::new(error.to_string()))?;
+        // A cancel reaches the supervisor through the folder; waiting for its end is right in any case.
+        let lock = supervise::wait(&context.folder, &CancellationToken::new()).await;
+        let _lock = lock.map_err(|error| broken(&error))?;
         self.conclusion(context, request, None).await
     }
 
@@ -192,7 +179,10 @@ impl Driver {
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
         let Some(exit) = context.folder.exit().map_err(|error| broken(&error))? else {
-            return Err(lost(&context.folder).into());
+            return match context.folder.supervisor().map_err(|error| broken(&error))? {
+                Some(_) => Err(lost(&context.folder).into()),
+                None => Err(Fault::new("the supervisor ended before it could start anything; nothing was run").into()),
+            };
         };
         // The supervisor has let go of the directory; nobody of this process can have taken it since.
         let _module = match module {
@@ -209,7 +199,7 @@ impl Driver {
             match self.lock_module(request, Stage::Conclude) {
                 Ok(Some(lock)) => return Ok(lock),
                 Ok(None) => return Err(Fault::new("the task has no module directory to conclude in").into()),
-                Err(LockError::Held { holder }) => {
+                Err(WorkspaceError::Busy { holder, .. }) => {
                     if !std::mem::replace(&mut said, true) {
                         info!("waits to conclude a step: its module directory is in use by {holder}");
                     }
@@ -220,9 +210,12 @@ impl Driver {
         }
     }
 
-    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper.
     pub(super) async fn conclude_with(&self, step: &Step, outcome: &Outcome) {
-        let call = step.call(outcome);
+        self.keep(step, step.call(outcome)).await;
+    }
+
+    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper.
+    async fn keep(&self, step: &Step, call: Call) {
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(200))
             .with_max_delay(Duration::from_secs(30))
@@ -248,7 +241,7 @@ impl Driver {
             tokio::time::sleep(delays.next().unwrap_or(Duration::from_secs(30))).await;
         }
         info!(step = step.name(), "ended: {}", call.method);
-        self.tools.shipper.concluded(&step.folder);
+        self.tools.shipper.concluded(&step.folder).await;
     }
 
     /// The driver itself broke: the server must still be told something.

@@ -24,7 +24,7 @@ use crate::contract::{Outcome, Task};
 use crate::hub::Line;
 use crate::intake::{Step, Work};
 use crate::settings::Settings;
-use crate::shipping::Shipper;
+use crate::shipping::ShipperHandle;
 use crate::step::Stage;
 use drive::{Driver, Ended};
 use machine::{Event, Lane, Machine, Ticket};
@@ -44,7 +44,7 @@ pub struct Load {
 pub struct Tools {
     pub settings: Arc<Settings>,
     pub line: Line,
-    pub shipper: Shipper,
+    pub shipper: ShipperHandle,
     pub http: reqwest::Client,
     /// The program that is started as `… supervise FOLDER`.
     pub supervisor: PathBuf,
@@ -176,10 +176,12 @@ impl Loop {
         match command {
             Command::Submit(step) => self.arrive(*step, Stage::Prepare),
             Command::Adopt(step, stage) => self.arrive(*step, stage),
-            Command::ReportAgain(name) => match self.steps.get(&name) {
-                Some(active) => active.report.notify_one(),
-                None => self.driver.shipper().nudge(),
-            },
+            // One that is no longer here has its outcome, and that is sent until it is acknowledged.
+            Command::ReportAgain(name) => {
+                if let Some(active) = self.steps.get(&name) {
+                    active.report.notify_one();
+                }
+            }
             Command::Cancel { job_id, kind, noted } => {
                 self.cancel(kind, |step| step.job_id() == Some(job_id)).await;
                 let _ = noted.send(());

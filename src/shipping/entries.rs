@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::contract::{LogLevel, Task};
+use crate::contract::{Common, LogLevel, Task};
 use crate::step::{RecordRef, Stream};
 
 /// What every entry of a step says about where it belongs.
@@ -26,6 +26,19 @@ pub struct Labels {
     pub namespace_name: String,
     pub module_name: String,
     pub task: Task,
+}
+
+impl Labels {
+    pub fn of(common: &Common, task: Task) -> Self {
+        Self {
+            job_id: common.job_id,
+            module_id: common.metadata.module_id,
+            stack_name: common.metadata.stack_name.clone(),
+            namespace_name: common.metadata.namespace_name.clone(),
+            module_name: common.metadata.module_name.clone(),
+            task,
+        }
+    }
 }
 
 /// Names are the server's own, but one that filled a message would leave no room for the line. A real one is a

@@ -41,7 +41,17 @@ pub fn program() -> io::Result<PathBuf> {
 ///
 /// A supervisor that is killed before it could begin leaves neither `supervisor.json` nor `exit.json`: the step is
 /// then, as its stage says, still to be prepared.
-pub fn launch(program: &Path, folder: &Folder, lock: File, launch: &Launch) -> Result<u32, LaunchError> {
+///
+/// `module` is the lock of the module's directory, which the supervisor holds as well until it ends: a runner that
+/// dies must not free the directory for another one while its script goes on. It travels as the supervisor's stdout,
+/// which it has no other use for.
+pub fn launch(
+    program: &Path,
+    folder: &Folder,
+    lock: File,
+    module: Option<File>,
+    launch: &Launch,
+) -> Result<u32, LaunchError> {
     let directory = |source| LaunchError::Directory { path: launch.directory.clone(), source };
     // A missing directory and a missing program are one error to the system, but not to a user.
     if !std::fs::metadata(&launch.directory).map_err(directory)?.is_dir() {
@@ -58,7 +68,7 @@ pub fn launch(program: &Path, folder: &Folder, lock: File, launch: &Launch) -> R
         .env_clear()
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::from(lock))
-        .stdout(Stdio::null())
+        .stdout(module.map_or_else(Stdio::null, Stdio::from))
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()

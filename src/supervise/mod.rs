@@ -42,6 +42,11 @@ mod platform;
 #[cfg(all(test, target_os = "linux"))]
 mod portable;
 
+/// Tells one boot of the machine from another, where the system says so.
+pub fn boot_id() -> Option<String> {
+    platform::boot_id()
+}
+
 pub use launch::{LaunchError, launch, program, wait};
 pub use run::{SuperviseError, run};
 

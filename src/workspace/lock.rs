@@ -10,7 +10,14 @@ use crate::files::create_private_dir_all;
 /// Holds the module until it is dropped, or until its process ends in whatever way.
 #[derive(Debug)]
 pub struct ModuleLock {
-    _file: File,
+    file: File,
+}
+
+impl ModuleLock {
+    /// The open file that holds the lock. Whoever gets it, or inherits it, holds the module in its turn.
+    pub fn into_file(self) -> File {
+        self.file
+    }
 }
 
 impl Workspace {
@@ -40,7 +47,7 @@ impl Workspace {
         file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
         writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now()).map_err(failed)?;
         self.restore_interrupted_swap()?;
-        Ok(ModuleLock { _file: file })
+        Ok(ModuleLock { file })
     }
 }
 

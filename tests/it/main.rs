@@ -14,4 +14,5 @@ mod shipping;
 mod signalr;
 mod source;
 mod supervise;
+mod support;
 mod tasks;
