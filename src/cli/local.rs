@@ -1,8 +1,251 @@
+//! `hawser local`: an embedded server, a runner, and one job, all in this process.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
 use super::Failure;
+use crate::contract::{Engine, Task};
+use crate::local::conduct::Finished;
+use crate::local::place::{self, Place, PlaceError};
+use crate::local::session::{self, Errand};
+use crate::local::snapshot::{self, Snapshot, SnapshotError};
+use crate::local::variables;
+use crate::local::view::{self, Title, Verb};
+use crate::local::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
+use crate::runner::{self, Options, RunnerError, Shutdown};
+use crate::settings::levels::Levels;
+use crate::settings::model::{
+    CredentialSettings, JobLogStreamSettings, LoggingSettings, RunnerSettings, ServerSettings, Settings,
+    WorkingDirectorySettings,
+};
+
+/// The name of the one runner.
+const INSTANCE: &str = "local";
+
+/// How long the runner gets to put its things in order after the job. It has nothing left to do by then.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    /// The directory to run, with its uncommitted files; without it the shipped example
+    directory: Option<PathBuf>,
+    /// Stop after the plan and change nothing
+    #[arg(long)]
+    plan: bool,
+    /// Take down what an earlier run has made; with --plan: only show what would go
+    #[arg(long)]
+    destroy: bool,
+    /// Do not ask before anything is changed
+    #[arg(long, short)]
+    yes: bool,
+    /// Value of a variable, as terraform's own -var takes it: HCL for lists and objects, else just text
+    #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
+    variables: Vec<(String, String)>,
+    /// The program to run; without it the one that is installed and fits the directory
+    #[arg(long, value_name = "ENGINE", value_parser = engine)]
+    engine: Option<Engine>,
+    /// Where state and checkouts of local runs are kept [default: HAWSER_LOCAL_DIR, or the user's data directory]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
 
-pub(super) fn execute(_args: Args) -> Result<(), Failure> {
-    Err(Failure::failed("not built yet"))
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+fn engine(text: &str) -> Result<Engine, String> {
+    let known = Engine::ALL.into_iter().find(|engine| engine.program() == text);
+    known.ok_or_else(|| "known are terraform, tofu and pulumi".to_owned())
+}
+
+pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    if !args.plan && !args.yes && !view::somebody_is_there() {
+        return Err(Failure::usage("stdin is no terminal, so nobody can answer before anything is changed")
+            .hint("pass --yes to go ahead without a question, or --plan to only look"));
+    }
+    let asked = args.data.clone().or_else(|| std::env::var_os(place::DATA_VARIABLE).map(PathBuf::from));
+    let data = place::data_directory(asked).map_err(no_place)?;
+    let directory = match &args.directory {
+        Some(directory) => directory.clone(),
+        None => place::example(&data).map_err(no_place)?,
+    };
+    if !directory.is_dir() {
+        return Err(Failure::usage(format!("{} is not a directory", directory.display())));
+    }
+    let engine = place::engine(args.engine, &directory).map_err(no_place)?;
+    let place = Place::of(&directory, &data).map_err(no_place)?;
+    let _lock = place.lock().map_err(no_place)?;
+    let snapshot = snapshot::take(&directory, &place.repository()).map_err(no_snapshot)?;
+    log_to(&place.log())?;
+
+    let parameters = variables::encode(&args.variables, &directory, engine)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let mut errand = errand(&args, &directory, engine, &place, &snapshot);
+    errand.spec.parameters = parameters;
+    let runtime = super::runtime()?;
+    let finished = runtime.block_on(work(&place, errand));
+    // What still runs in the background is nothing that anyone waits for.
+    runtime.shutdown_background();
+    let log = format!("the runtime log is in {}", place.log().display());
+    match finished {
+        Ok(Finished::Completed) => Ok(()),
+        // The view has said it all.
+        Ok(Finished::Failed) => Err(Failure::failed("").hint(log)),
+        Ok(Finished::Stopped) => Err(Failure::failed("")),
+        Ok(Finished::Left) => Err(Failure::failed("left while the job was still being cancelled")
+            .hint("the engine may still be running; the next `hawser local` on this directory waits for it")),
+        Err(failure) => Err(failure.hint(log)),
+    }
+}
+
+fn errand(args: &Args, directory: &Path, engine: Engine, place: &Place, snapshot: &Snapshot) -> Errand {
+    let (verb, kind) = match (args.plan, args.destroy) {
+        (true, false) => (Verb::Plan, JobKind::Plan),
+        (true, true) => (Verb::Plan, JobKind::Tasks(only_plan_the_destroy())),
+        (false, false) => (Verb::Apply, JobKind::Apply),
+        (false, true) => (Verb::Destroy, JobKind::Destroy),
+    };
+    let mut spec = JobSpec::new(kind, snapshot.url.clone());
+    spec.source.source_revision.clone_from(&snapshot.commit);
+    spec.namespace_name.clone_from(&place.namespace);
+    spec.module_name.clone_from(&place.module);
+    spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|inside| !inside.is_empty());
+    spec.engine = engine;
+    spec.needs_approval = !args.plan;
+
+    let mut notes = Vec::new();
+    if snapshot.leaves_state_behind {
+        notes.push(
+            "The state file in the directory is not used: hawser local keeps a state of its own.".to_owned(),
+        );
+    }
+    let title = Title { verb, subject: directory.display().to_string(), engine: engine.program() };
+    Errand { title, spec, yes: args.yes, notes }
+}
+
+fn only_plan_the_destroy() -> Vec<Task> {
+    JobKind::Destroy.tasks().into_iter().filter(|task| *task != Task::DestroyFromPlan).collect()
+}
+
+/// The hub and the runner, for as long as the job takes.
+async fn work(place: &Place, errand: Errand) -> Result<Finished, Failure> {
+    let identity = Identity { runner_id: place.runner_id(), ..Identity::generate() };
+    let options = HubOptions {
+        identity: Some(identity.clone()),
+        // Steps that a killed run left behind are finished first; nobody waits for what they report.
+        acknowledge_unknown_jobs: true,
+        ..HubOptions::default()
+    };
+    let hub = EmbeddedHub::start(options).await.map_err(|error| Failure::temporary(error.to_string()))?;
+    let settings = settings(place, &hub, identity)?;
+    let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
+    let (shutdown, asked) = watch::channel(Shutdown::No);
+    let mut runner = tokio::spawn(runner::run(settings, options, asked, |_| {}));
+
+    let finished = session::run(&hub, errand, gone(&mut runner)).await;
+    if !matches!(finished, Ok(Finished::Left)) && !runner.is_finished() {
+        shutdown.send_replace(Shutdown::Drain);
+        // Its result does not matter any more: the job is over and told.
+        let _ = tokio::time::timeout(FAREWELL, &mut runner).await;
+        hub.shutdown().await;
+    }
+    finished.map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+}
+
+/// Why the runner ended though nobody asked it to.
+async fn gone(runner: &mut JoinHandle<Result<(), RunnerError>>) -> String {
+    match runner.await {
+        Ok(Ok(())) => "without a reason".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Settings, Failure> {
+    let url = hub.url().parse().map_err(|error| Failure::temporary(format!("{}: {error}", hub.url())))?;
+    Ok(Settings {
+        runner: RunnerSettings {
+            id: identity.runner_id,
+            organization_id: identity.organization_id,
+            instance: INSTANCE.to_owned(),
+            credentials: CredentialSettings {
+                client_id: identity.client_id,
+                client_secret: identity.client_secret,
+            },
+            max_concurrent_steps: 1,
+            drain_timeout_seconds: None,
+        },
+        server: ServerSettings {
+            url,
+            ca_file: None,
+            max_message_bytes: HubOptions::default().max_message_bytes,
+        },
+        working_directory: WorkingDirectorySettings {
+            working_directory: place.working_directory(),
+            temp_directory: place.temp_directory(),
+        },
+        hooks_preapproval: Default::default(),
+        engine: Default::default(),
+        // Somebody is watching: a second is long enough to wait for a full batch.
+        job_log_stream: JobLogStreamSettings { period_seconds: 1, ..Default::default() },
+        logging: LoggingSettings::default(),
+    })
+}
+
+/// The runtime log goes to a file: stdout belongs to the view.
+fn log_to(path: &Path) -> Result<(), Failure> {
+    let failed =
+        |error: String| Failure::temporary(format!("cannot write the log {}: {error}", path.display()));
+    let file = File::create(path).map_err(|error| failed(error.to_string()))?;
+    let layer = tracing_subscriber::fmt::layer()
+        .with_ansi(false)
+        .with_writer(Mutex::new(file))
+        .with_filter(Levels::new(&LoggingSettings::default()));
+    tracing_subscriber::registry().with(layer).try_init().map_err(|error| failed(error.to_string()))
+}
+
+fn no_place(error: PlaceError) -> Failure {
+    let message = error.to_string();
+    match error {
+        PlaceError::NoEngine { engines } => {
+            let hints: Vec<&str> = engines.into_iter().map(place::engine_hint).collect();
+            Failure::unavailable(message).hint(hints.join("\n      "))
+        }
+        PlaceError::EngineMissing { engine } => {
+            Failure::unavailable(message).hint(place::engine_hint(engine))
+        }
+        PlaceError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
+        PlaceError::Busy { .. } => {
+            Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")
+        }
+        PlaceError::Io { .. } => Failure::failed(message),
+    }
+}
+
+fn no_snapshot(error: SnapshotError) -> Failure {
+    let message = error.to_string();
+    match error {
+        SnapshotError::NotADirectory { .. } | SnapshotError::NoConfiguration { .. } => {
+            Failure::usage(message)
+                .hint("name a directory with a Terraform, OpenTofu or Pulumi project in it")
+        }
+        SnapshotError::AllIgnored { .. } => {
+            Failure::usage(message).hint("`git check-ignore --verbose *.tf` in it names the rule")
+        }
+        SnapshotError::NoGit => {
+            Failure::unavailable(message).hint("install git: https://git-scm.com/downloads")
+        }
+        SnapshotError::Io { .. } | SnapshotError::Git { .. } => Failure::failed(message),
+    }
 }

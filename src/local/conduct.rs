@@ -45,12 +45,18 @@ pub enum Action {
     Approve,
     Reject,
     Cancel(CancelKind),
-    /// The job has ended, well or not.
-    Finish {
-        completed: bool,
-    },
-    /// Do not wait for anything any more.
-    Leave,
+    Finish(Finished),
+}
+
+/// How it ended. The view has told the user already, except of having left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finished {
+    Completed,
+    Failed,
+    /// Cancelled or declined, as the user wanted.
+    Stopped,
+    /// The user did not want to wait any more; the engine may still be running.
+    Left,
 }
 
 #[derive(Debug)]
@@ -84,7 +90,7 @@ impl Conductor {
             Input::Ended(verdict) => self.ended(verdict),
             Input::RunnerGone(reason) => {
                 let ending = Ending::Failed(None, Fault::new(format!("the runner ended: {reason}")));
-                vec![Action::Show(Event::Finished(ending)), Action::Finish { completed: false }]
+                vec![Action::Show(Event::Finished(ending)), Action::Finish(Finished::Failed)]
             }
         }
     }
@@ -111,22 +117,24 @@ impl Conductor {
                 note("Killing the engine. Press Ctrl-C once more to leave without waiting."),
                 Action::Cancel(CancelKind::Kill),
             ],
-            _ => vec![Action::Leave],
+            _ => vec![Action::Finish(Finished::Left)],
         }
     }
 
     fn ended(&mut self, verdict: Verdict) -> Vec<Action> {
-        let completed = verdict == Verdict::Completed;
-        let ending = match verdict {
-            Verdict::Completed => Ending::Completed,
-            Verdict::Cancelled => Ending::Cancelled,
-            Verdict::Rejected => Ending::Declined,
-            Verdict::Failed(error) => match self.fault.take() {
-                Some((task, fault)) => Ending::Failed(Some(task), fault),
-                None => Ending::Failed(None, Fault::new(error)),
-            },
+        let (ending, finished) = match verdict {
+            Verdict::Completed => (Ending::Completed, Finished::Completed),
+            Verdict::Cancelled => (Ending::Cancelled, Finished::Stopped),
+            Verdict::Rejected => (Ending::Declined, Finished::Stopped),
+            Verdict::Failed(error) => {
+                let ending = match self.fault.take() {
+                    Some((task, fault)) => Ending::Failed(Some(task), fault),
+                    None => Ending::Failed(None, Fault::new(error)),
+                };
+                (ending, Finished::Failed)
+            }
         };
-        vec![Action::Show(Event::Finished(ending)), Action::Finish { completed }]
+        vec![Action::Show(Event::Finished(ending)), Action::Finish(finished)]
     }
 }
 
@@ -154,7 +162,9 @@ impl Input {
                 JobState::Failed { error } => Verdict::Failed(error),
                 other => Verdict::Failed(format!("the job ended as {other}")),
             })),
-            HubEvent::Disconnected { reason, .. } => note(format!("the runner lost its connection: {reason}")),
+            HubEvent::Disconnected { reason, .. } => {
+                note(format!("the runner lost its connection: {reason}"))
+            }
             HubEvent::Refused { reason, .. } => note(format!("the runner was refused: {reason}")),
             refused @ HubEvent::Violation { .. } => note(refused.to_string()),
             _ => None,
@@ -183,9 +193,9 @@ mod tests {
         Input::Seen(Event::Ended(Task::Plan, Outcome::Completed(Success::Plan(Box::new(data)))))
     }
 
-    fn ends(actions: &[Action]) -> Option<bool> {
+    fn ends(actions: &[Action]) -> Option<Finished> {
         actions.iter().find_map(|action| match action {
-            Action::Finish { completed } => Some(*completed),
+            Action::Finish(finished) => Some(*finished),
             _ => None,
         })
     }
@@ -197,7 +207,7 @@ mod tests {
         let asked = conductor.on(Input::AwaitingApproval);
         assert_eq!(asked, [Action::Ask]);
         assert_eq!(conductor.on(Input::Answer(false)), [Action::Reject]);
-        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Rejected))), Some(false));
+        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Rejected))), Some(Finished::Stopped));
     }
 
     #[test]
@@ -209,7 +219,7 @@ mod tests {
         conductor.on(planned(1));
         conductor.on(Input::AwaitingApproval);
         assert_eq!(conductor.on(Input::Answer(true)), [Action::Approve]);
-        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Completed))), Some(true));
+        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Completed))), Some(Finished::Completed));
     }
 
     #[test]
@@ -226,8 +236,8 @@ mod tests {
         let mut conductor = Conductor::new(true);
         assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Graceful)));
         assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Kill)));
-        assert_eq!(conductor.on(Input::Interrupt), [Action::Leave]);
-        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Cancelled))), Some(false));
+        assert_eq!(conductor.on(Input::Interrupt), [Action::Finish(Finished::Left)]);
+        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Cancelled))), Some(Finished::Stopped));
     }
 
     #[test]
@@ -249,7 +259,7 @@ mod tests {
         conductor.on(Input::Seen(Event::Ended(Task::Init, Outcome::Faulted(fault.clone()))));
         let actions = conductor.on(Input::Ended(Verdict::Failed("Init: no such provider".into())));
         let told = Event::Finished(Ending::Failed(Some(Task::Init), fault));
-        assert_eq!(actions, [Action::Show(told), Action::Finish { completed: false }]);
-        assert_eq!(ends(&Conductor::new(true).on(Input::RunnerGone("x".into()))), Some(false));
+        assert_eq!(actions, [Action::Show(told), Action::Finish(Finished::Failed)]);
+        assert_eq!(ends(&Conductor::new(true).on(Input::RunnerGone("x".into()))), Some(Finished::Failed));
     }
 }

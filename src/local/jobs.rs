@@ -289,9 +289,11 @@ impl JobSpec {
 /// What people type after `name=` as an HCL expression. Lists, objects and quoted strings are HCL already;
 /// everything else is a string, which the engine converts to the type that the variable declares.
 pub fn hcl_value(text: &str) -> String {
-    if text.starts_with(['[', '{', '"']) {
-        return text.to_owned();
-    }
+    if text.starts_with(['[', '{', '"']) { text.to_owned() } else { hcl_string(text) }
+}
+
+/// A text as an HCL string that means just this text.
+pub fn hcl_string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     let mut characters = text.chars().peekable();

@@ -13,6 +13,7 @@ pub mod conduct;
 pub mod place;
 pub mod session;
 pub mod snapshot;
+pub mod variables;
 pub mod view;
 
 mod admin;
@@ -56,7 +57,7 @@ pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, random_secret};
 pub use job::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
-pub use jobs::{Hooks, JobKind, JobSpec, hcl_value};
+pub use jobs::{Hooks, JobKind, JobSpec, hcl_string, hcl_value};
 pub use orchestrator::Refusal;
 pub use shared::{HubOptions, LogKeeping, LogObserver};
 

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
-use super::conduct::{Action, Conductor, Input};
+use super::conduct::{Action, Conductor, Finished, Input};
 use super::view::{self, Event, Screen, Title, View};
 use super::{EmbeddedHub, Events, JobSpec, Recorded};
 
@@ -28,16 +28,6 @@ pub struct Errand {
     pub yes: bool,
     /// What the user should know first.
     pub notes: Vec<String>,
-}
-
-/// What came of it. The view has told the user already, except of having left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finished {
-    Completed,
-    /// Failed, cancelled or declined.
-    NotCompleted,
-    /// The user did not want to wait; the job may still be running.
-    Left,
 }
 
 /// Takes one job through the hub and shows it. `runner_gone` resolves, with the reason, should the runner end.
@@ -137,9 +127,7 @@ impl<'a> Session<'a> {
                     self.question.withdraw();
                     drop(self.hub.cancel(self.job, kind));
                 }
-                Action::Finish { completed: true } => self.finished = Some(Finished::Completed),
-                Action::Finish { completed: false } => self.finished = Some(Finished::NotCompleted),
-                Action::Leave => self.finished = Some(Finished::Left),
+                Action::Finish(finished) => self.finished = Some(finished),
             }
         }
     }
