@@ -107,7 +107,7 @@ impl Orchestrator {
     pub(super) fn on(&mut self, now: Timestamp, event: Event) -> Result<Actions, Refusal> {
         match event {
             Event::Submitted { job, spec } => Ok(self.submitted(now, job, *spec)),
-            Event::Connected { connection, instance } => Ok(self.connected(now, connection, instance)),
+            Event::Connected { connection, instance } => Ok(self.connected(now, connection, &instance)),
             Event::Disconnected { connection, instance, reason } => {
                 self.runners.retain(|_, known| *known != connection);
                 Ok(vec![Action::Note(HubEvent::Disconnected { instance, connection, reason })])
@@ -170,24 +170,25 @@ impl Orchestrator {
             .collect()
     }
 
-    fn connected(&mut self, now: Timestamp, connection: ConnectionId, instance: String) -> Actions {
-        let mut actions = vec![Action::Note(HubEvent::Connected { instance: instance.clone(), connection })];
-        self.runners.insert(instance.clone(), connection);
+    fn connected(&mut self, now: Timestamp, connection: ConnectionId, instance: &str) -> Actions {
+        let mut actions =
+            vec![Action::Note(HubEvent::Connected { instance: instance.to_owned(), connection })];
+        self.runners.insert(instance.to_owned(), connection);
         let Self { jobs, order, policy, .. } = self;
         for id in order.iter() {
             let Some(job) = jobs.get_mut(id) else { continue };
             let Phase::Task { current } = job.phase else { continue };
-            if !job.is_for(&instance) {
+            if !job.is_for(instance) {
                 continue;
             }
             let unheard = !matches!(job.tasks[current].state, TaskState::Running);
             if unheard || policy.redispatch_on_reconnect {
-                actions.extend(push_task(job, policy, now, &instance, connection));
+                actions.extend(push_task(job, policy, now, instance, connection));
             }
-            actions.extend(push_cancel(job, &instance, connection));
+            actions.extend(push_cancel(job, instance, connection));
         }
         for refresh in &mut self.refreshes {
-            actions.extend(push_refresh(refresh, &instance, connection));
+            actions.extend(push_refresh(refresh, instance, connection));
         }
         actions
     }
