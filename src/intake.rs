@@ -207,7 +207,13 @@ impl Intake {
 
     /// Notes the cancel in every folder of the job first: from there it reaches the supervisor even when this
     /// process dies now.
-    async fn cancel(&self, kind: CancelKind, job_id: Uuid, target: &str, payload: Value) -> Result<Value, String> {
+    async fn cancel(
+        &self,
+        kind: CancelKind,
+        job_id: Uuid,
+        target: &str,
+        payload: Value,
+    ) -> Result<Value, String> {
         info!(%job_id, ?kind, "cancel");
         self.scheduler.cancel(job_id, kind).await;
         let name = format!("{job_id}.{}", kind.pushed_as());
@@ -254,7 +260,10 @@ impl Intake {
         let (kept, call) = (folder.clone(), call.clone());
         let written = tokio::task::spawn_blocking(move || kept.set_outcome(&call)).await;
         if let Ok(Err(error)) = written {
-            error!(step = folder.name(), "an answer could not be kept; the next start makes it again: {error}");
+            error!(
+                step = folder.name(),
+                "an answer could not be kept; the next start makes it again: {error}"
+            );
         }
     }
 

@@ -77,7 +77,8 @@ pub async fn run(
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
     let (line, pushes, session) = hub::connect(endpoint, options.timing, line_stop.clone())?;
-    let shipper = Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
+    let shipper =
+        Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
     let tools = Tools {
         settings: Arc::clone(&settings),
         line: line.clone(),

@@ -16,7 +16,8 @@ pub(super) struct Args {
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let loaded = args.overrides.load()?;
-    settings::levels::init(&loaded.settings.logging).map_err(|error| Failure::temporary(error.to_string()))?;
+    settings::levels::init(&loaded.settings.logging)
+        .map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
@@ -47,7 +48,9 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 
 /// The first SIGTERM or SIGINT asks for a drain, the second to leave now.
 fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
-    let listen = |kind| signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")));
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+    };
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     tokio::spawn(async move {
         for wish in [Shutdown::Drain, Shutdown::Now] {

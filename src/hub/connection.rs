@@ -92,16 +92,15 @@ where
     let goodbye = match &ending {
         // Only who stops has the time to hear the server's goodbye.
         None => goodbye(writer, Some(frames), context.timing.close_timeout).boxed(),
-        Some(Ending::Closed { .. } | Ending::HandshakeRefused(_) | Ending::Unreadable(_)) => {
-            goodbye(writer, None, context.timing.close_timeout).boxed()
-        }
+        Some(
+            Ending::Closed { .. }
+            | Ending::SocketClosed { .. }
+            | Ending::HandshakeRefused(_)
+            | Ending::Unreadable(_),
+        ) => goodbye(writer, None, context.timing.close_timeout).boxed(),
         // These cannot hear us any more.
         Some(
-            Ending::Silence(_)
-            | Ending::HandshakeTimeout(_)
-            | Ending::WriteStalled(_)
-            | Ending::Lost(_)
-            | Ending::SocketClosed { .. },
+            Ending::Silence(_) | Ending::HandshakeTimeout(_) | Ending::WriteStalled(_) | Ending::Lost(_),
         ) => std::future::ready(()).boxed(),
     };
     Ended { ending, opened_at: connection.opened_at, unanswered: connection.machine.abandon(), goodbye }
@@ -115,7 +114,9 @@ where
     let close = async {
         let mut sink = writer.await.ok()?;
         let frame = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-        sink.send(Frame::Close(Some(frame))).await.ok()?;
+        // When the server closed first, this only sends the answer to that.
+        let _ = sink.send(Frame::Close(Some(frame))).await;
+        sink.close().await.ok()?;
         let mut frames = frames?;
         while let Some(Ok(frame)) = frames.next().await
             && !frame.is_close()

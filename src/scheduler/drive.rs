@@ -93,7 +93,8 @@ impl Driver {
     /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
     /// holds it already.
     fn lock_module(&self, request: &Request, stage: Stage) -> Result<Option<ModuleLock>, WorkspaceError> {
-        let works_in_directory = !matches!(request.task, crate::contract::TaskRequest::GetDefinitiveRevision(_));
+        let works_in_directory =
+            !matches!(request.task, crate::contract::TaskRequest::GetDefinitiveRevision(_));
         if !works_in_directory || stage == Stage::Running {
             return Ok(None);
         }
@@ -181,7 +182,10 @@ impl Driver {
         let Some(exit) = context.folder.exit().map_err(|error| broken(&error))? else {
             return match context.folder.supervisor().map_err(|error| broken(&error))? {
                 Some(_) => Err(lost(&context.folder).into()),
-                None => Err(Fault::new("the supervisor ended before it could start anything; nothing was run").into()),
+                None => {
+                    Err(Fault::new("the supervisor ended before it could start anything; nothing was run")
+                        .into())
+                }
             };
         };
         // The supervisor has let go of the directory; nobody of this process can have taken it since.

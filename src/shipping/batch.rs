@@ -23,6 +23,9 @@ const LARGEST_BATCH: usize = 128 * 1024;
 /// Below this an entry has no room for its text; the settings do not allow less either.
 const SMALLEST_MESSAGE: usize = 4096;
 
+/// A longer period is as good as none, and still a time that can be reckoned with.
+const LONGEST_PERIOD: u64 = 365 * 24 * 3600;
+
 const OPEN: &str = "[[";
 const CLOSE: &str = "]]";
 
@@ -40,7 +43,7 @@ impl Policy {
         Self {
             entries: usize::try_from(settings.batch_size_limit).unwrap_or(usize::MAX).max(1),
             bytes: max_message_bytes.clamp(SMALLEST_MESSAGE, LARGEST_BATCH) - ENVELOPE,
-            period: Duration::from_secs(settings.period_seconds),
+            period: Duration::from_secs(settings.period_seconds.min(LONGEST_PERIOD)),
             eager: settings.eagerly_emit_first_event,
         }
     }
@@ -160,5 +163,87 @@ impl Draft {
             carry.set(record.stream, &[]);
             Pushed::Part { within: (start + taken.saturating_sub(held_length)) as u64 }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Task;
+    use crate::shipping::Labels;
+    use crate::step::Stream;
+
+    fn policy(entries: u32, bytes: usize) -> Policy {
+        let settings = JobLogStreamSettings { batch_size_limit: entries, ..JobLogStreamSettings::default() };
+        Policy::new(&settings, bytes)
+    }
+
+    fn push_all(texts: &[&[u8]], policy: &Policy) -> (Draft, Vec<Pushed>) {
+        let template = Template::new(&Labels {
+            job_id: uuid::Uuid::nil(),
+            module_id: uuid::Uuid::nil(),
+            stack_name: "s".to_owned(),
+            namespace_name: "n".to_owned(),
+            module_name: "m".to_owned(),
+            task: Task::Plan,
+        });
+        let mut times = Times::new();
+        let mut carry = Carry::default();
+        let mut draft = Draft::begin(Instant::now(), Timestamp::UNIX_EPOCH, false, &mut times);
+        let pushed = texts
+            .iter()
+            .map(|text| {
+                let record = RecordRef { micros: 0, stream: Stream::Stdout, text, continues: false };
+                draft.push(&record, 0, &mut carry, &template, &mut times, policy)
+            })
+            .collect();
+        (draft, pushed)
+    }
+
+    #[test]
+    fn a_batch_is_full_by_entries() {
+        let (draft, pushed) = push_all(&[b"a", b"b", b"c"], &policy(2, 32 * 1024));
+        assert_eq!(pushed, [Pushed::Whole, Pushed::Whole, Pushed::Full]);
+        assert!(draft.is_full());
+    }
+
+    #[test]
+    fn a_batch_is_full_by_bytes_and_a_line_that_would_fit_alone_is_not_cut() {
+        let text = [b'x'; 2000];
+        let (draft, pushed) = push_all(&[&text, &text, b""], &policy(50, 4096));
+        assert_eq!(pushed[..2], [Pushed::Whole, Pushed::Full]);
+        assert!(draft.finish().len() + ENVELOPE <= 4096);
+    }
+
+    #[test]
+    fn empty_lines_fill_a_batch_to_the_limit_and_not_beyond() {
+        let (draft, pushed) = push_all(&[b"".as_slice(); 50], &policy(50, 4096));
+        assert_eq!(pushed.last(), Some(&Pushed::Full));
+        assert!(draft.finish().len() + ENVELOPE <= 4096);
+    }
+
+    #[test]
+    fn a_line_too_long_for_any_batch_is_cut_in_a_batch_of_its_own() {
+        let text = [b'\\'; 10_000];
+        let (draft, pushed) = push_all(&[&text], &policy(50, 4096));
+        let [Pushed::Part { within }] = pushed[..] else { panic!("{pushed:?}") };
+        let message = draft.finish();
+        assert!((4096 - 64..=4096).contains(&(message.len() + ENVELOPE)), "{}", message.len());
+        assert_eq!(message.matches(r"\\").count() as u64, within);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_goes_full_at_the_end_after_a_silence_or_by_its_age() {
+        let policy = policy(2, 32 * 1024);
+        let now = Instant::now();
+        let (mut draft, _) = push_all(&[b"a"], &policy);
+        assert_eq!(policy.due(&draft, false, now), now + Duration::from_secs(5));
+        assert_eq!(policy.due(&draft, true, now), now);
+        draft.after_silence = true;
+        assert_eq!(policy.due(&draft, false, now), now);
+        assert_eq!(policy.due(&push_all(&[b"a", b"b"], &policy).0, false, now), now);
+        assert!(policy.is_silence(None, now));
+        assert!(!policy.is_silence(Some(now), now + Duration::from_secs(4)));
+        assert!(policy.is_silence(Some(now), now + Duration::from_secs(5)));
     }
 }

@@ -72,8 +72,8 @@ impl Template {
         }
     }
 
-    /// Appends an entry with as much of `text` as fits into `room` bytes, and returns how many bytes of `text`
-    /// went into it. `whole` may look at that number to say whether the line ends with this entry.
+    /// Appends an entry with as much of the line's text as fits into `room` bytes, and returns how many bytes of
+    /// it that were. An entry that does not hold all of it is marked as going on.
     pub(super) fn append(&self, out: &mut String, line: &Line<'_>, times: &mut Times, room: usize) -> usize {
         // The longest tags and the closing brace are kept free, so that only the text has to give way.
         let limit = (out.len() + room).saturating_sub(LONGEST_TAGS + 1);

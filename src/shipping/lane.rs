@@ -54,6 +54,8 @@ pub(super) enum Next {
     At(Instant),
     /// Nothing before an answer or a nudge.
     Wait,
+    /// The folder is no longer there: an earlier lane, or a person, was done with it.
+    Gone,
     /// The step cannot be finished: it is to be put aside for a person to look at.
     GiveUp {
         reason: String,
@@ -168,7 +170,9 @@ impl Lane {
         if let Some(until) = self.retry.not_before(now) {
             return Next::At(until);
         }
-        self.look_for_outcome(now);
+        if !self.look_for_outcome(now) {
+            return Next::Gone;
+        }
         match self.offer(policy, now) {
             Ok(Offer::Batch { arguments, end }) => {
                 self.last_sent = Some(now);
@@ -182,11 +186,15 @@ impl Lane {
         }
     }
 
-    fn look_for_outcome(&mut self, now: Instant) {
-        if !self.concluded && self.looked.is_none_or(|last| now.duration_since(last) >= POLL) {
-            self.looked = Some(now);
-            self.concluded = self.step.folder.path().join("outcome.json").exists();
+    /// Looks whether the outcome has been written; false when there is not even a folder any more.
+    fn look_for_outcome(&mut self, now: Instant) -> bool {
+        if self.concluded || self.looked.is_some_and(|last| now.duration_since(last) < POLL) {
+            return true;
         }
+        self.looked = Some(now);
+        let folder = self.step.folder.path();
+        self.concluded = folder.join("outcome.json").exists();
+        self.concluded || folder.exists()
     }
 
     fn offer(&mut self, policy: &Policy, now: Instant) -> io::Result<Offer> {

@@ -237,6 +237,12 @@ impl Shipper {
                 }
                 Next::At(time) => wake = earlier(wake, Some(time)),
                 Next::Wait => {}
+                Next::Gone => {
+                    if let Some(lane) = self.take_out(id) {
+                        let name = lane.step.folder.name();
+                        self.forget(Removed { name, waiting: lane.waiting, result: Ok(()) });
+                    }
+                }
                 Next::GiveUp { reason } => {
                     if let Some(lane) = self.take_out(id) {
                         self.store.set_aside(&lane.step.folder, &reason);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::refs::{self, Ref};
-use super::url::{PROTOCOLS, mask_url};
+use super::url::{Login, PROTOCOLS, Remote, mask_url};
 use super::{Fetcher, Log, SourceError};
 use crate::files::create_private_dir_all;
 use crate::process::{Output, ProcessError, Tool, find_program};
@@ -44,6 +44,10 @@ const CONFIG: [&str; 10] = [
     "advice.detachedHead=false",
 ];
 
+/// Hands git the login of the URL. The text is fixed; what is secret is in the environment, which other users
+/// of the machine cannot read.
+const LOGIN_HELPER: &str = r#"!f() { test "$1" != get || printf 'username=%s\npassword=%s\n' "$HAWSER_GIT_USER" "$HAWSER_GIT_PASSWORD"; }; f"#;
+
 impl Fetcher {
     fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
         let mut tool = Tool::new(find_program("git", &self.binary_paths)?, purpose)
@@ -63,14 +67,23 @@ impl Fetcher {
         Ok(tool)
     }
 
-    /// A call that talks to the server. Our ssh never asks, but an operator's own ssh command is left alone.
+    /// A call that talks to the server. Our ssh never asks, but an operator's own ssh command is left alone. A login
+    /// in the URL counts before the host's own helpers, as it would if git had found it there.
     async fn remote_tool(
         &self,
         purpose: String,
-        url: &str,
+        remote: &Remote,
         cancel: &CancellationToken,
     ) -> Result<Tool, SourceError> {
         let tool = self.tool(purpose)?;
+        let url = &remote.url;
+        if let Some(Login { user, password, server }) = &remote.login {
+            let helper = |value: &str| format!("credential.{server}.helper={value}");
+            return Ok(tool
+                .args(["-c", &helper(""), "-c", &helper(LOGIN_HELPER)])
+                .env("HAWSER_GIT_USER", user)
+                .env("HAWSER_GIT_PASSWORD", password));
+        }
         let is_ssh = url.starts_with("ssh://") || !(url.contains("://") || url.starts_with('/'));
         let own_command = ["GIT_SSH_COMMAND", "GIT_SSH"].iter().any(|name| {
             std::env::var_os(name).is_some() || self.environment.iter().any(|(own, _)| own == name)
@@ -96,9 +109,7 @@ impl Fetcher {
         names: &[String],
         cancel: &CancellationToken,
     ) -> Result<Vec<Ref>, SourceError> {
-        let mut arguments = vec!["ls-remote", "--quiet", "--", url];
-        arguments.extend(names.iter().map(String::as_str));
-        self.list(url, &arguments, cancel).await
+        self.list(url, &["ls-remote", "--quiet"], names, cancel).await
     }
 
     pub(super) async fn list_tags(
@@ -106,21 +117,25 @@ impl Fetcher {
         url: &str,
         cancel: &CancellationToken,
     ) -> Result<Vec<Ref>, SourceError> {
-        self.list(url, &["ls-remote", "--quiet", "--tags", "--", url], cancel).await
+        self.list(url, &["ls-remote", "--quiet", "--tags"], &[], cancel).await
     }
 
     async fn list(
         &self,
         url: &str,
-        arguments: &[&str],
+        command: &[&str],
+        names: &[String],
         cancel: &CancellationToken,
     ) -> Result<Vec<Ref>, SourceError> {
+        let remote = Remote::new(url);
         let output = self
-            .remote_tool(format!("list the refs of {}", mask_url(url)), url, cancel)
+            .remote_tool(format!("list the refs of {}", mask_url(url)), &remote, cancel)
             .await?
             // Outside of any repository whose configuration could get a say.
             .current_dir(Path::new("/"))
-            .args(arguments)
+            .args(command)
+            .args(["--", &remote.url])
+            .args(names)
             .timeout(self.list_timeout)
             .max_stdout(MAX_LIST)
             .run(cancel)
@@ -210,11 +225,12 @@ impl Fetcher {
         wanted: &[&str],
         cancel: &CancellationToken,
     ) -> Result<Output, SourceError> {
-        let tool = self.remote_tool(format!("fetch {}", mask_url(url)), url, cancel).await?;
+        let remote = Remote::new(url);
+        let tool = self.remote_tool(format!("fetch {}", mask_url(url)), &remote, cancel).await?;
         let tool = tool
             .current_dir(folder)
             .args(command)
-            .args(["--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--", url])
+            .args(["--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--", &remote.url])
             .args(wanted)
             .timeout(self.fetch_timeout);
         Ok(tool.run(cancel).await?)

@@ -55,6 +55,46 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
     Ok(())
 }
 
+/// A URL as git gets it. Arguments can be read by every user of the machine, so a password is taken out and
+/// goes another way.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub(super) url: String,
+    pub(super) login: Option<Login>,
+}
+
+/// What stood in front of the host. Whoever derives `Debug` for this prints a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: String,
+    pub(super) password: String,
+    /// Scheme, host and port, as git's configuration names a server.
+    pub(super) server: String,
+}
+
+impl Remote {
+    /// Only http has passwords in its URLs; for ssh git itself refuses them.
+    pub(super) fn new(url: &str) -> Self {
+        let as_it_is = || Self { url: url.to_owned(), login: None };
+        let Some((scheme, rest)) = url.split_once("://") else { return as_it_is() };
+        if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
+            return as_it_is();
+        }
+        let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+        let Some((user_info, host)) = authority.rsplit_once('@') else { return as_it_is() };
+        let Some((user, password)) = user_info.split_once(':') else { return as_it_is() };
+        let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let login =
+            Login { user: decode(user), password: decode(password), server: format!("{scheme}://{host}") };
+        // git's credential protocol is made of lines, and its settings of names before an equals sign.
+        let lines = login.user.contains(char::is_control) || login.password.contains(char::is_control);
+        if lines || host.contains('=') {
+            return as_it_is();
+        }
+        Self { url: format!("{scheme}://{}", &rest[user_info.len() + 1..]), login: Some(login) }
+    }
+}
+
 /// Replaces credentials in every URL of a text: user and password (the user of ssh stays, it is no secret), and
 /// the values of query parameters other than `ref`.
 pub fn mask_url(text: &str) -> String {
@@ -135,6 +175,31 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(mask_url(text), masked);
+        }
+    }
+
+    #[test]
+    fn a_password_is_taken_out_of_what_git_gets() {
+        let taken = |url| {
+            let Remote { url, login } = Remote::new(url);
+            (url, login.map(|it| (it.user, it.password, it.server)))
+        };
+        assert_eq!(
+            taken("https://u%40x:p%2Fw@host:8443/org/repo.git?a=b@c"),
+            (
+                "https://host:8443/org/repo.git?a=b@c".into(),
+                Some(("u@x".into(), "p/w".into(), "https://host:8443".into()))
+            )
+        );
+        for url in [
+            "https://host/r",
+            "https://user@host/r",
+            "ssh://git@host/r",
+            "git@host:r",
+            "/srv/a:b@c",
+            "https://h/a:b@c",
+        ] {
+            assert_eq!(taken(url), (url.to_owned(), None));
         }
     }
 

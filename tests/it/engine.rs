@@ -1,1 +1,184 @@
+//! Tofu and Pulumi, with stand-ins that behave as the real programs do (see `tests/standin`).
 
+use std::collections::BTreeMap;
+use std::fs;
+
+use hawser::contract::requests::{
+    ApplyFromPlan, BackendConfiguration, DestroyFromPlan, Init, Input, Output, Plan, PlanDestroy, Validate,
+};
+use hawser::contract::{
+    Engine, Flag, FlagLists, PlanData, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
+};
+use serde_json::json;
+
+use crate::support::steps::{Bench, Ran};
+
+#[track_caller]
+fn counts(ran: Ran) -> PlanData {
+    match ran.completed() {
+        Success::Plan(data) => *data,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn pulumi_init(bench: &Bench, flags: &[(PulumiFlag, Option<&str>)]) -> TaskRequest {
+    TaskRequest::Init(Init {
+        engine: Engine::Pulumi,
+        resolved_env_vars: BTreeMap::from([(
+            "PULUMI_HOME".to_owned(),
+            bench.root.path().join("pulumi home").to_str().unwrap().to_owned(),
+        )]),
+        backend_configuration: BackendConfiguration {
+            pulumi_flags: flags
+                .iter()
+                .map(|(flag, value)| Flag::new(*flag, *value))
+                .collect::<Vec<_>>()
+                .into(),
+            ..BackendConfiguration::default()
+        },
+        ..Init::default()
+    })
+}
+
+fn pulumi_plan(parameters: &[(&str, &str)], flags: FlagLists) -> TaskRequest {
+    let resolved_parameters =
+        parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    TaskRequest::Plan(Plan { engine: Engine::Pulumi, resolved_parameters, ..Plan::default() }, flags)
+}
+
+fn pulumi_apply() -> TaskRequest {
+    let own = ApplyFromPlan { engine: Engine::Pulumi, ..ApplyFromPlan::default() };
+    TaskRequest::ApplyFromPlan(own, FlagLists::default())
+}
+
+fn pulumi_output(flags: FlagLists) -> TaskRequest {
+    TaskRequest::Output(Output { engine: Engine::Pulumi, ..Output::default() }, flags)
+}
+
+fn pulumi_module(program: &serde_json::Value) -> Bench {
+    let program = program.to_string();
+    Bench::new(&[("Pulumi.yaml", "name: standin\nruntime: yaml\n"), ("program.json", &program)])
+        .with_standins()
+}
+
+#[tokio::test]
+async fn tofu_takes_a_module_from_init_to_outputs() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "resource \"terraform_data\" \"x\" { input = 1 }\noutput \"x\" { value = terraform_data.x.output }\n",
+    )])
+    .with_standins();
+    let ran = bench.run(TaskRequest::Init(Init::default())).await;
+    assert!(ran.log[0].1.starts_with("tofu 1.9.0-standin ("), "{:#?}", ran.log);
+    ran.completed();
+    let flags = FlagLists::default;
+    assert_eq!(counts(bench.run(TaskRequest::Plan(Plan::default(), flags())).await).create_count, 1);
+    let apply = TaskRequest::ApplyFromPlan(ApplyFromPlan::default(), flags());
+    assert_eq!(bench.run(apply).await.completed(), Success::Resources(1));
+    match bench.run(TaskRequest::Output(Output::default(), flags())).await.completed() {
+        Success::Outputs(Some(set)) => assert_eq!(set.outputs[0].value, "1"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn pulumi_takes_a_program_from_init_to_nothing_again() {
+    let bench = pulumi_module(&json!({
+        "resources": {"a": {"value": 1}, "b": {"value": 1}, "c": {"replace": 1}, "d": {}},
+        "outputs": {
+            "text": {"config": "greeting"}, "number": 1.5, "list": [1, "a"], "object": {"k": true},
+            "password": {"secret": "hush"},
+        },
+    }));
+    let flags = [(PulumiFlag::LoginLocal, None), (PulumiFlag::StackName, Some("it's dev"))];
+    let ran = bench.run(pulumi_init(&bench, &flags)).await;
+    assert!(ran.log[0].1.starts_with("pulumi 3.142.0-standin ("), "{:#?}", ran.log);
+    assert!(ran.says("Created stack 'it's dev'"), "{:#?}", ran.log);
+    assert_eq!(ran.completed(), Success::Done);
+    let validate = Validate { engine: Engine::Pulumi, ..Validate::default() };
+    bench.run(TaskRequest::Validate(validate)).await.completed();
+    let variables = Input { engine: Engine::Pulumi, ..Input::default() };
+    assert_eq!(bench.run(TaskRequest::Variables(variables)).await.completed(), Success::Variables(None));
+
+    let parameters = [("greeting", "\"it's \\\"so\\\" $HOME\""), ("password", "\"hunter2hunter2\"")];
+    let flags = FlagLists {
+        pulumi_flags: vec![Flag::new(PulumiFlag::Message, Some("two words"))].into(),
+        pulumi_array_flags: vec![Flag::new(PulumiArrayFlag::Target, Some("urn:a"))].into(),
+        ..FlagLists::default()
+    };
+    let ran = bench.run(pulumi_plan(&parameters, flags)).await;
+    assert!(!ran.says("hunter2"), "{:#?}", ran.log);
+    let data = counts(ran);
+    assert_eq!((data.create_count, data.total_count_after, data.outputs_create_count), (4, 4, 5));
+    assert_eq!(bench.run(pulumi_apply()).await.completed(), Success::Resources(4));
+
+    let Success::Outputs(Some(set)) = bench.run(pulumi_output(FlagLists::default())).await.completed() else {
+        panic!("no outputs")
+    };
+    let seen: Vec<_> = set
+        .outputs
+        .iter()
+        .map(|it| (it.name.as_str(), it.kind.as_str(), it.value.as_str(), it.sensitive))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("list", "tuple", "[1,\"a\"]", None),
+            ("number", "number", "1.5", None),
+            ("object", "object", "{\"k\":true}", None),
+            ("password", "string", "[secret]", Some(true)),
+            ("text", "string", "it's \"so\" $HOME", None),
+        ]
+    );
+
+    let program = json!({"resources": {"a": {"value": 2}, "b": {"value": 1}, "c": {"replace": 2}, "e": {}}});
+    fs::write(bench.module().join("program.json"), program.to_string()).unwrap();
+    let data = counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    assert_eq!((data.create_count, data.modify_count, data.destroy_count), (1, 1, 1));
+    assert_eq!((data.recreate_count, data.total_unchanged_count, data.outputs_destroy_count), (1, 1, 5));
+    assert_eq!(bench.run(pulumi_apply()).await.completed(), Success::Resources(4));
+
+    let own = PlanDestroy { engine: Engine::Pulumi, ..PlanDestroy::default() };
+    let ran = bench.run(TaskRequest::PlanDestroy(own, FlagLists::default())).await;
+    assert!(ran.says("delete urn:pulumi:it's dev::standin::standin:index:Thing::a"), "{:#?}", ran.log);
+    let data = counts(ran);
+    assert_eq!((data.destroy_count, data.total_count_before, data.total_count_after), (4, 4, 0));
+    let own = DestroyFromPlan { engine: Engine::Pulumi, ..DestroyFromPlan::default() };
+    let done = bench.run(TaskRequest::DestroyFromPlan(own, FlagLists::default())).await.completed();
+    assert_eq!(done, Success::Resources(0));
+}
+
+#[tokio::test]
+async fn a_pulumi_update_that_fails_says_so_with_its_code_and_counts_what_is_there() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"fail": true}}}));
+    let fault = bench.run(pulumi_init(&bench, &[])).await.faulted();
+    assert!(fault.message.contains("pulumi stack select failed with exit code 255"), "{fault:?}");
+    assert!(fault.message.contains("PULUMI_ACCESS_TOKEN must be set"), "{fault:?}");
+
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    let fault = bench.run(pulumi_apply()).await.faulted();
+    assert!(fault.message.contains("pulumi up failed with exit code 255"), "{fault:?}");
+    assert_eq!(fault.resources, Some(1));
+}
+
+#[tokio::test]
+async fn a_pulumi_token_is_read_from_a_private_file() {
+    let bench = pulumi_module(&json!({"resources": {}}));
+    let flags = [(PulumiFlag::LoginCloud, None), (PulumiFlag::OidcToken, Some("the token"))];
+    bench.run(pulumi_init(&bench, &flags)).await.completed();
+    let noted = fs::read(bench.root.path().join("pulumi home/credentials.json")).unwrap();
+    let noted: serde_json::Value = serde_json::from_slice(&noted).unwrap();
+    assert_eq!(noted["token"], "the token");
+    assert!(!fs::read_to_string(bench.private("init.sh")).unwrap().contains("the token"));
+}
+
+#[tokio::test]
+async fn a_flag_that_the_engine_does_not_know_is_its_own_failure() {
+    let bench = pulumi_module(&json!({"resources": {}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    let flags =
+        FlagLists { pulumi_flags: vec![Flag::new(PulumiFlag::Remove, None)].into(), ..FlagLists::default() };
+    let fault = bench.run(pulumi_plan(&[], flags)).await.faulted();
+    assert!(fault.message.contains("error: unknown flag: --remove"), "{fault:?}");
+}

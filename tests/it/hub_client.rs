@@ -1,1 +1,104 @@
+//! The runner's half of the line over real sockets: token, negotiate, WebSocket, reconnect, and what each problem
+//! is called.
 
+mod calls;
+mod problems;
+mod proxy;
+mod reconnect;
+mod tls;
+mod tokens;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hawser::hub::{self, Endpoint, Line, LineStatus, Pushed, Timing};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::support::scripted_hub::soon;
+
+const SECRET: &str = "the&client secret";
+
+fn endpoint(url: &str) -> Endpoint {
+    Endpoint {
+        server_url: url.parse().unwrap(),
+        organization_id: "6F9619FF-8B86-D011-B42D-00C04FC964FF".parse().unwrap(),
+        runner_id: "11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        instance: "büro 1".to_owned(),
+        client_id: "the-client".to_owned(),
+        client_secret: SECRET.into(),
+        ca_file: None,
+        max_message_bytes: 32 * 1024,
+    }
+}
+
+/// Short waits between attempts; everything that ends a connection by the clock is as patient as in real life.
+fn timing() -> Timing {
+    Timing {
+        reconnect_delays: vec![Duration::from_millis(20)],
+        refused_delay: Duration::from_millis(40),
+        token_renewal_floor: Duration::from_millis(100),
+        ..Timing::default()
+    }
+}
+
+struct Client {
+    line: Line,
+    pushes: mpsc::Receiver<Pushed>,
+    task: JoinHandle<()>,
+    stop: DropGuard,
+}
+
+impl Client {
+    fn start(address: SocketAddr) -> Self {
+        Self::with(endpoint(&format!("http://{address}")), timing())
+    }
+
+    fn with(endpoint: Endpoint, timing: Timing) -> Self {
+        let stop = CancellationToken::new();
+        let (line, pushes, task) = hub::connect(endpoint, timing, stop.clone()).unwrap();
+        Self { line, pushes, task, stop: stop.drop_guard() }
+    }
+
+    /// Waits until the line is up for the so-manieth time at least.
+    async fn connected(&self, at_least: u64) -> u64 {
+        let mut status = self.line.status();
+        let up = |status: &LineStatus| matches!(status, LineStatus::Connected { generation } if *generation >= at_least);
+        let status = soon("the line to be up", status.wait_for(up)).await.unwrap().clone();
+        match status {
+            LineStatus::Connected { generation } => generation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next problem that is published.
+    async fn problem(&self) -> String {
+        self.problem_with("").await
+    }
+
+    /// Waits for a problem that says so.
+    async fn problem_with(&self, part: &str) -> String {
+        let mut status = self.line.status();
+        let wanted = |status: &LineStatus| matches!(status, LineStatus::Connecting { problem: Some(problem) } if problem.contains(part));
+        let found = soon(&format!("a problem with {part:?}"), status.wait_for(wanted)).await.unwrap().clone();
+        match found {
+            LineStatus::Connecting { problem: Some(problem) } => problem,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn push(&mut self) -> Pushed {
+        soon("a push", self.pushes.recv()).await.unwrap()
+    }
+}
+
+/// Waits until a condition holds.
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, waiting).await;
+}

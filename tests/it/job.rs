@@ -76,9 +76,8 @@ async fn three_runners_share_jobs_and_a_pinned_job_goes_to_its_runner() {
     let _runners: Vec<_> = ["one", "two", "three"].map(|name| world.runner(name)).into_iter().collect();
     world.connected(3).await;
 
-    let shared: Vec<_> = (0..4)
-        .map(|index| world.hub.submit(job(JobKind::Plan, &url, &format!("shared-{index}"))))
-        .collect();
+    let shared: Vec<_> =
+        (0..4).map(|index| world.hub.submit(job(JobKind::Plan, &url, &format!("shared-{index}")))).collect();
     let mut spec = job(JobKind::Plan, &url, "pinned");
     spec.instance = Some("two".into());
     let pinned = world.hub.submit(spec);
@@ -103,7 +102,8 @@ async fn a_second_runner_with_a_connected_name_is_told_so() {
     let second = world.runner_with("twin", &[("WorkingDirectory__WorkingDirectory", &elsewhere)]);
     until("the second runner says what is wrong", || {
         let log = second.log();
-        (log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected")).then_some(())
+        (log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected"))
+            .then_some(())
     })
     .await;
     assert_eq!(world.hub.runners(), ["twin"]);
@@ -210,14 +210,15 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     ));
     let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
     let mut events = world.hub.events();
-    soon(
-        "the push is lost",
-        events.find(|event| matches!(event, HubEvent::Misbehaved { .. }).then_some(())),
-    )
-    .await;
+    soon("the push is lost", events.find(|event| matches!(event, HubEvent::Misbehaved { .. }).then_some(())))
+        .await;
     world
         .hub
-        .push("one", "GetDefinitiveRevision", vec![json!({"jobId": id, "organizationId": id, "sourceType": "Floppy"})])
+        .push(
+            "one",
+            "GetDefinitiveRevision",
+            vec![json!({"jobId": id, "organizationId": id, "sourceType": "Floppy"})],
+        )
         .unwrap();
     let ended = world.ended(id).await;
     assert!(ended.error.as_ref().is_some_and(|error| error.message.contains("sourceType")), "{ended:#?}");

@@ -34,8 +34,11 @@ fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Pa
 }
 
 fn head(repository: &Path) -> String {
-    let output =
-        std::process::Command::new("git").args(["rev-parse", "HEAD"]).current_dir(repository).output().unwrap();
+    let output = std::process::Command::new("git")
+        .args(["rev-parse", "HEAD"])
+        .current_dir(repository)
+        .output()
+        .unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
@@ -148,7 +151,8 @@ fn counting_hub() -> (HubOptions, Arc<Mutex<Counter>>) {
     let counter = Arc::new(Mutex::new(Counter::default()));
     let count = Arc::clone(&counter);
     let observe = move |entry: &LogEntry<'static>| {
-        let Some(number) = entry.message.strip_prefix("line ").and_then(|rest| rest.parse::<u32>().ok()) else {
+        let Some(number) = entry.message.strip_prefix("line ").and_then(|rest| rest.parse::<u32>().ok())
+        else {
             return;
         };
         let mut counter = count.lock().unwrap();
@@ -199,8 +203,8 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
     const LINES: u32 = 200_000;
-    /// `BatchSizeLimit` entries in each of the calls that may be unacknowledged.
-    const WINDOW: usize = 50 * hawser::shipping::WINDOW_PER_STEP;
+    /// `BatchSizeLimit` entries in each of the calls of a step that may be unacknowledged.
+    const WINDOW: usize = 50 * 4;
     let (options, counter) = counting_hub();
     let world = World::with(options).await;
     let url = world.repository("repo", EMPTY);
@@ -256,7 +260,10 @@ async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
     })
     .await;
     let flooded = counter.lock().unwrap().next[&flood];
-    println!("the quiet line arrived after {:?}, with {flooded} of {FLOOD} lines of the flood", written.elapsed());
+    println!(
+        "the quiet line arrived after {:?}, with {flooded} of {FLOOD} lines of the flood",
+        written.elapsed()
+    );
     assert!(flooded < FLOOD, "the flood was over before the quiet line arrived, so this shows nothing");
     for id in [quiet, flood] {
         let ended = world.ended(id).await;
@@ -376,10 +383,9 @@ async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
     until("the script is supervised", || {
-        runner
-            .steps()
-            .into_iter()
-            .find(|step| step.to_string_lossy().ends_with(".Validate") && step.join("supervisor.json").exists())
+        runner.steps().into_iter().find(|step| {
+            step.to_string_lossy().ends_with(".Validate") && step.join("supervisor.json").exists()
+        })
     })
     .await
 }
@@ -433,7 +439,8 @@ async fn a_task_that_is_pushed_again_is_reported_again_and_runs_once() {
         .await;
         soon(
             "it is reported as running again",
-            events.find(|event| matches!(event, HubEvent::Running { task: Task::Validate, .. }).then_some(())),
+            events
+                .find(|event| matches!(event, HubEvent::Running { task: Task::Validate, .. }).then_some(())),
         )
         .await;
     }
@@ -578,10 +585,9 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     ));
     let id = world.hub.submit(spec);
     seen(&world, id, "begin").await;
-    let daemon = until("the daemon runs", || {
-        fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n'))
-    })
-    .await;
+    let daemon =
+        until("the daemon runs", || fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n')))
+            .await;
     world.hub.cancel(id, CancelKind::Kill).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");

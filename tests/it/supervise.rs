@@ -48,7 +48,7 @@ impl Step {
 
     fn try_launch(&self, what: &Launch) -> Result<u32, LaunchError> {
         let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
-        launch(Path::new(HAWSER), &self.folder, lock, what)
+        launch(Path::new(HAWSER), &self.folder, lock, None, what)
     }
 
     fn launch(&self) -> u32 {
@@ -239,7 +239,8 @@ async fn what_cannot_be_started_says_why() {
     let error = step.try_launch(&nowhere).unwrap_err();
     assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
     let lock = step.folder.try_lock().unwrap().expect("a failed launch gives the lock back");
-    let error = launch(Path::new("/nowhere/hawser"), &step.folder, lock, &step.to_launch()).unwrap_err();
+    let error =
+        launch(Path::new("/nowhere/hawser"), &step.folder, lock, None, &step.to_launch()).unwrap_err();
     assert!(matches!(error, LaunchError::Start { .. }), "{error}");
 }
 

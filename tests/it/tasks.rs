@@ -1,1 +1,392 @@
+//! Every task with real Terraform: prepared, run by bash, concluded.
 
+mod hooks;
+mod initialising;
+mod stopping;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use hawser::contract::requests::{
+    ApplyFromPlan, DestroyFromPlan, GetModule, Init, Input, Output, Plan, PlanDestroy, Validate,
+};
+use hawser::contract::{
+    Engine, Flag, FlagLists, OutputSet, PlanData, Source, SourceRefresh, SourceRevisionType, SourceType,
+    Success, TaskRequest, TerraformArrayFlag, TerraformFlag, VariableSet,
+};
+use hawser::step::Stream;
+use hawser::tasks::{Prepared, prepare, refresh};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::support::git::Repo;
+use crate::support::steps::{Bench, Ran};
+
+const ENGINE: Engine = Engine::Terraform;
+
+fn init() -> TaskRequest {
+    TaskRequest::Init(Init { engine: ENGINE, ..Init::default() })
+}
+
+fn plan() -> TaskRequest {
+    plan_with(&[], FlagLists::default())
+}
+
+fn plan_with(parameters: &[(&str, &str)], flags: FlagLists) -> TaskRequest {
+    let resolved_parameters =
+        parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    TaskRequest::Plan(Plan { engine: ENGINE, resolved_parameters, ..Plan::default() }, flags)
+}
+
+fn plan_destroy() -> TaskRequest {
+    TaskRequest::PlanDestroy(PlanDestroy { engine: ENGINE, ..PlanDestroy::default() }, FlagLists::default())
+}
+
+fn apply() -> TaskRequest {
+    TaskRequest::ApplyFromPlan(
+        ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() },
+        FlagLists::default(),
+    )
+}
+
+fn destroy() -> TaskRequest {
+    let own = DestroyFromPlan { engine: ENGINE, ..DestroyFromPlan::default() };
+    TaskRequest::DestroyFromPlan(own, FlagLists::default())
+}
+
+fn output() -> TaskRequest {
+    TaskRequest::Output(Output { engine: ENGINE, ..Output::default() }, FlagLists::default())
+}
+
+#[track_caller]
+fn counts(ran: Ran) -> PlanData {
+    match ran.completed() {
+        Success::Plan(data) => *data,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn outputs(ran: Ran) -> OutputSet {
+    match ran.completed() {
+        Success::Outputs(Some(set)) => set,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn variables(ran: Ran) -> Option<VariableSet> {
+    match ran.completed() {
+        Success::Variables(set) => set,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_module_goes_through_all_ten_tasks() {
+    let repo = Repo::with(&[(
+        "main.tf",
+        "variable \"name\" {\n  type = string\n}\nresource \"terraform_data\" \"it\" {\n  input = var.name\n}\n\
+         output \"greeting\" {\n  value = \"hello ${terraform_data.it.output}\"\n}\n",
+    )]);
+    let source = Source {
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+        source_url: repo.url(),
+        source_revision: "main".into(),
+        source_definitive_revision: None,
+        source_semantic_version: None,
+    };
+    let bench = Bench::new(&[]);
+    let revision = bench.run(TaskRequest::GetDefinitiveRevision(source.clone())).await.completed();
+    assert_eq!(revision, Success::Revision(repo.head()));
+    let source = Source { source_definitive_revision: Some(repo.head()), ..source };
+    let got = bench.run(TaskRequest::GetModule(source, GetModule::default())).await;
+    assert_eq!(got.completed(), Success::Done);
+
+    let ran = bench.run(init()).await;
+    let (stream, first) = ran.log[0].clone();
+    assert_eq!(stream, Stream::Information);
+    assert!(first.starts_with("terraform 1.") && first.contains("/terraform)"), "{first}");
+    assert_eq!(ran.completed(), Success::Done);
+    let validate = TaskRequest::Validate(Validate { engine: ENGINE, ..Validate::default() });
+    assert_eq!(bench.run(validate).await.completed(), Success::Done);
+    let set =
+        variables(bench.run(TaskRequest::Variables(Input { engine: ENGINE, ..Input::default() })).await);
+    assert_eq!(set.unwrap().variables[0].name, "name");
+
+    let ran = bench.run(plan_with(&[("name", "\"it's $HOME\"")], FlagLists::default())).await;
+    assert!(ran.says("Plan: 1 to create, 0 to modify"), "{:#?}", ran.log);
+    let data = counts(ran);
+    assert_eq!((data.create_count, data.total_count_before, data.total_count_after), (1, 0, 1));
+    assert_eq!(data.outputs_create_list, ["greeting"]);
+
+    assert_eq!(bench.run(apply()).await.completed(), Success::Resources(1));
+    let set = outputs(bench.run(output()).await);
+    assert_eq!(set.outputs[0].value, "hello it's $HOME");
+
+    let destroying = TaskRequest::PlanDestroy(
+        PlanDestroy {
+            engine: ENGINE,
+            resolved_parameters: BTreeMap::from([("name".into(), "\"x\"".into())]),
+            ..PlanDestroy::default()
+        },
+        FlagLists::default(),
+    );
+    let data = counts(bench.run(destroying).await);
+    assert_eq!((data.destroy_count, data.total_count_after), (1, 0));
+    assert_eq!(data.outputs_destroy_list, ["greeting"]);
+    assert_eq!(bench.run(destroy()).await.completed(), Success::Resources(0));
+    assert_eq!(outputs(bench.run(output()).await).outputs, []);
+}
+
+#[tokio::test]
+async fn a_source_refresh_is_answered_either_way() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    let context = Bench::new(&[]).context();
+    let mut request = SourceRefresh {
+        organization_id: Uuid::nil(),
+        source_url: repo.url(),
+        source_revision: String::new(),
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+    };
+    let cancel = CancellationToken::new();
+    let call = refresh(&request, &context.settings, context.http.clone(), &cancel).await.unwrap();
+    assert_eq!(call.method, "SourceRefreshCompleted");
+    assert_eq!(call.arguments.last().unwrap(), &json!(repo.head()));
+    request.source_revision = "no-such-branch".into();
+    let call = refresh(&request, &context.settings, context.http.clone(), &cancel).await.unwrap();
+    assert_eq!(call.method, "SourceRefreshFaulted");
+    assert!(call.arguments[4].as_str().unwrap().contains("no-such-branch"), "{call:?}");
+    cancel.cancel();
+    assert!(refresh(&request, &context.settings, context.http.clone(), &cancel).await.is_none());
+}
+
+#[tokio::test]
+async fn a_plan_counts_each_kind_of_change() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        r#"
+resource "terraform_data" "kept" {}
+resource "terraform_data" "changed" { input = 1 }
+resource "terraform_data" "replaced" { triggers_replace = 1 }
+resource "terraform_data" "gone" { count = 2 }
+module "child" { source = "./child" }
+output "kept" { value = 1 }
+output "changed" { value = 1 }
+output "gone" { value = 1 }
+"#,
+    )]);
+    fs::create_dir(bench.module().join("child")).unwrap();
+    bench.write("child/main.tf", "resource \"terraform_data\" \"x\" {}\n");
+    bench.run(init()).await.completed();
+    assert_eq!(counts(bench.run(plan()).await).create_count, 6);
+    assert_eq!(bench.run(apply()).await.completed(), Success::Resources(6));
+    bench.write(
+        "main.tf",
+        r#"
+resource "terraform_data" "kept" {}
+resource "terraform_data" "changed" { input = 2 }
+resource "terraform_data" "replaced" {
+  triggers_replace = 2
+  lifecycle { create_before_destroy = true }
+}
+resource "terraform_data" "fresh" {}
+module "child" { source = "./child" }
+output "kept" { value = 1 }
+output "changed" { value = 2 }
+output "fresh" { value = 1 }
+"#,
+    );
+    let data = counts(bench.run(plan()).await);
+    assert_eq!(data.total_unchanged_count, 2);
+    assert_eq!((data.create_count, data.modify_count), (1, 1));
+    assert_eq!((data.destroy_count, data.recreate_count), (2, 1));
+    assert_eq!((data.total_count_before, data.total_count_after, data.total_changed_count), (6, 5, 5));
+    assert_eq!(data.outputs_unchanged_list, ["kept"]);
+    assert_eq!(data.outputs_modify_list, ["changed"]);
+    assert_eq!(data.outputs_create_list, ["fresh"]);
+    assert_eq!(data.outputs_destroy_list, ["gone"]);
+}
+
+#[tokio::test]
+async fn outputs_of_every_type_arrive_unchanged() {
+    let bench = Bench::new(&[
+        (
+            "main.tf",
+            r#"
+output "text" { value = "é 漢 \"quoted\" 'it' $${x}\n" }
+output "number" { value = 12345678901234567890123456789 }
+output "fraction" { value = 0.1234567890123456789 }
+output "yes" { value = true }
+output "list" { value = tolist(["a b", "c"]) }
+output "object" { value = { b = [1, null], a = { x = false } } }
+output "hidden" {
+  value     = "hush"
+  sensitive = true
+}
+"#,
+        ),
+        ("extra.tf", "output \"extra\" { value = \"\" }\n"),
+    ]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    let request = Output { engine: ENGINE, extra_file_names: vec!["extra.tf".into()], ..Output::default() };
+    let ran = bench.run(TaskRequest::Output(request, FlagLists::default())).await;
+    assert!(!ran.says("hush"), "outputs must not be in the log");
+    let set = outputs(ran);
+    let seen: Vec<_> = set
+        .outputs
+        .iter()
+        .map(|it| (it.name.as_str(), it.kind.as_str(), it.value.as_str(), it.sensitive, it.from_extra_file))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("extra", "string", "", Some(false), true),
+            ("fraction", "number", "0.1234567890123456789", Some(false), false),
+            ("hidden", "string", "hush", Some(true), false),
+            ("list", "list", "[\"a b\",\"c\"]", Some(false), false),
+            ("number", "number", "12345678901234567890123456789", Some(false), false),
+            ("object", "object", "{\"a\":{\"x\":false},\"b\":[1,null]}", Some(false), false),
+            ("text", "string", "é 漢 \"quoted\" 'it' ${x}\n", Some(false), false),
+            ("yes", "bool", "true", Some(false), false),
+        ]
+    );
+    let mode = fs::metadata(bench.private("")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700);
+    let mode = fs::metadata(bench.private("apply.sh")).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+}
+
+#[tokio::test]
+async fn a_flag_value_with_spaces_quotes_and_dollars_reaches_the_engine_as_it_is() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "resource \"terraform_data\" \"x\" {\n  for_each = toset([\"it's `a` $HOME \\\\ b\", \"other\"])\n}\n",
+    )]);
+    bench.run(init()).await.completed();
+    let flags = FlagLists {
+        terraform_flags: vec![
+            Flag::new(TerraformFlag::DetailedExitcode, None),
+            Flag::new(TerraformFlag::NoColor, None),
+        ]
+        .into(),
+        terraform_array_flags: vec![Flag::new(
+            TerraformArrayFlag::Target,
+            Some("terraform_data.x[\"it's `a` $HOME \\\\ b\"]"),
+        )]
+        .into(),
+        ..FlagLists::default()
+    };
+    // -detailed-exitcode makes the exit code 2, which is no failure.
+    assert_eq!(counts(bench.run(plan_with(&[], flags)).await).create_count, 1);
+}
+
+#[tokio::test]
+async fn an_unknown_flag_is_named_in_the_log_and_the_plan_goes_on() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.run(init()).await.completed();
+    let flags =
+        serde_json::from_value(json!({"terraformFlags": [{"task": 1, "flag": 999, "value": null}]})).unwrap();
+    let ran = bench.run(plan_with(&[], flags)).await;
+    assert!(
+        ran.log.iter().any(|(stream, line)| *stream == Stream::Warning && line.contains("TerraformFlag 999"))
+    );
+    counts(ran);
+}
+
+#[tokio::test]
+async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_runs_without_them() {
+    let bench = Bench::new(&[("main.tf", "variable \"x\" {}\noutput \"x\" { value = var.x }\n")]);
+    for early in [plan(), plan_destroy(), apply(), output()] {
+        let fault = bench.run(early).await.faulted();
+        assert!(fault.message.contains("Init has not run"), "{fault:?}");
+    }
+    let secret = "it's a\nnew line & $HOME";
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: BTreeMap::from([("TF_VAR_x".to_owned(), secret.to_owned())]),
+        ..Init::default()
+    };
+    bench.run(TaskRequest::Init(own)).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    let ran = bench.run(output()).await;
+    assert_eq!(outputs(ran).outputs[0].value, secret);
+}
+
+#[tokio::test]
+async fn a_failed_plan_leaves_no_older_plan_to_be_applied() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    assert!(bench.private("plan.out").exists());
+    bench.write("main.tf", "output \"x\" { value = var.nothing }\n");
+    let fault = bench.run(plan()).await.faulted();
+    assert!(fault.message.starts_with("terraform plan failed with exit code 1"), "{fault:?}");
+    assert!(fault.message.contains("Error: Reference to undeclared input variable"), "{fault:?}");
+    assert!(fault.details.contains("var.nothing") && !fault.details.contains('\u{1b}'), "{fault:?}");
+    let fault = bench.run(apply()).await.faulted();
+    assert!(fault.message.contains("run Plan first"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_failed_apply_says_how_many_resources_there_are() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        r#"
+resource "terraform_data" "good" {}
+resource "terraform_data" "bad" {
+  depends_on = [terraform_data.good]
+  provisioner "local-exec" { command = "echo went wrong >&2; exit 7" }
+}
+"#,
+    )]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    let fault = bench.run(apply()).await.faulted();
+    assert!(fault.message.contains("terraform apply failed with exit code 1"), "{fault:?}");
+    // The one that failed is in the state too, tainted.
+    assert_eq!(fault.resources, Some(2));
+}
+
+#[tokio::test]
+async fn a_missing_engine_says_where_was_looked() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let own = Init {
+        engine: Engine::Pulumi,
+        resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
+        ..Init::default()
+    };
+    let fault = bench.run(TaskRequest::Init(own)).await.faulted();
+    assert!(fault.message.contains("pulumi") && fault.message.contains("/no/such/folder"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_parameter_whose_name_would_be_another_assignment_is_refused() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.run(init()).await.completed();
+    let fault = bench.run(plan_with(&[("a=1\nb", "2")], FlagLists::default())).await.faulted();
+    assert!(fault.message.contains("not the name of a variable"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn preparing_twice_gives_the_same_script() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.run(init()).await.completed();
+    let context = bench.context();
+    let mut scripts = Vec::new();
+    for _ in 0..2 {
+        match prepare(&context, &plan()).await {
+            Ok(Prepared::Run(launch)) => scripts.push(launch.script),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(scripts[0], scripts[1]);
+    assert_eq!(fs::read_to_string(bench.private("plan.sh")).unwrap(), scripts[0]);
+}

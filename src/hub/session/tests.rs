@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message as Frame;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::*;
 use crate::hub::codec;
@@ -175,7 +176,7 @@ async fn only_a_connection_that_lasted_starts_the_delays_anew() {
     drop(bench.accept().await);
     let (second, server) = bench.accept().await;
     assert_eq!(second, 1 + 2);
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    sleep(Duration::from_secs(10)).await;
     drop(server);
     assert_eq!(bench.attempt().await.0, 3 + 10 + 1);
 }
@@ -268,7 +269,7 @@ async fn a_large_message_on_a_slow_network_is_not_silence() {
     frame.extend(text.as_bytes());
     for part in frame.chunks(5_000) {
         raw.write_all(part).await.unwrap();
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        sleep(Duration::from_secs(20)).await;
     }
     assert_eq!(bench.pushes.recv().await.unwrap().target, "big");
     assert!(matches!(*bench.line.status().borrow(), LineStatus::Connected { generation: 1 }));
@@ -282,7 +283,7 @@ async fn pings_of_the_socket_do_not_hide_that_the_server_is_silent() {
         loop {
             // What stands between the server and us pings the socket, also when that is closed.
             let _ = server.0.send(Frame::Ping("from the ingress".into())).await;
-            tokio::time::sleep(Duration::from_secs(10)).await;
+            sleep(Duration::from_secs(10)).await;
         }
     };
     let second = tokio::select! {
@@ -303,7 +304,7 @@ async fn a_server_that_takes_nothing_is_given_up_though_it_talks() {
     let talking = async {
         loop {
             let _ = server.0.send(Frame::text(PING)).await;
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            sleep(Duration::from_secs(5)).await;
         }
     };
     tokio::select! {
@@ -335,6 +336,18 @@ async fn a_message_beyond_all_reason_ends_the_connection_and_not_the_runner() {
     let _ = server.0.send(Frame::text("x".repeat(17 * 1024 * 1024))).await;
     drop(server);
     bench.accept().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_socket_that_the_server_closes_is_closed_from_our_side_too() {
+    let mut bench = Bench::start();
+    let (_, mut server) = bench.accept().await;
+    let frame = CloseFrame { code: CloseCode::Away, reason: "going down".into() };
+    server.0.send(Frame::Close(Some(frame))).await.unwrap();
+    assert!(server.0.next().await.unwrap().unwrap().is_close());
+    assert!(server.0.next().await.is_none());
+    assert_eq!(bench.attempt().await.0, 1);
+    assert!(bench.problem().contains("code 1001): going down"), "{}", bench.problem());
 }
 
 #[tokio::test(start_paused = true)]

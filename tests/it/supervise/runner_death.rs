@@ -35,7 +35,7 @@ fn another_process() {
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
             let what = Launch { script: String::new(), directory: place.join("work"), environment };
-            launch(Path::new(HAWSER), &folder, lock, &what).unwrap();
+            launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             std::thread::sleep(PATIENCE);
         }
         "store under an open umask" => {
@@ -48,7 +48,7 @@ fn another_process() {
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
             let what = Launch { script: String::new(), directory: place, environment };
-            launch(Path::new(HAWSER), &folder, lock, &what).unwrap();
+            launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(wait(&folder, &CancellationToken::new())).unwrap().unwrap();
             folder.request_cancel(hawser::contract::requests::CancelKind::Kill).unwrap();

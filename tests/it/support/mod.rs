@@ -1,3 +1,9 @@
 //! What several test modules share.
 
-pub mod world;
+pub(crate) mod authority;
+pub(crate) mod git;
+pub(crate) mod proxy;
+pub(crate) mod relay;
+pub(crate) mod scripted_hub;
+pub(crate) mod steps;
+pub(crate) mod world;

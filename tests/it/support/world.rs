@@ -10,18 +10,20 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 /// The program under test.
-pub const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
+pub(crate) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
 /// Long enough for a loaded machine; a test that needs it is broken, not slow.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Awaits something that must happen, or says what did not.
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
 }
 
 /// Looks again and again until there is something to see.
-pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(seen) = look() {
@@ -32,27 +34,27 @@ pub async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-pub struct World {
-    pub dir: TempDir,
-    pub hub: EmbeddedHub,
+pub(crate) struct World {
+    pub(crate) dir: TempDir,
+    pub(crate) hub: EmbeddedHub,
 }
 
 impl World {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(HubOptions::default()).await
     }
 
-    pub async fn with(options: HubOptions) -> Self {
+    pub(crate) async fn with(options: HubOptions) -> Self {
         let hub = EmbeddedHub::start(options).await.expect("the hub starts");
         Self { dir: tempfile::tempdir().expect("a temporary directory"), hub }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// A git repository with one commit that holds these files.
-    pub fn repository(&self, name: &str, files: &[(&str, &str)]) -> String {
+    pub(crate) fn repository(&self, name: &str, files: &[(&str, &str)]) -> String {
         let path = self.path(name);
         for (file, contents) in files {
             let file = path.join(file);
@@ -66,12 +68,12 @@ impl World {
     }
 
     /// A runner process with a working directory of its own.
-    pub fn runner(&self, instance: &str) -> Runner {
+    pub(crate) fn runner(&self, instance: &str) -> Runner {
         self.runner_with(instance, &[])
     }
 
     /// A runner process with more settings, as environment variables.
-    pub fn runner_with(&self, instance: &str, settings: &[(&str, &str)]) -> Runner {
+    pub(crate) fn runner_with(&self, instance: &str, settings: &[(&str, &str)]) -> Runner {
         let working = self.path(&format!("work-{instance}"));
         let log = self.path(&format!("{instance}.log"));
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
@@ -92,73 +94,73 @@ impl World {
         Runner { child, working, log }
     }
 
-    pub async fn connected(&self, count: usize) {
+    pub(crate) async fn connected(&self, count: usize) {
         soon("the runners are connected", self.hub.runners_until(count)).await;
     }
 
     /// Waits for a job's end, and shows the runner's log when it does not come.
-    pub async fn ended(&self, job: Uuid) -> JobSnapshot {
+    pub(crate) async fn ended(&self, job: Uuid) -> JobSnapshot {
         soon("the job ends", self.hub.ended(job)).await
     }
 
     /// The messages of a job's log, in the order in which they arrived.
-    pub fn messages(&self, job: Uuid) -> Vec<String> {
+    pub(crate) fn messages(&self, job: Uuid) -> Vec<String> {
         self.hub.logs(job, 0).iter().map(|entry| entry.message.to_string()).collect()
     }
 
-    pub fn assert_no_violation(&self) {
+    pub(crate) fn assert_no_violation(&self) {
         let violations = self.hub.violations();
         assert!(violations.is_empty(), "the hub saw violations: {violations:#?}");
     }
 }
 
 /// A job for a module of its own.
-pub fn job(kind: JobKind, url: &str, module: &str) -> JobSpec {
+pub(crate) fn job(kind: JobKind, url: &str, module: &str) -> JobSpec {
     let mut spec = JobSpec::new(kind, url);
     spec.module_name = module.to_owned();
     spec
 }
 
 /// `hawser run` as a process. Killed when dropped.
-pub struct Runner {
-    pub child: Child,
-    pub working: PathBuf,
-    pub log: PathBuf,
+pub(crate) struct Runner {
+    pub(crate) child: Child,
+    pub(crate) working: PathBuf,
+    pub(crate) log: PathBuf,
 }
 
 impl Runner {
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// `kill -9`: the process is gone when this returns.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    pub async fn exit(&mut self) -> ExitStatus {
+    pub(crate) async fn exit(&mut self) -> ExitStatus {
         until("the runner exits", || self.child.try_wait().unwrap()).await
     }
 
     /// The most memory that the process has had, in bytes.
-    pub fn peak_memory(&self) -> u64 {
+    pub(crate) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
     /// The step folders that are there now.
-    pub fn steps(&self) -> Vec<PathBuf> {
+    pub(crate) fn steps(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let Ok(records) = fs::read_dir(self.working.join(".hawser")) else { return found };
         for record in records.flatten() {

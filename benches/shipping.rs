@@ -1,0 +1,171 @@
+//! How fast a backlog on the disk is shipped, end to end: `output.log` → records → batches → line → acknowledgement.
+//!
+//! Rates only mean something next to what the machine can do at all, so both ceilings are taken in the same run:
+//! reading the file, and encoding the same lines with serde in batches of 50. `cargo bench --bench shipping`;
+//! `HAWSER_BENCH_LINES` sets the number of lines.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
+
+use std::borrow::Cow;
+use std::io::Read as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hawser::contract::{Call, LogEntry, LogLevel, Task};
+use hawser::hub::LineStatus;
+use hawser::hub::line::line;
+use hawser::settings::model::JobLogStreamSettings;
+use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
+use hawser::step::records::encode;
+use hawser::step::store::Created;
+use hawser::step::{Folder, Store, Stream};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+const BATCH: usize = 50;
+
+fn text(number: usize) -> String {
+    format!(
+        "\u{1b}[0m\u{1b}[1maws_instance.web[{number}]: Still creating... [10s elapsed] id=\"i-{number:016x}\"\u{1b}[0m"
+    )
+}
+
+fn main() {
+    // `cargo test --all-targets` runs benches too, without this argument.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let lines: usize =
+        std::env::var("HAWSER_BENCH_LINES").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
+    let directory = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(directory.path(), Uuid::nil(), "bench").unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+
+    let mut best = [Duration::MAX; 3];
+    let mut bytes = 0;
+    for _ in 0..3 {
+        let step = backlog(&store, lines);
+        bytes = std::fs::metadata(step.folder.output_path()).unwrap().len();
+        let taken =
+            [read(&step.folder, lines), encode_only(lines), runtime.block_on(ship(&store, step, lines))];
+        for (best, taken) in best.iter_mut().zip(taken) {
+            *best = taken.min(*best);
+        }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = |taken: Duration| lines as f64 / taken.as_secs_f64();
+    let shipped = rate(best[2]);
+    println!("{lines} lines, {bytes} bytes, best of three");
+    println!("{:<44} {:>14} {:>10}", "", "lines/s", "shipped is");
+    for (name, taken) in [
+        ("reading the file (64 KiB at a time)", best[0]),
+        ("encoding batches of 50 with serde, no I/O", best[1]),
+        ("shipped: file to acknowledgement", best[2]),
+    ] {
+        println!("{name:<44} {:>14.0} {:>9.2}×", rate(taken), shipped / rate(taken));
+    }
+}
+
+fn backlog(store: &Store, lines: usize) -> ShippedStep {
+    let Created::New(folder, request) = store.create("bench.Plan", "Plan", &json!({})).unwrap() else {
+        panic!("a step was left over");
+    };
+    let mut records = Vec::new();
+    let mut writer = folder.writer().unwrap();
+    for number in 0..lines {
+        encode(&mut records, Timestamp::now(), Stream::Stdout, text(number).as_bytes(), false);
+        if records.len() > 1 << 20 || number + 1 == lines {
+            writer.append(&records).unwrap();
+            records.clear();
+        }
+    }
+    folder
+        .set_outcome(&Call { method: "PlanCompleted".to_owned(), arguments: vec![json!(Uuid::nil())] })
+        .unwrap();
+    let labels = Labels {
+        job_id: Uuid::nil(),
+        module_id: Uuid::nil(),
+        stack_name: "production".to_owned(),
+        namespace_name: "network".to_owned(),
+        module_name: "web".to_owned(),
+        task: Task::Plan,
+    };
+    ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
+}
+
+fn read(folder: &Folder, lines: usize) -> Duration {
+    let begin = Instant::now();
+    let mut file = std::fs::File::open(folder.output_path()).unwrap();
+    let mut buffer = vec![0; 64 * 1024];
+    let mut found = 0;
+    loop {
+        let length = file.read(&mut buffer).unwrap();
+        if length == 0 {
+            break;
+        }
+        found += memchr::memchr_iter(b'\n', &buffer[..length]).count();
+    }
+    assert_eq!(found, lines);
+    begin.elapsed()
+}
+
+fn encode_only(lines: usize) -> Duration {
+    // The same lines again and again, so that only the encoding is measured.
+    let texts: Vec<String> = (0..BATCH).map(text).collect();
+    let now = Timestamp::now();
+    let entries: Vec<LogEntry<'_>> = texts
+        .iter()
+        .map(|text| LogEntry {
+            job_id: Uuid::nil(),
+            timestamp: now,
+            batch_time_stamp: now,
+            stack_id: None,
+            namespace_id: None,
+            module_id: Uuid::nil(),
+            stack_name: Cow::Borrowed("production"),
+            namespace_name: Cow::Borrowed("network"),
+            module_name: Cow::Borrowed("web"),
+            level: LogLevel::Information,
+            message: Cow::Borrowed(text),
+            task_name: Cow::Borrowed("Plan"),
+            tags: None,
+        })
+        .collect();
+    let mut buffer = Vec::with_capacity(64 * 1024);
+    let begin = Instant::now();
+    for _ in 0..lines / BATCH {
+        buffer.clear();
+        serde_json::to_writer(&mut buffer, &[&entries]).unwrap();
+        std::hint::black_box(&buffer);
+    }
+    begin.elapsed()
+}
+
+async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize) -> Duration {
+    let (line, mut end) = line();
+    end.status.send_replace(LineStatus::Connected { generation: 1 });
+    let server = tokio::spawn(async move {
+        let mut bytes = 0;
+        while let Some(call) = end.outgoing.recv().await {
+            bytes += call.arguments.len();
+            // The shipper may be gone already, with the last one.
+            let _ = call.answer.send(Ok(Value::Null));
+        }
+        bytes
+    });
+    let settings =
+        ShippingSettings { job_log_stream: JobLogStreamSettings::default(), max_message_bytes: 32 * 1024 };
+    let stop = CancellationToken::new();
+    let begin = Instant::now();
+    let shipper = Shipper::start(line, Arc::clone(store), settings, stop.clone());
+    assert!(shipper.add(step).await.wait().await);
+    let taken = begin.elapsed();
+    stop.cancel();
+    shipper.stopped().await;
+    drop(shipper);
+    assert!(server.await.unwrap() > lines * 100);
+    taken
+}

@@ -1,0 +1,142 @@
+//! Names, the private folder, the environment and the lock of a module.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::process::{Command, Stdio};
+
+use hawser::workspace::{PrivateFile, Workspace, WorkspaceError};
+
+use super::{Module, variables};
+use crate::support::git::Repo;
+
+#[test]
+fn no_name_or_subdirectory_leads_outside() {
+    let module = Module::new();
+    let build = |stack: &str, namespace: &str, name: &str, subdirectory: &str| {
+        let mut metadata = module.metadata.clone();
+        metadata.stack_name = stack.into();
+        metadata.namespace_name = namespace.into();
+        metadata.module_name = name.into();
+        metadata.source_subdirectory = Some(subdirectory.into());
+        Workspace::new(&module.settings(), &metadata)
+    };
+    for bad in ["", ".", "..", "../x", "a/b", "/etc", "a\0b"] {
+        build(bad, "n", "m", "").unwrap_err();
+        build("s", bad, "m", "").unwrap_err();
+        build("s", "n", bad, "").unwrap_err();
+    }
+    for reserved in [".hawser", ".temp", "sourcecache"] {
+        build(reserved, "n", "m", "").unwrap_err();
+        build("s", reserved, reserved, "").unwrap();
+    }
+    for bad in ["..", "../x", "a/../..", "/etc", "a\0b", ".git", ".snapcd"] {
+        build("s", "n", "m", bad).unwrap_err();
+    }
+    let workspace = build("my stack", "n", "m", "./a//b/").unwrap();
+    assert_eq!(workspace.init_dir(), module.folder.path().join("work/my stack/n/m/a/b"));
+    assert!(!module.folder.path().join("work").exists(), "looking at a module created something");
+}
+
+#[tokio::test]
+async fn the_private_folder_is_ours_alone_and_ignored_by_git() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    let module = Module::new();
+    module.get_main(&repo).await.unwrap();
+    let workspace = module.workspace();
+    fs::create_dir(workspace.private_dir()).unwrap();
+    fs::set_permissions(workspace.private_dir(), fs::Permissions::from_mode(0o755)).unwrap();
+
+    let path = workspace.write_private(PrivateFile::Inputs, b"secret").unwrap();
+
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(path, workspace.private_path(PrivateFile::Inputs));
+    assert_eq!((mode(&workspace.private_dir()), mode(&path)), (0o700, 0o600));
+    assert_eq!(crate::support::git::git_in(&module.root(), &["status", "--porcelain"]), "");
+}
+
+#[tokio::test]
+async fn a_private_folder_or_init_directory_that_became_a_symlink_is_refused() {
+    let repo = Repo::with(&[("sub/main.tf", "")]);
+    let outside = tempfile::tempdir().unwrap();
+    let module = Module::in_subdirectory("sub");
+    module.get_main(&repo).await.unwrap();
+    let workspace = module.workspace();
+
+    symlink(outside.path(), workspace.private_dir()).unwrap();
+    let error = workspace.prepare_private_dir().unwrap_err();
+    assert!(matches!(error, WorkspaceError::InTheWay { .. }), "{error}");
+
+    fs::rename(module.root().join("sub"), module.root().join("moved")).unwrap();
+    symlink(outside.path(), module.root().join("sub")).unwrap();
+    let error = workspace.save_environment(&variables(&[])).unwrap_err();
+    assert!(matches!(error, WorkspaceError::Outside { .. }), "{error}");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_is_committed_as_the_private_folder_is_not_believed() {
+    let repo =
+        Repo::with(&[("main.tf", ""), (".snapcd/snapcd.env", "{}"), (".snapcd/extra-files.json", "rubbish")]);
+    let module = Module::new();
+    module.get_main(&repo).await.unwrap();
+    assert!(!module.workspace().private_dir().exists());
+}
+
+#[tokio::test]
+async fn the_environment_is_kept_whatever_its_values_and_missing_says_that_init_has_not_run() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    let module = Module::new();
+    let says = |error: WorkspaceError| error.to_string();
+    assert!(
+        says(module.workspace().load_environment().unwrap_err()).contains("Init has not run for this module")
+    );
+    module.get_main(&repo).await.unwrap();
+    assert!(
+        says(module.workspace().load_environment().unwrap_err()).contains("Init has not run for this module")
+    );
+
+    let all = variables(&[("A", "line\nline"), ("B", "\"'$(x)`\\"), ("C", ""), ("Ü", "€"), ("D", " x ")]);
+    module.workspace().save_environment(&all).unwrap();
+    assert_eq!(module.workspace().load_environment().unwrap(), all);
+
+    for bad in [("A=B", "x"), ("", "x"), ("A", "x\0y")] {
+        let error = says(module.workspace().save_environment(&variables(&[bad])).unwrap_err());
+        assert!(!error.contains("x\0y"), "{error}");
+    }
+    assert_eq!(module.workspace().load_environment().unwrap(), all);
+    module.write(".snapcd/snapcd.env", "{\"A\":");
+    assert!(says(module.workspace().load_environment().unwrap_err()).contains("run Init again"));
+}
+
+#[test]
+fn a_module_has_one_holder_who_is_named_to_others() {
+    let module = Module::new();
+    let held = module.workspace().lock().unwrap();
+    let error = module.workspace().lock().unwrap_err();
+    assert!(
+        matches!(&error, WorkspaceError::Busy { module, .. } if module == "stack/namespace/module"),
+        "{error}"
+    );
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    drop(held);
+    module.workspace().lock().unwrap();
+}
+
+#[test]
+fn the_lock_holds_between_processes_and_ends_with_its_holder() {
+    let module = Module::new();
+    drop(module.workspace().lock().unwrap());
+    let file = module.folder.path().join("work/.hawser/locks/stack/namespace/module.lock");
+    let mut holder = Command::new("flock")
+        .args(["--exclusive", "--no-fork", file.to_str().unwrap(), "sh", "-c", "echo held; exec sleep 1000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 4];
+    holder.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    assert!(matches!(module.workspace().lock().unwrap_err(), WorkspaceError::Busy { .. }));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    module.workspace().lock().unwrap();
+}

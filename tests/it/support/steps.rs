@@ -1,0 +1,222 @@
+//! Runs tasks as the runner does, with plain bash in the supervisor's place.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hawser::contract::requests::CancelKind;
+use hawser::contract::{Common, Metadata, Success, TaskRequest};
+use hawser::settings::Settings;
+use hawser::step::{Exit, Folder, Reader, Stream, Writer};
+use hawser::tasks::{Context, Launch, Prepared, TaskError, conclude, prepare};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// A runner's working directory with one module in it.
+pub(crate) struct Bench {
+    pub(crate) root: tempfile::TempDir,
+    pub(crate) settings: serde_json::Value,
+    steps: AtomicU32,
+}
+
+/// A task that has been through all of its parts.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) result: Result<Success, TaskError>,
+    /// The job's log: the stream of each line and its text.
+    pub(crate) log: Vec<(Stream, String)>,
+}
+
+impl Ran {
+    #[track_caller]
+    pub(crate) fn completed(self) -> Success {
+        match self.result {
+            Ok(success) => success,
+            Err(error) => panic!("{error:?}\n{:#?}", self.log),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn faulted(self) -> hawser::contract::Fault {
+        match self.result {
+            Err(TaskError::Faulted(fault)) => fault,
+            other => panic!("{other:?}\n{:#?}", self.log),
+        }
+    }
+
+    pub(crate) fn says(&self, text: &str) -> bool {
+        self.log.iter().any(|(_, line)| line.contains(text))
+    }
+}
+
+/// When to interrupt a script: once its log has this text.
+pub(crate) struct Interrupt<'a> {
+    pub(crate) at: &'a str,
+    pub(crate) kind: CancelKind,
+}
+
+impl Bench {
+    /// The module's folder holds these files, as GetModule would have left them.
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let bench = Self {
+            settings: json!({
+                "Runner": {
+                    "Id": Uuid::from_u128(1), "OrganizationId": Uuid::from_u128(2), "Instance": "test",
+                    "Credentials": {"ClientId": "id", "ClientSecret": "hush"},
+                },
+                "Server": {"Url": "http://localhost:1/"},
+                "WorkingDirectory": {
+                    "WorkingDirectory": root.path().join("work"), "TempDirectory": root.path().join("temp"),
+                },
+            }),
+            root,
+            steps: AtomicU32::new(0),
+        };
+        if !files.is_empty() {
+            fs::create_dir_all(bench.module()).unwrap();
+        }
+        for (name, text) in files {
+            bench.write(name, text);
+        }
+        bench
+    }
+
+    pub(crate) fn module(&self) -> PathBuf {
+        self.root.path().join("work/stack/space/module")
+    }
+
+    pub(crate) fn private(&self, name: &str) -> PathBuf {
+        self.module().join(".snapcd").join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.module().join(name), text).unwrap();
+    }
+
+    /// Puts the stand-ins of `tests/standin` in front of PATH.
+    pub(crate) fn with_standins(mut self) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin");
+        self.settings["Engine"] = json!({"AdditionalBinaryPaths": [folder]});
+        self
+    }
+
+    pub(crate) fn context(&self) -> Context {
+        let step = self.steps.fetch_add(1, Ordering::Relaxed);
+        let folder = self.root.path().join(format!("step {step}"));
+        fs::create_dir_all(&folder).unwrap();
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let settings: Settings = serde_json::from_value(self.settings.clone()).unwrap();
+        Context {
+            settings: Arc::new(settings),
+            common: Common {
+                job_id: Uuid::from_u128(3),
+                organization_id: Uuid::from_u128(2),
+                metadata: Metadata {
+                    stack_name: "stack".into(),
+                    namespace_name: "space".into(),
+                    module_name: "module".into(),
+                    module_id: Uuid::from_u128(4),
+                    source_subdirectory: None,
+                },
+                report_active_job_frequency_seconds: 60,
+            },
+            folder: Folder::at(folder),
+            cancel: CancellationToken::new(),
+            http: reqwest::Client::new(),
+        }
+    }
+
+    /// Prepare, execute, conclude.
+    pub(crate) async fn run(&self, request: TaskRequest) -> Ran {
+        self.run_interrupted(request, None).await
+    }
+
+    pub(crate) async fn run_interrupted(
+        &self,
+        request: TaskRequest,
+        interrupt: Option<Interrupt<'_>>,
+    ) -> Ran {
+        let context = self.context();
+        let result = match prepare(&context, &request).await {
+            Ok(Prepared::Finished(success)) => Ok(success),
+            Ok(Prepared::Run(launch)) => {
+                let exit = execute(&context.folder, &launch, interrupt);
+                let result = conclude(&context, &request, &exit).await;
+                let again = conclude(&context, &request, &exit).await;
+                assert_eq!(result.is_ok(), again.is_ok(), "conclude is not safe to repeat: {again:?}");
+                result
+            }
+            Err(error) => Err(error),
+        };
+        Ran { result, log: log(&context.folder) }
+    }
+}
+
+pub(crate) fn log(folder: &Folder) -> Vec<(Stream, String)> {
+    let mut lines = Vec::new();
+    if let Ok(mut reader) = Reader::open(&folder.output_path(), 0) {
+        while let Some(record) = reader.next().unwrap() {
+            lines.push((record.stream, String::from_utf8_lossy(&record.text).into_owned()));
+        }
+    }
+    lines
+}
+
+/// Runs a script in a process group of its own and keeps its output, as the supervisor does.
+pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<Interrupt<'_>>) -> Exit {
+    folder.set_script(&launch.script).unwrap();
+    let environment: Vec<(OsString, OsString)> = launch.environment.clone();
+    let mut child = Command::new("bash")
+        .arg(folder.script_path())
+        .current_dir(&launch.directory)
+        .env_clear()
+        .envs(environment)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let copy = |pipe: Box<dyn Read + Send>, stream| {
+        let mut writer: Writer = folder.writer().unwrap();
+        thread::spawn(move || {
+            for line in BufReader::new(pipe).split(b'\n') {
+                let line = line.unwrap();
+                writer.say(stream, &String::from_utf8_lossy(&line)).unwrap();
+            }
+        })
+    };
+    let stdout = copy(Box::new(child.stdout.take().unwrap()), Stream::Stdout);
+    let stderr = copy(Box::new(child.stderr.take().unwrap()), Stream::Stderr);
+    if let Some(Interrupt { at, kind }) = interrupt {
+        until(&format!("{at:?} in the log"), || log(folder).iter().any(|(_, line)| line.contains(at)));
+        folder.request_cancel(kind).unwrap();
+        let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        let signal = if kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
+        kill_process_group(group, signal).unwrap();
+    }
+    let status = child.wait().unwrap();
+    stdout.join().unwrap();
+    stderr.join().unwrap();
+    Exit { finished: jiff::Timestamp::now(), code: status.code(), signal: status.signal(), failure: None }
+}
+
+/// Waits for something to become true.
+#[track_caller]
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited for {what} in vain");
+        thread::sleep(Duration::from_millis(20));
+    }
+}

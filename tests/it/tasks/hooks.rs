@@ -1,0 +1,116 @@
+//! Hooks around real engine commands.
+
+use super::*;
+
+fn plan_hooks(before: &str, after: &str) -> TaskRequest {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let own = Plan {
+        engine: ENGINE,
+        plan_before_hook: text(before),
+        plan_after_hook: text(after),
+        ..Plan::default()
+    };
+    TaskRequest::Plan(own, FlagLists::default())
+}
+
+async fn module() -> Bench {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "variable \"x\" { default = \"\" }\nresource \"terraform_data\" \"x\" {\n  count = var.x == \"\" ? 0 : 3\n}\n",
+    )]);
+    bench.run(init()).await.completed();
+    bench
+}
+
+#[tokio::test]
+async fn a_variable_that_a_before_hook_exports_is_used_by_the_plan() {
+    let bench = module().await;
+    let ran = bench.run(plan_hooks("export TF_VAR_x=yes", "echo \"after: $TF_VAR_x\"")).await;
+    assert!(ran.says("after: yes"), "{:#?}", ran.log);
+    assert_eq!(counts(ran).create_count, 3);
+}
+
+#[tokio::test]
+async fn a_hook_with_every_kind_of_quote_runs_as_it_was_written() {
+    let bench = module().await;
+    let hook = r#"
+x='single $HOME "double" `tick`'
+y="double 'single' \$HOME \`tick\` $(printf '%s' "nested \"quotes\"")"
+cat <<'EOF'
+heredoc 'a' "b" `c` $d \e
+EOF
+echo "$x|$y|$'ansi\tc'|é漢"
+"#;
+    let ran = bench.run(plan_hooks(hook, "")).await;
+    assert!(ran.says("heredoc 'a' \"b\" `c` $d \\e"), "{:#?}", ran.log);
+    let expected =
+        "single $HOME \"double\" `tick`|double 'single' $HOME `tick` nested \"quotes\"|$'ansi\\tc'|é漢";
+    assert!(ran.says(expected), "{:#?}", ran.log);
+    counts(ran);
+}
+
+#[tokio::test]
+async fn the_fault_says_which_part_failed_with_which_code_and_its_last_words() {
+    let bench = module().await;
+    let ran = bench.run(plan_hooks("echo 'before says no' >&2; exit 3", "echo after")).await;
+    assert!(!ran.says("after") && !ran.says("Terraform used"), "{:#?}", ran.log);
+    let fault = ran.faulted();
+    assert_eq!(fault.message, "PlanBeforeHook failed with exit code 3");
+    assert!(fault.details.contains("before says no"), "{fault:?}");
+
+    let fault = bench.run(plan_hooks("", "echo 'after says no' >&2; false")).await.faulted();
+    assert_eq!(fault.message, "PlanAfterHook failed with exit code 1");
+
+    bench.write("broken.tf", "nonsense {");
+    let ran = bench.run(plan_hooks("echo fine", "echo after")).await;
+    assert!(!ran.says("after"), "{:#?}", ran.log);
+    let fault = ran.faulted();
+    assert!(fault.message.starts_with("terraform plan failed with exit code 1: Error: "), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_before_hook_that_exits_with_0_is_not_a_success() {
+    let bench = module().await;
+    let fault = bench.run(plan_hooks("exit 0", "")).await.faulted();
+    assert!(fault.message.contains("PlanBeforeHook ended the script"), "{fault:?}");
+    assert!(fault.message.contains("terraform plan was not run"), "{fault:?}");
+    counts(bench.run(plan_hooks("", "exit 0")).await);
+}
+
+#[tokio::test]
+async fn with_preapproval_only_known_hooks_run() {
+    let mut bench = module().await;
+    let approved = bench.root.path().join("approved");
+    fs::create_dir_all(approved.join("deep")).unwrap();
+    fs::write(approved.join("deep/hello.sh"), "echo hello\n").unwrap();
+    bench.settings["HooksPreapproval"] = json!({"Enabled": true, "PreapprovedHooksDirectory": approved});
+    let ran = bench.run(plan_hooks("echo hello\r\n", " \n")).await;
+    assert!(ran.says("hello"));
+    counts(ran);
+    let ran = bench.run(plan_hooks("echo hello", "echo goodbye")).await;
+    assert!(ran.log.is_empty(), "nothing may run: {:#?}", ran.log);
+    let fault = ran.faulted();
+    assert!(fault.message.contains("PlanAfterHook") && fault.message.contains("echo goodbye"), "{fault:?}");
+    fs::remove_dir_all(&approved).unwrap();
+    bench.run(plan_hooks("echo hello", "")).await.faulted();
+}
+
+#[tokio::test]
+async fn an_engine_may_still_come_by_the_before_hook() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let path = std::env::var("PATH").unwrap();
+    let own = Init {
+        engine: ENGINE,
+        init_before_hook: Some(format!("export PATH='{path}'")),
+        resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
+        ..Init::default()
+    };
+    let context = bench.context();
+    let Ok(Prepared::Run(mut launch)) = prepare(&context, &TaskRequest::Init(own.clone())).await else {
+        panic!("not prepared")
+    };
+    // Only for finding bash itself: the test starts it by name.
+    launch.environment.retain(|(name, _)| name != "PATH");
+    let exit = crate::support::steps::execute(&context.folder, &launch, None);
+    hawser::tasks::conclude(&context, &TaskRequest::Init(own), &exit).await.unwrap();
+}

@@ -1,0 +1,91 @@
+//! Init: backends, and the questions that Terraform asks about them.
+
+use hawser::contract::requests::{BackendConfig, BackendConfiguration, InitFlags};
+
+use super::*;
+
+const BACKEND: &str = "terraform {\n  backend \"local\" {}\n}\n";
+
+fn with_path(path: &str, flags: InitFlags) -> Init {
+    Init {
+        engine: ENGINE,
+        flags,
+        backend_configuration: BackendConfiguration {
+            module_backend_configs: vec![BackendConfig { name: "path".into(), value: path.into() }],
+            ..BackendConfiguration::default()
+        },
+        ..Init::default()
+    }
+}
+
+/// A module that was applied with its state in the module's folder, and now has a backend.
+async fn applied_and_moved() -> Bench {
+    let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    bench.write("backend.tf", BACKEND);
+    bench
+}
+
+#[tokio::test]
+async fn variables_in_a_backend_setting_are_expanded_even_those_that_a_hook_exports() {
+    let bench = Bench::new(&[("main.tf", BACKEND)]);
+    let nasty = "a'b\"c `d` $(e) & é";
+    let own = Init {
+        init_before_hook: Some("export FROM_HOOK=hook".into()),
+        resolved_env_vars: BTreeMap::from([("NASTY".to_owned(), nasty.to_owned())]),
+        ..with_path("${NASTY}/$FROM_HOOK/100$/x.tfstate", InitFlags::default())
+    };
+    bench.run(TaskRequest::Init(own)).await.completed();
+    let noted = fs::read(bench.module().join(".terraform/terraform.tfstate")).unwrap();
+    let noted: serde_json::Value = serde_json::from_slice(&noted).unwrap();
+    assert_eq!(noted["backend"]["config"]["path"], json!(format!("{nasty}/hook/100$/x.tfstate")));
+}
+
+#[tokio::test]
+async fn a_backend_setting_that_refers_to_nothing_is_named_in_the_log() {
+    let bench = Bench::new(&[("main.tf", BACKEND)]);
+    let own = with_path("x${NOT_SET_ANYWHERE}.tfstate", InitFlags::default());
+    let ran = bench.run(TaskRequest::Init(own)).await;
+    assert!(ran.says("$NOT_SET_ANYWHERE is not set"), "{:#?}", ran.log);
+    ran.completed();
+}
+
+#[tokio::test]
+async fn migrating_takes_the_state_along() {
+    let bench = applied_and_moved().await;
+    let flags = InitFlags { auto_migrate_enabled: true, ..InitFlags::default() };
+    bench.run(TaskRequest::Init(with_path("moved.tfstate", flags))).await.completed();
+    assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
+}
+
+#[tokio::test]
+async fn reconfiguring_answers_no_and_takes_no_state_along() {
+    let bench = applied_and_moved().await;
+    let flags = InitFlags { auto_reconfigure_enabled: true, ..InitFlags::default() };
+    bench.run(TaskRequest::Init(with_path("fresh.tfstate", flags))).await.completed();
+    assert_eq!(counts(bench.run(plan()).await).create_count, 1);
+    // Terraform itself empties the local state file here, also after a no, and keeps a backup.
+    let kept = fs::read_to_string(bench.module().join("terraform.tfstate.backup")).unwrap();
+    assert!(kept.contains("terraform_data"), "{kept}");
+}
+
+#[tokio::test]
+async fn without_a_word_on_what_to_do_with_the_state_init_fails_and_says_what_to_set() {
+    let bench = applied_and_moved().await;
+    let fault = bench.run(TaskRequest::Init(with_path("x.tfstate", InitFlags::default()))).await.faulted();
+    assert!(fault.message.contains("MigrateState") && fault.message.contains("Reconfigure"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn an_environment_variable_that_cannot_be_set_is_refused_without_its_value() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: BTreeMap::from([("A=B".to_owned(), "hush".to_owned())]),
+        ..Init::default()
+    };
+    let fault = bench.run(TaskRequest::Init(own)).await.faulted();
+    assert!(fault.message.contains("A=B") && !format!("{fault:?}").contains("hush"), "{fault:?}");
+}

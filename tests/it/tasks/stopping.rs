@@ -1,0 +1,107 @@
+//! Cancels, and what they come to.
+
+use hawser::contract::requests::CancelKind;
+use hawser::step::Exit;
+use hawser::tasks::{TaskError, conclude};
+
+use super::*;
+use crate::support::steps::{Interrupt, execute};
+
+/// An apply whose provisioner sleeps, and would leave a trace if it were not interrupted.
+async fn sleeping() -> Bench {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"echo now sleeping; \
+         exec sleep 300.125\"\n  }\n}\n",
+    )]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench
+}
+
+fn apply_with_after_hook() -> TaskRequest {
+    let own = ApplyFromPlan {
+        engine: ENGINE,
+        apply_after_hook: Some("echo the after hook ran".into()),
+        ..ApplyFromPlan::default()
+    };
+    TaskRequest::ApplyFromPlan(own, FlagLists::default())
+}
+
+fn is_running(argument: &str) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|it| it == argument.as_bytes())
+    })
+}
+
+#[tokio::test]
+async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_more() {
+    let bench = sleeping().await;
+    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Graceful };
+    let ran = bench.run_interrupted(apply_with_after_hook(), Some(interrupt)).await;
+    assert!(ran.says("Interrupt received"), "{:#?}", ran.log);
+    assert!(!ran.says("the after hook ran"), "{:#?}", ran.log);
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    assert!(!is_running("300.125"), "the provisioner still runs");
+    assert!(!bench.module().join(".terraform.tfstate.lock.info").exists(), "the state is still locked");
+}
+
+#[tokio::test]
+async fn a_kill_is_a_cancel_too() {
+    let bench = sleeping().await;
+    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Kill };
+    let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+}
+
+#[tokio::test]
+async fn a_cancel_that_came_too_late_does_not_deny_what_was_done() {
+    let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    let context = bench.context();
+    let Ok(Prepared::Run(launch)) = prepare(&context, &apply()).await else { panic!("not prepared") };
+    let exit = execute(&context.folder, &launch, None);
+    context.folder.request_cancel(CancelKind::Graceful).unwrap();
+    assert_eq!(conclude(&context, &apply(), &exit).await.unwrap(), Success::Resources(1));
+}
+
+#[tokio::test]
+async fn a_task_that_is_cancelled_before_it_starts_does_not_start() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let context = bench.context();
+    context.cancel.cancel();
+    assert!(matches!(prepare(&context, &init()).await, Err(TaskError::Cancelled)));
+    assert!(!bench.private("init.sh").exists());
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_asked_for_is_a_fault() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let context = bench.context();
+    let exit = |code, signal, failure: Option<&str>| Exit {
+        finished: jiff::Timestamp::now(),
+        code,
+        signal,
+        failure: failure.map(str::to_owned),
+    };
+    for (exit, part, expected) in [
+        (exit(None, Some(9), None), "engine", "terraform apply was ended by signal 9"),
+        (exit(Some(130), None, None), "engine", "terraform apply was interrupted (exit code 130)"),
+        (exit(Some(127), None, None), "engine", "not found"),
+        (exit(None, None, Some("no space left")), "engine", "no space left"),
+        (exit(Some(0), None, None), "", "the script ended early"),
+        (
+            exit(Some(1), None, None),
+            "collect",
+            "reading the result of terraform apply failed with exit code 1",
+        ),
+    ] {
+        fs::write(context.folder.part_path(), part).unwrap();
+        match conclude(&context, &apply(), &exit).await {
+            Err(TaskError::Faulted(fault)) => assert!(fault.message.contains(expected), "{fault:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
