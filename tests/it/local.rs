@@ -265,6 +265,35 @@ fn a_second_run_on_the_same_directory_is_sent_away_and_the_first_goes_on() {
 }
 
 #[test]
+fn an_engine_that_outlives_a_killed_run_is_waited_for_and_its_work_counts() {
+    let case = Case::new();
+    let (go_on, ran) = (case.root.path().join("go on"), case.root.path().join("ran"));
+    case.write(
+        "main.tf",
+        &format!(
+            "resource \"terraform_data\" \"x\" {{\n  provisioner \"local-exec\" {{\n    command = \"echo it has begun; \
+             while ! test -e '{}'; do sleep 0.1; done; echo once >> '{}'\"\n  }}\n}}\n",
+            go_on.display(),
+            ran.display()
+        ),
+    );
+    let (mut killed, _out) = begun(&case);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+
+    let module = case.module();
+    let mut next = case.command(&[module.to_str().unwrap(), "--yes"]).spawn().unwrap();
+    let mut out = BufReader::new(next.stdout.take().unwrap());
+    read_until(&mut out, "An earlier run on this directory was killed");
+    fs::write(&go_on, "").unwrap();
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(wait(next).success(), "{rest}");
+    assert!(rest.contains("no changes"), "{rest}");
+    assert_eq!(fs::read_to_string(ran).unwrap(), "once\n");
+}
+
+#[test]
 fn a_reader_that_goes_away_does_not_stop_the_job() {
     let case = Case::with("resource \"terraform_data\" \"x\" { input = \"kept\" }\n");
     let module = case.module();
