@@ -44,6 +44,8 @@ pub(super) struct Ended {
     /// None when we were told to stop.
     pub(super) ending: Option<Ending>,
     pub(super) opened_at: Option<Instant>,
+    /// A call was accepted: the server works with us.
+    pub(super) accepted: bool,
     /// Calls that got no answer. The session tells them, after it has published that the line is down.
     pub(super) unanswered: Vec<Ticket>,
     /// Takes leave of the server, if it can still hear us. Takes a bounded time.
@@ -82,6 +84,7 @@ where
         meter,
         opened: Some(opened),
         opened_at: None,
+        accepted: false,
     };
     // Leaving this `select!` drops the sender of the writer's queue, so that the writer comes to an end.
     let ending = tokio::select! {
@@ -103,7 +106,13 @@ where
             Ending::Silence(_) | Ending::HandshakeTimeout(_) | Ending::WriteStalled(_) | Ending::Lost(_),
         ) => std::future::ready(()).boxed(),
     };
-    Ended { ending, opened_at: connection.opened_at, unanswered: connection.machine.abandon(), goodbye }
+    Ended {
+        ending,
+        opened_at: connection.opened_at,
+        accepted: connection.accepted,
+        unanswered: connection.machine.abandon(),
+        goodbye,
+    }
 }
 
 /// Sends what is queued and then the WebSocket's close frame, as the .NET client does.
@@ -165,6 +174,7 @@ struct Connection<'a, O> {
     meter: Meter,
     opened: Option<O>,
     opened_at: Option<Instant>,
+    accepted: bool,
 }
 
 /// What the loop waits for besides frames.
@@ -267,7 +277,10 @@ impl<O: FnOnce()> Connection<'_, O> {
                     self.replies.push(std::future::ready((invocation_id, Err(reason))).boxed());
                 }
                 // Who does not wait for the answer any more needs none.
-                Action::Answer(ticket, answer) => drop(ticket.send(answer)),
+                Action::Answer(ticket, answer) => {
+                    self.accepted |= answer.is_ok();
+                    drop(ticket.send(answer));
+                }
                 Action::End(ending) => return Some(ending),
             }
         }

@@ -98,8 +98,8 @@ pub struct Timing {
     pub reconnect_delays: Vec<Duration>,
     /// The least wait after a refusal that only an operator can put right.
     pub refused_delay: Duration,
-    /// A connection that lasted so long starts the delays anew. One that is lost sooner does not, so that a
-    /// server which drops everybody on sight is not stormed.
+    /// A connection that lasted so long, or over which the server accepted a call, starts the delays anew. One that
+    /// is lost sooner does not, so that a server which drops everybody on sight is not stormed.
     pub settled_after: Duration,
     /// The share of a delay by which it is made shorter or longer at random, 0.0 to 1.0.
     pub jitter: f64,

@@ -113,13 +113,13 @@ impl<D: Dial> Session<D> {
             inbox: &mut self.inbox,
             stop: &stop,
         };
-        let Ended { ending, opened_at, unanswered, goodbye } = tokio::select! {
+        let Ended { ending, opened_at, accepted, unanswered, goodbye } = tokio::select! {
             ended = connection::run(stream, context, opened) => ended,
             never = self.dialer.tend() => match never {},
         };
         if let Some(opened_at) = opened_at {
             self.generation = generation;
-            if opened_at.elapsed() >= self.timing.settled_after {
+            if accepted || opened_at.elapsed() >= self.timing.settled_after {
                 self.backoff.settle();
             }
         }
