@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Client, Response};
+use reqwest::{Client, ClientBuilder, Response};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::{ClientConfig, RootCertStore};
@@ -35,11 +35,41 @@ pub enum SetupError {
     Client { source: reqwest::Error },
 }
 
+/// The client for the line itself. A server on this machine is reached without a proxy, as in Go and .NET: no proxy
+/// could reach it for us, and `hawser local` must work where the environment names one.
+pub(super) fn line_client(
+    server_url: &Url,
+    ca_file: Option<&Path>,
+    connect_timeout: Duration,
+) -> Result<Client, SetupError> {
+    let builder = builder(server_url, ca_file, connect_timeout)?;
+    let builder = if is_this_machine(server_url) { builder.no_proxy() } else { builder };
+    builder.build().map_err(|source| SetupError::Client { source })
+}
+
+/// The client for everything else.
 pub(super) fn client(
     server_url: &Url,
     ca_file: Option<&Path>,
     connect_timeout: Duration,
 ) -> Result<Client, SetupError> {
+    builder(server_url, ca_file, connect_timeout)?.build().map_err(|source| SetupError::Client { source })
+}
+
+fn is_this_machine(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+fn builder(
+    server_url: &Url,
+    ca_file: Option<&Path>,
+    connect_timeout: Duration,
+) -> Result<ClientBuilder, SetupError> {
     if !matches!(server_url.scheme(), "http" | "https") || !server_url.has_host() {
         return Err(SetupError::Url { url: server_url.to_string() });
     }
@@ -51,7 +81,7 @@ pub(super) fn client(
         .with_no_client_auth();
     // A WebSocket's upgrade exists in HTTP/1.1 only.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Client::builder()
+    Ok(Client::builder()
         .tls_backend_preconfigured(tls)
         .http1_only()
         // The secret goes to the URL that was configured and nowhere else.
@@ -59,9 +89,7 @@ pub(super) fn client(
         // A reconnect is made because the network broke, so nothing of it is kept for the next attempt.
         .pool_max_idle_per_host(0)
         .connect_timeout(connect_timeout)
-        .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|source| SetupError::Client { source })
+        .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION"))))
 }
 
 fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {

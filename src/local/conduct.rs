@@ -18,6 +18,8 @@ pub enum Input {
     /// The job moved on in a way that a person may want to see.
     Seen(Event),
     AwaitingApproval,
+    /// The runner speaks of a job of an earlier run, which was killed while its engine was at work.
+    EarlierRun,
     /// What was said to the question.
     Answer(bool),
     /// Ctrl-C, or a request to end that came in another way.
@@ -65,12 +67,13 @@ pub struct Conductor {
     yes: bool,
     interrupts: u32,
     nothing_to_do: bool,
+    told_of_earlier_run: bool,
     fault: Option<(Task, Fault)>,
 }
 
 impl Conductor {
     pub fn new(yes: bool) -> Self {
-        Self { yes, interrupts: 0, nothing_to_do: false, fault: None }
+        Self { yes, interrupts: 0, nothing_to_do: false, told_of_earlier_run: false, fault: None }
     }
 
     pub fn on(&mut self, input: Input) -> Vec<Action> {
@@ -78,6 +81,11 @@ impl Conductor {
             Input::Seen(event) => {
                 self.remember(&event);
                 vec![Action::Show(event)]
+            }
+            Input::EarlierRun if std::mem::replace(&mut self.told_of_earlier_run, true) => Vec::new(),
+            Input::EarlierRun => {
+                let text = "An earlier run on this directory was killed: its engine is waited for first.";
+                vec![Action::Show(Event::Note(text.to_owned()))]
             }
             // The cancel that was asked for is on its way.
             Input::AwaitingApproval if self.interrupts > 0 => Vec::new(),
@@ -162,6 +170,7 @@ impl Input {
                 JobState::Failed { error } => Verdict::Failed(error),
                 other => Verdict::Failed(format!("the job ended as {other}")),
             })),
+            HubEvent::UnknownJob { .. } => Some(Self::EarlierRun),
             HubEvent::Disconnected { reason, .. } => {
                 note(format!("the runner lost its connection: {reason}"))
             }
@@ -250,6 +259,13 @@ mod tests {
         let mut conductor = Conductor::new(true);
         conductor.on(Input::Interrupt);
         assert_eq!(conductor.on(Input::AwaitingApproval), []);
+    }
+
+    #[test]
+    fn an_earlier_run_is_told_of_once() {
+        let mut conductor = Conductor::new(true);
+        assert_eq!(conductor.on(Input::EarlierRun).len(), 1);
+        assert_eq!(conductor.on(Input::EarlierRun), []);
     }
 
     #[test]

@@ -1,0 +1,107 @@
+//! In a terminal: the question, the answers, and the live view.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use super::{Case, DEADLINE, wait};
+
+/// A program with a terminal of 80 columns, and everything that it has written there.
+struct Terminal {
+    child: Child,
+    keyboard: File,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    fn open(case: &Case, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let size = Winsize { ws_row: 40, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&ours, size).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let theirs = || Stdio::from(OpenOptions::new().read(true).write(true).open(&name).unwrap());
+        let mut command = case.command(arguments);
+        command.stdin(theirs()).stdout(theirs()).stderr(theirs());
+        command.env("TERM", "xterm-256color").envs(variables.iter().copied());
+        let child = command.spawn().unwrap();
+        drop(command);
+
+        let keyboard = File::from(ours);
+        let mut screen = keyboard.try_clone().unwrap();
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&shown);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // The end of the program is an error here, which is how terminals say it.
+            while let Ok(count @ 1..) = screen.read(&mut buffer) {
+                seen.lock().unwrap().extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { child, keyboard, shown }
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    fn see(&self, words: &str) {
+        let start = Instant::now();
+        while !self.shown().contains(words) {
+            assert!(start.elapsed() < DEADLINE, "{words:?} was not shown:\n{}", self.shown());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn answer(mut self, text: &str) -> (std::process::ExitStatus, String) {
+        self.see("[y/N]");
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+        let status = wait(self.child);
+        let start = Instant::now();
+        // What was written last may still be on its way to the thread that reads.
+        loop {
+            let shown = String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
+            if shown.contains("Applied in") || shown.contains("nothing was changed") {
+                return (status, shown);
+            }
+            assert!(start.elapsed() < DEADLINE, "{shown}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+const MODULE: &str =
+    "resource \"terraform_data\" \"x\" { input = \"made\" }\noutput \"x\" { value = \"shown\" }\n";
+
+#[test]
+fn a_no_at_the_question_changes_nothing_and_a_yes_applies() {
+    let case = Case::with(MODULE);
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    let (status, shown) = Terminal::open(&case, &[module], &[]).answer("\n");
+    assert_eq!(status.code(), Some(1), "{shown}");
+    assert_eq!(case.state(), "");
+
+    let (status, shown) = Terminal::open(&case, &[module], &[]).answer("y\n");
+    assert!(status.success(), "{shown}");
+    assert!(case.state().contains("made"));
+    for part in ["\u{1b}[", "✔", "⠙", "Apply this plan?", "+1"] {
+        assert!(shown.contains(part), "no {part:?} in {shown}");
+    }
+}
+
+#[test]
+fn with_no_color_a_terminal_gets_plain_lines_and_still_the_question() {
+    let case = Case::with(MODULE);
+    let module = case.module();
+    let (status, shown) =
+        Terminal::open(&case, &[module.to_str().unwrap()], &[("NO_COLOR", "1")]).answer("yes\n");
+    assert!(status.success(), "{shown}");
+    assert!(!shown.contains('\u{1b}') && shown.contains("Plan       done in"), "{shown}");
+}
