@@ -1,8 +1,135 @@
+//! `hawser hub`: the embedded server on its own, for trying runners against it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::Failure;
+use crate::local::{EmbeddedHub, Events, HubData, HubEvent, HubOptions, ListeningNote, Recorded};
+
+/// Where `hawser hub` keeps its identity and `hawser job` looks for it.
+pub(super) const DEFAULT_DATA: &str = ".hawser-hub";
+
+/// Events that are kept for the terminal; they are printed as they come.
+const KEPT_EVENTS: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    /// Address and port to listen on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:8900", value_name = "ADDRESS:PORT")]
+    listen: SocketAddr,
+    /// Directory with the hub's identity, made at the first start
+    #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+    /// Keep nothing on disk: new credentials at every start
+    #[arg(long, alias = "state-less", conflicts_with = "data")]
+    stateless: bool,
+    /// How long a token is good for
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    token_lifetime: u64,
+    /// Push a running task again when its runner reconnects
+    #[arg(long)]
+    redispatch: bool,
+}
 
-pub(super) fn execute(_args: Args) -> Result<(), Failure> {
-    Err(Failure::failed("not built yet"))
+pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    super::runtime()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> Result<(), Failure> {
+    let data = if args.stateless { Ok(HubData::generate()) } else { HubData::load_or_create(&args.data) };
+    let data = data.map_err(|error| {
+        Failure::failed(error.to_string()).hint("another directory can be named with --data")
+    })?;
+    let hub = EmbeddedHub::start(HubOptions {
+        listen: args.listen,
+        identity: Some(data.identity.clone()),
+        admin_token: Some(data.admin_token.clone()),
+        token_lifetime: Duration::from_secs(args.token_lifetime),
+        redispatch_on_reconnect: args.redispatch,
+        // Jobs do not outlive this process; a runner that still has a result for one must not be stuck with it.
+        acknowledge_unknown_jobs: true,
+        keep_events: KEPT_EVENTS,
+        ..HubOptions::default()
+    })
+    .await
+    .map_err(|error| {
+        Failure::unavailable(error.to_string()).hint("another address can be named with --listen")
+    })?;
+    let url = reachable_url(hub.address());
+    let _note = if args.stateless {
+        None
+    } else {
+        let note = ListeningNote::write(&args.data, &url);
+        Some(note.map_err(|error| Failure::failed(error.to_string()))?)
+    };
+    introduce(&hub, &url, &args, &data);
+    let events = hub.events();
+    tokio::select! {
+        () = print_events(events) => {}
+        stopped = stop_signal() => stopped?,
+    }
+    hub.shutdown().await;
+    Ok(())
+}
+
+/// Listening on all addresses is no address to connect to.
+fn reachable_url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from(std::net::Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from(std::net::Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
+}
+
+fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
+    let identity = hub.identity();
+    println!("The hub listens at {url}\n");
+    if !hub.address().ip().is_loopback() {
+        println!(
+            "It is for trying things out: whoever reaches this address sees tokens and jobs in the clear.\n"
+        );
+    }
+    println!("A runner connects with this appsettings.json (each runner with an Instance of its own):\n");
+    println!("{:#}\n", identity.runner_settings(url, "runner-1"));
+    println!("or with these environment variables:\n");
+    for (name, value) in identity.runner_variables(url, "runner-1") {
+        println!("export {name}={value}");
+    }
+    println!("\nSubmit a job with:\n");
+    if args.stateless {
+        println!("export {}={}", super::job::TOKEN_VARIABLE, data.admin_token);
+        println!("hawser job apply --hub {url} SOURCE\n");
+    } else if args.data.as_os_str() == DEFAULT_DATA {
+        println!("hawser job apply SOURCE\n");
+    } else {
+        println!("hawser job apply --data {} SOURCE\n", args.data.display());
+    }
+}
+
+/// Prints what happens, for ever.
+async fn print_events(mut events: Events) {
+    loop {
+        let Recorded { at, event, .. } = events.next().await;
+        // The entries follow one by one.
+        if matches!(event, HubEvent::LogBatch { .. }) {
+            continue;
+        }
+        println!("{} {event}", at.strftime("%H:%M:%S"));
+    }
+}
+
+async fn stop_signal() -> Result<(), Failure> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
 }

@@ -1,8 +1,213 @@
+//! `hawser job`: submit a job to a hub that `hawser hub` runs, follow it, and cancel it.
+
+mod follow;
+mod source;
+
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
 use super::Failure;
+use super::hub::DEFAULT_DATA;
+use crate::contract::requests::CancelKind;
+use crate::contract::{Engine, SourceRevisionType, SourceType};
+use crate::local::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
+
+/// Names the admin token where there is no data directory.
+pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// URL of the hub; not given: the one that runs with the data directory
+    #[arg(long, global = true, value_name = "URL")]
+    hub: Option<String>,
+    /// The hub's data directory
+    #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR")]
+    data: PathBuf,
+}
 
-pub(super) fn execute(_args: Args) -> Result<(), Failure> {
-    Err(Failure::failed("not built yet"))
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Plan and apply
+    Apply(Box<Submit>),
+    /// Plan, and change nothing
+    Plan(Box<Submit>),
+    /// Plan to destroy, and destroy
+    Destroy(Box<Submit>),
+    /// Show all jobs of the hub
+    List,
+    /// Follow a job that was submitted before
+    Follow { job: Uuid },
+    /// Cancel a job
+    Cancel {
+        job: Uuid,
+        /// End its processes now in place of interrupting the engine
+        #[arg(long)]
+        kill: bool,
+    },
+    /// Let a job go on that waits for approval
+    Approve { job: Uuid },
+    /// End a job that waits for approval
+    Reject { job: Uuid },
+}
+
+#[derive(Debug, clap::Args)]
+struct Submit {
+    /// Git URL, or a directory that is (in) a git repository; only what is committed counts
+    source: String,
+    /// Branch, tag or commit; not given: the default branch
+    #[arg(long, default_value = "")]
+    revision: String,
+    /// The revision is a range of versions such as `1.*`
+    #[arg(long)]
+    version_range: bool,
+    /// SOURCE is a module of a Terraform registry
+    #[arg(long)]
+    registry: bool,
+    /// Directory of the module below the root of the source
+    #[arg(long)]
+    subdirectory: Option<String>,
+    #[arg(long, default_value = "local")]
+    stack: String,
+    #[arg(long, default_value = "local")]
+    namespace: String,
+    #[arg(long, default_value = "module")]
+    module: String,
+    /// terraform, tofu or pulumi
+    #[arg(long, default_value = "terraform")]
+    engine: Engine,
+    /// Value of a variable; a list or an object is written as HCL
+    #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    vars: Vec<(String, String)>,
+    /// Environment variable of the engine
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    envs: Vec<(String, String)>,
+    /// Only the runner with this instance name may have the job
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
+    /// Wait for `hawser job approve` before anything is changed
+    #[arg(long)]
+    needs_approval: bool,
+    /// Throw away what earlier runs have left before init
+    #[arg(long)]
+    clean_init: bool,
+    /// Print the job's id and leave
+    #[arg(long)]
+    no_wait: bool,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    super::runtime()?.block_on(run(args))
+}
+
+async fn run(args: Args) -> Result<(), Failure> {
+    let Args { command, hub, data } = args;
+    let client = client(hub, &data)?;
+    match command {
+        Command::Apply(submit) => self::submit(&client, JobKind::Apply, *submit).await,
+        Command::Plan(submit) => self::submit(&client, JobKind::Plan, *submit).await,
+        Command::Destroy(submit) => self::submit(&client, JobKind::Destroy, *submit).await,
+        Command::Follow { job } => follow::follow(&client, job).await,
+        Command::List => {
+            for job in client.list().await.map_err(failure)? {
+                let owner = job.owner.as_deref().unwrap_or("-");
+                let at = job.submitted_at.strftime("%Y-%m-%d %H:%M:%S");
+                println!("{} {at} {:<7} {} {owner} {}", job.id, job.kind, job.module, job.state);
+            }
+            Ok(())
+        }
+        Command::Cancel { job, kill } => {
+            let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
+            client.cancel(job, kind).await.map_err(failure)
+        }
+        Command::Approve { job } => client.approve(job).await.map_err(failure),
+        Command::Reject { job } => client.reject(job).await.map_err(failure),
+    }
+}
+
+/// Finds the hub and its token: each from the command line or environment, else from the data directory.
+fn client(hub: Option<String>, data: &std::path::Path) -> Result<AdminClient, Failure> {
+    let broken = |error: crate::local::DataError| Failure::failed(error.to_string());
+    let token = match std::env::var(TOKEN_VARIABLE) {
+        Ok(token) if !token.is_empty() => token,
+        _ => match HubData::load(data).map_err(broken)? {
+            Some(data) => data.admin_token,
+            None => {
+                let message = format!("no hub has been started with the data directory {}", data.display());
+                let hint = format!(
+                    "start `hawser hub` in this directory, name its directory with --data, or set {TOKEN_VARIABLE}"
+                );
+                return Err(Failure::unavailable(message).hint(hint));
+            }
+        },
+    };
+    let url = match hub {
+        Some(url) => url,
+        None => listening_url(data).map_err(broken)?.ok_or_else(|| {
+            let message = format!("no hub runs with the data directory {}", data.display());
+            Failure::unavailable(message).hint("start `hawser hub`, or say where it is with --hub URL")
+        })?,
+    };
+    AdminClient::new(&url, &token).map_err(failure)
+}
+
+async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(), Failure> {
+    let place = if args.registry {
+        source::Place { url: args.source, subdirectory: None }
+    } else {
+        source::locate(&args.source)?
+    };
+    let mut spec = JobSpec::new(kind, place.url);
+    spec.source.source_revision = args.revision;
+    if args.registry {
+        spec.source.source_type = SourceType::Registry;
+    }
+    if args.version_range {
+        spec.source.source_revision_type = SourceRevisionType::SemanticVersionRange;
+    }
+    spec.subdirectory = args.subdirectory.or(place.subdirectory);
+    spec.stack_name = args.stack;
+    spec.namespace_name = args.namespace;
+    spec.module_name = args.module;
+    spec.engine = args.engine;
+    spec.parameters = args.vars.into_iter().map(|(name, value)| (name, hcl_value(&value))).collect();
+    spec.env_vars = args.envs.into_iter().collect();
+    spec.instance = args.instance;
+    spec.needs_approval = args.needs_approval;
+    spec.clean_init = args.clean_init;
+    let job = client.submit(&spec).await.map_err(failure)?;
+    if args.no_wait {
+        println!("{job}");
+        return Ok(());
+    }
+    println!("job {job}");
+    follow::follow(client, job).await
+}
+
+/// What the user is told, and what to do about it.
+#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
+fn failure(error: AdminError) -> Failure {
+    let message = error.to_string();
+    match error {
+        AdminError::NotRunning { .. } => Failure::unavailable(message)
+            .hint("start it with `hawser hub`, or say where it is with --hub URL"),
+        AdminError::WrongToken { .. } => Failure::failed(message)
+            .hint("name the data directory that this hub was started with: --data DIR"),
+        AdminError::NoHub { .. } => Failure::unavailable(message).hint("look at --hub"),
+        AdminError::UnknownJob(_) => Failure::failed(message)
+            .hint("`hawser job list` shows the jobs; a hub forgets them when it is restarted"),
+        AdminError::Unreadable { .. } => {
+            Failure::failed(message).hint("hub and `hawser job` should be of the same version")
+        }
+        AdminError::Refused(_) | AdminError::Client(_) => Failure::failed(message),
+    }
 }

@@ -217,7 +217,7 @@ impl Writer<'_> {
                             () = sleep(time) => {}
                         },
                         Some(Fault::Send(rubbish)) => {
-                            self.send(&mut sink, rubbish_frame(&rubbish)).await.ok()?
+                            self.send(&mut sink, rubbish_frame(&rubbish)).await.ok()?;
                         }
                         Some(Fault::Close { error, allow_reconnect }) => {
                             self.send(&mut sink, push).await.ok()?;

@@ -17,7 +17,9 @@ pub mod variables;
 pub mod view;
 
 mod admin;
+mod admin_client;
 mod connection;
+mod data;
 mod events;
 mod faults;
 mod identity;
@@ -53,6 +55,8 @@ use orchestrator::Event;
 use shared::Shared;
 
 pub use admin::{ADMIN_PATH, FollowAnswer, LogLine};
+pub use admin_client::{AdminClient, AdminError};
+pub use data::{DataError, HubData, ListeningNote, listening_url};
 pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, random_secret};

@@ -1,9 +1,11 @@
-//! Which task goes to which runner, and what every word of a runner means. Pure: events in, actions out.
+//! Which task goes to which runner ([`hearing`]: what every word of a runner means). Pure: events in, actions out.
 //!
 //! A job's first task is pushed to every connected runner that may have it; the first that says a word of it
 //! has the job, and the rest of the tasks go to that one. A push is not acknowledged by anybody, so a task of
 //! which its runner has said nothing is pushed again when the runner comes back; one that is known to
 //! run is not, unless [`Policy::redispatch_on_reconnect`] asks for it. A refused event changes nothing.
+
+mod hearing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +15,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::events::{ConnectionId, HubEvent};
-use super::job::{Cancel, Job, JobSnapshot, JobState, Phase, Standing, TaskState};
+use super::job::{Cancel, Job, JobSnapshot, JobState, Phase, TaskState};
 use super::jobs::JobSpec;
-use super::reports::{Refreshed, Report};
+use super::reports::Report;
 use crate::contract::names::method;
 use crate::contract::requests::{CancelKind, CancelRequest};
 use crate::contract::{LogEntry, SourceRefresh, Task};
@@ -107,7 +109,7 @@ impl Orchestrator {
     pub(super) fn on(&mut self, now: Timestamp, event: Event) -> Result<Actions, Refusal> {
         match event {
             Event::Submitted { job, spec } => Ok(self.submitted(now, job, *spec)),
-            Event::Connected { connection, instance } => Ok(self.connected(now, connection, instance)),
+            Event::Connected { connection, instance } => Ok(self.connected(now, connection, &instance)),
             Event::Disconnected { connection, instance, reason } => {
                 self.runners.retain(|_, known| *known != connection);
                 Ok(vec![Action::Note(HubEvent::Disconnected { instance, connection, reason })])
@@ -170,24 +172,25 @@ impl Orchestrator {
             .collect()
     }
 
-    fn connected(&mut self, now: Timestamp, connection: ConnectionId, instance: String) -> Actions {
-        let mut actions = vec![Action::Note(HubEvent::Connected { instance: instance.clone(), connection })];
-        self.runners.insert(instance.clone(), connection);
+    fn connected(&mut self, now: Timestamp, connection: ConnectionId, instance: &str) -> Actions {
+        let mut actions =
+            vec![Action::Note(HubEvent::Connected { instance: instance.to_owned(), connection })];
+        self.runners.insert(instance.to_owned(), connection);
         let Self { jobs, order, policy, .. } = self;
         for id in order.iter() {
             let Some(job) = jobs.get_mut(id) else { continue };
             let Phase::Task { current } = job.phase else { continue };
-            if !job.is_for(&instance) {
+            if !job.is_for(instance) {
                 continue;
             }
             let unheard = !matches!(job.tasks[current].state, TaskState::Running);
             if unheard || policy.redispatch_on_reconnect {
-                actions.extend(push_task(job, policy, now, &instance, connection));
+                actions.extend(push_task(job, policy, now, instance, connection));
             }
-            actions.extend(push_cancel(job, &instance, connection));
+            actions.extend(push_cancel(job, instance, connection));
         }
         for refresh in &mut self.refreshes {
-            actions.extend(push_refresh(refresh, &instance, connection));
+            actions.extend(push_refresh(refresh, instance, connection));
         }
         actions
     }
@@ -236,225 +239,6 @@ impl Orchestrator {
         self.refreshes.push(refresh);
         actions
     }
-
-    fn reported(
-        &mut self,
-        now: Timestamp,
-        connection: ConnectionId,
-        instance: &str,
-        report: Report,
-    ) -> Result<Actions, Refusal> {
-        if self.policy.acknowledge_unknown_jobs
-            && let Some(job) = job_of(&report).filter(|job| !self.jobs.contains_key(job))
-        {
-            return Ok(vec![Action::Note(HubEvent::UnknownJob { job, instance: instance.to_owned() })]);
-        }
-        match report {
-            Report::Running { job, task, runner, instance: said } => {
-                if runner != self.policy.runner_id || said != instance {
-                    let expected = format!("{} {instance}", self.policy.runner_id);
-                    return Err(Refusal::WrongRunner { expected, said: format!("{runner} {said}") });
-                }
-                running(self.job(job)?, now, instance, task)
-            }
-            Report::Logs(entries) => self.logged(now, connection, instance, entries),
-            Report::Outcome { job: id, task, outcome, call } => {
-                let job = self.job(id)?;
-                let by = instance.to_owned();
-                let index = match standing(job, instance, task)? {
-                    Standing::Current(index) => index,
-                    Standing::Done(index) => {
-                        job.tasks[index].ended_over = Some(connection);
-                        return Ok(vec![Action::Note(HubEvent::DuplicateResult {
-                            job: id,
-                            task,
-                            instance: by,
-                            call,
-                        })]);
-                    }
-                    _ => return Ok(vec![lost(job, task, instance, &call.method)]),
-                };
-                let mut actions = heard(job, now, instance, index, &call.method);
-                actions.push(Action::Note(HubEvent::Result { job: id, task, instance: by, call }));
-                job.conclude(index, &outcome, connection, now);
-                match &job.phase {
-                    Phase::Ended(state) => {
-                        actions.push(Action::Note(HubEvent::JobEnded { job: id, state: state.clone() }));
-                    }
-                    Phase::Approval { .. } => {
-                        actions.push(Action::Note(HubEvent::AwaitingApproval { job: id }));
-                    }
-                    Phase::Task { .. } => actions.extend(self.dispatch(now, id)),
-                }
-                Ok(actions)
-            }
-            Report::CancelAnswered { job: id, kind } => {
-                let job = self.job(id)?;
-                let key = (instance.to_owned(), kind);
-                if !job.cancels_pushed.contains(&key) {
-                    let (method, instance) = (kind.pushed_as(), key.0);
-                    return Err(Refusal::CancelNotPushed { job: id, method, instance });
-                }
-                if let Some(cancel) = job.cancel.as_mut().filter(|cancel| cancel.kind == kind) {
-                    cancel.answered.insert(key.0.clone());
-                }
-                Ok(vec![Action::Note(HubEvent::CancelAnswered { job: id, kind, instance: key.0 })])
-            }
-            Report::Refreshed(answer) => self.refreshed(instance, answer),
-        }
-    }
-
-    fn logged(
-        &mut self,
-        now: Timestamp,
-        connection: ConnectionId,
-        instance: &str,
-        entries: Vec<LogEntry<'static>>,
-    ) -> Result<Actions, Refusal> {
-        // Everything is checked before anything is taken: a batch is accepted or refused as a whole.
-        let mut parts: Vec<(Uuid, Task, Standing, usize)> = Vec::new();
-        for entry in &entries {
-            let job = self.jobs.get(&entry.job_id).ok_or(Refusal::UnknownJob(entry.job_id))?;
-            check_names(job, entry)?;
-            let task = Task::from_name(&entry.task_name).ok_or_else(|| Refusal::WrongName {
-                job: job.id,
-                member: "taskName",
-                said: entry.task_name.to_string(),
-                expected: "the name of a task".to_owned(),
-            })?;
-            if let Some((.., count)) = parts.iter_mut().find(|part| part.0 == job.id && part.1 == task) {
-                *count += 1;
-                continue;
-            }
-            let standing = standing(job, instance, task)?;
-            if let Standing::Done(index) = standing
-                && job.tasks[index].ended_over.is_none_or(|over| over >= connection)
-            {
-                return Err(Refusal::AlreadyEnded { job: job.id, task });
-            }
-            parts.push((job.id, task, standing, 1));
-        }
-        let mut actions = Vec::new();
-        let mut ignored = Vec::new();
-        for (id, task, standing, count) in parts {
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let instance = instance.to_owned();
-            match standing {
-                Standing::Current(index) => {
-                    actions.extend(heard(job, now, &instance, index, method::ADD_LOGS));
-                    actions.push(Action::Note(HubEvent::LogBatch { job: id, instance, entries: count }));
-                }
-                Standing::Done(_) => {
-                    let note = HubEvent::LogsRepeated { job: id, task, instance, entries: count };
-                    actions.push(Action::Note(note));
-                }
-                _ => {
-                    actions.push(lost(job, task, &instance, method::ADD_LOGS));
-                    ignored.push((id, task));
-                }
-            }
-        }
-        let mut taken = Vec::with_capacity(entries.len());
-        for entry in entries {
-            if ignored.iter().any(|(id, task)| *id == entry.job_id && task.name() == entry.task_name) {
-                continue;
-            }
-            let entry = Arc::new(entry);
-            if let Some(job) = self.jobs.get_mut(&entry.job_id) {
-                job.logs.add(&entry);
-            }
-            taken.push(entry);
-        }
-        actions.push(Action::Logs(taken));
-        Ok(actions)
-    }
-
-    fn refreshed(&mut self, instance: &str, answer: Refreshed) -> Result<Actions, Refusal> {
-        let instance = instance.to_owned();
-        let asked = |it: &&mut Refresh| {
-            it.refresh.source_url == answer.source_url
-                && it.refresh.source_revision == answer.source_revision
-                && it.refresh.source_type == answer.source_type
-                && it.refresh.source_revision_type == answer.source_revision_type
-                && it.pushed_to.as_deref() == Some(&*instance)
-        };
-        let mut known: Vec<&mut Refresh> = self.refreshes.iter_mut().filter(asked).collect();
-        if known.is_empty() {
-            return Err(Refusal::RefreshNotAsked {
-                url: answer.source_url,
-                revision: answer.source_revision,
-            });
-        }
-        let Some(open) = known.iter_mut().find(|it| !it.answered) else {
-            return Ok(vec![Action::Note(HubEvent::DuplicateRefresh { instance })]);
-        };
-        open.answered = true;
-        let refresh = open.refresh.clone();
-        Ok(vec![Action::Note(HubEvent::RefreshEnded { refresh, instance, result: answer.result })])
-    }
-}
-
-fn job_of(report: &Report) -> Option<Uuid> {
-    match report {
-        Report::Running { job, .. } | Report::Outcome { job, .. } | Report::CancelAnswered { job, .. } => {
-            Some(*job)
-        }
-        Report::Logs(entries) => entries.first().map(|entry| entry.job_id),
-        Report::Refreshed(_) => None,
-    }
-}
-
-fn standing(job: &Job, instance: &str, task: Task) -> Result<Standing, Refusal> {
-    match job.standing(instance, task) {
-        Standing::NeverPushed => {
-            Err(Refusal::NeverPushed { job: job.id, task, instance: instance.to_owned() })
-        }
-        Standing::NotOutstanding => Err(Refusal::NotOutstanding { job: job.id, task }),
-        good => Ok(good),
-    }
-}
-
-fn running(job: &mut Job, now: Timestamp, instance: &str, task: Task) -> Result<Actions, Refusal> {
-    let method = method::REPORT_RUNNING_TASK;
-    match standing(job, instance, task)? {
-        Standing::Current(index) => {
-            let mut actions = heard(job, now, instance, index, method);
-            let instance = instance.to_owned();
-            actions.push(Action::Note(HubEvent::Running { job: job.id, task, instance }));
-            Ok(actions)
-        }
-        Standing::Done(_) => Err(Refusal::AlreadyEnded { job: job.id, task }),
-        _ => Ok(vec![lost(job, task, instance, method)]),
-    }
-}
-
-/// The runner that has the job, or wins it now, has said something of its outstanding task.
-fn heard(job: &mut Job, now: Timestamp, instance: &str, index: usize, method: &str) -> Actions {
-    let mut actions = Vec::new();
-    let record = &mut job.tasks[index];
-    if record.state == TaskState::Dispatched {
-        record.state = TaskState::Running;
-        record.started_at = Some(now);
-    }
-    if job.owner.is_none() {
-        job.owner = Some(instance.to_owned());
-        actions.push(Action::Note(HubEvent::Claimed {
-            job: job.id,
-            task: record.task,
-            instance: instance.to_owned(),
-            by: method.to_owned(),
-        }));
-    }
-    actions
-}
-
-fn lost(job: &Job, task: Task, instance: &str, method: &str) -> Action {
-    Action::Note(HubEvent::ClaimLost {
-        job: job.id,
-        task,
-        instance: instance.to_owned(),
-        method: method.to_owned(),
-    })
 }
 
 fn end(job: &mut Job, state: JobState) -> Actions {
@@ -519,27 +303,4 @@ fn push_refresh(refresh: &mut Refresh, instance: &str, connection: ConnectionId)
             instance: instance.to_owned(),
         }),
     ]
-}
-
-fn check_names(job: &Job, entry: &LogEntry<'_>) -> Result<(), Refusal> {
-    let metadata = &job.metadata;
-    let members = [
-        ("stackName", &*entry.stack_name, &metadata.stack_name),
-        ("namespaceName", &*entry.namespace_name, &metadata.namespace_name),
-        ("moduleName", &*entry.module_name, &metadata.module_name),
-    ];
-    if entry.module_id != metadata.module_id {
-        return Err(Refusal::WrongName {
-            job: job.id,
-            member: "moduleId",
-            said: entry.module_id.to_string(),
-            expected: metadata.module_id.to_string(),
-        });
-    }
-    match members.into_iter().find(|(_, said, expected)| said != expected) {
-        Some((member, said, expected)) => {
-            Err(Refusal::WrongName { job: job.id, member, said: said.to_owned(), expected: expected.clone() })
-        }
-        None => Ok(()),
-    }
 }

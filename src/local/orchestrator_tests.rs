@@ -11,8 +11,7 @@ use super::orchestrator::{Action, Event, Orchestrator, Policy, Refusal};
 use super::reports::{Refreshed, Report};
 use crate::contract::requests::CancelKind;
 use crate::contract::{
-    Fault, LogEntry, LogLevel, Outcome, PlanData, SourceRefresh, SourceRevisionType, SourceType, Success,
-    Task,
+    Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
 };
 
 struct Bench {
@@ -123,7 +122,7 @@ fn success(task: Task) -> Outcome {
         Task::GetDefinitiveRevision => Success::Revision("c0ffee".into()),
         Task::GetModule | Task::Init | Task::Validate => Success::Done,
         Task::Variables => Success::Variables(None),
-        Task::Plan | Task::PlanDestroy => Success::Plan(Box::new(PlanData::default())),
+        Task::Plan | Task::PlanDestroy => Success::Plan(Box::default()),
         Task::ApplyFromPlan | Task::DestroyFromPlan => Success::Resources(1),
         Task::Output => Success::Outputs(None),
     })
@@ -138,10 +137,12 @@ fn pushes(actions: &[Action]) -> Pushes {
 }
 
 fn notes(actions: &[Action]) -> Vec<&HubEvent> {
-    let note = |action| match action {
-        &Action::Note(ref event) => Some(event),
-        _ => None,
-    };
+    fn note(action: &Action) -> Option<&HubEvent> {
+        match action {
+            Action::Note(event) => Some(event),
+            _ => None,
+        }
+    }
     actions.iter().filter_map(note).collect()
 }
 

@@ -81,7 +81,7 @@ fn token_refused(shared: &Shared, status: StatusCode, code: &str, reason: &str) 
 async fn negotiate(State(Hub { shared, cut }): State<Hub>, headers: HeaderMap, params: Params) -> Response {
     let caller = match check_caller(&shared, &headers, &params).await {
         Ok(caller) => caller,
-        Err(response) => return response,
+        Err(Refused { status, reason }) => return refused(&shared, named(&params), status, &reason),
     };
     if let Some(response) = misbehave(&shared, &cut, &Moment::Negotiate, Some(&caller.instance)).await {
         return response;
@@ -115,7 +115,7 @@ async fn upgrade(
 ) -> Response {
     let caller = match check_caller(&shared, &headers, &params).await {
         Ok(caller) => caller,
-        Err(response) => return response,
+        Err(Refused { status, reason }) => return refused(&shared, named(&params), status, &reason),
     };
     let instance = caller.instance;
     if let Some(response) = misbehave(&shared, &cut, &Moment::Upgrade, Some(&instance)).await {
@@ -158,9 +158,18 @@ struct Caller {
     expires: Instant,
 }
 
-async fn check_caller(shared: &Shared, headers: &HeaderMap, params: &Params) -> Result<Caller, Response> {
-    let instance = params.get("runner_instance").map(String::as_str).filter(|name| !name.trim().is_empty());
-    let refuse = |status, reason: &str| Err(refused(shared, instance, status, reason));
+/// Why somebody is turned away.
+struct Refused {
+    status: StatusCode,
+    reason: String,
+}
+
+fn named(params: &Params) -> Option<&str> {
+    params.get("runner_instance").map(String::as_str).filter(|name| !name.trim().is_empty())
+}
+
+async fn check_caller(shared: &Shared, headers: &HeaderMap, params: &Params) -> Result<Caller, Refused> {
+    let refuse = |status, reason: &str| Err(Refused { status, reason: reason.to_owned() });
     let Some(expires) = bearer(headers, params).and_then(|token| shared.tokens.check(token)) else {
         return refuse(StatusCode::UNAUTHORIZED, "the token is missing, unknown or has run out");
     };
@@ -168,7 +177,7 @@ async fn check_caller(shared: &Shared, headers: &HeaderMap, params: &Params) -> 
     let (Some(organization), Some(runner)) = (id("organization_id"), id("runner_id")) else {
         return refuse(StatusCode::BAD_REQUEST, "organization_id and runner_id must be given, as GUIDs");
     };
-    let Some(instance) = instance else {
+    let Some(instance) = named(params) else {
         return refuse(StatusCode::BAD_REQUEST, "runner_instance must be given");
     };
     if organization != shared.identity.organization_id {

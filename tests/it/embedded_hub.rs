@@ -1,5 +1,6 @@
 //! The embedded hub over real sockets, with a client that speaks raw protocol and may do everything wrong.
 
+mod cli;
 mod client;
 mod faults;
 mod line;

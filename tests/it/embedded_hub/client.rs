@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt};
 use hawser::contract::Task;
 use hawser::hub::codec::{Splitter, handshake_request};
-use hawser::local::EmbeddedHub;
+use hawser::local::{EmbeddedHub, Identity};
 use reqwest::header;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
@@ -27,7 +27,23 @@ pub(super) fn http() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
-pub(super) fn token_form(hub: &EmbeddedHub) -> Vec<(&'static str, String)> {
+/// A hub that a client can connect to, in this process or in another.
+pub(super) trait Reachable {
+    fn url(&self) -> String;
+    fn identity(&self) -> &Identity;
+}
+
+impl Reachable for EmbeddedHub {
+    fn url(&self) -> String {
+        self.url()
+    }
+
+    fn identity(&self) -> &Identity {
+        self.identity()
+    }
+}
+
+pub(super) fn token_form(hub: &impl Reachable) -> Vec<(&'static str, String)> {
     let identity = hub.identity();
     vec![
         ("grant_type", "client_credentials".to_owned()),
@@ -43,14 +59,14 @@ pub(super) async fn post_form(url: &str, form: &[(&str, String)]) -> reqwest::Re
     request.body(body).send().await.unwrap()
 }
 
-pub(super) async fn token(hub: &EmbeddedHub) -> String {
+pub(super) async fn token(hub: &impl Reachable) -> String {
     let response = post_form(&format!("{}/connect/token", hub.url()), &token_form(hub)).await;
     let answer: Value = response.json().await.unwrap();
     assert_eq!(answer["token_type"], "Bearer");
     answer["access_token"].as_str().unwrap().to_owned()
 }
 
-pub(super) fn query(hub: &EmbeddedHub, instance: &str) -> Vec<(&'static str, String)> {
+pub(super) fn query(hub: &impl Reachable, instance: &str) -> Vec<(&'static str, String)> {
     vec![
         ("organization_id", hub.identity().organization_id.to_string()),
         ("runner_id", hub.identity().runner_id.to_string()),
@@ -58,16 +74,24 @@ pub(super) fn query(hub: &EmbeddedHub, instance: &str) -> Vec<(&'static str, Str
     ]
 }
 
-pub(super) fn with_query(path: &str, hub: &EmbeddedHub, query: &[(&str, String)]) -> String {
+pub(super) fn with_query(path: &str, hub: &impl Reachable, query: &[(&str, String)]) -> String {
     url::Url::parse_with_params(&format!("{}{path}", hub.url()), query).unwrap().to_string()
 }
 
-pub(super) async fn negotiate(hub: &EmbeddedHub, token: &str, query: &[(&str, String)]) -> reqwest::Response {
+pub(super) async fn negotiate(
+    hub: &impl Reachable,
+    token: &str,
+    query: &[(&str, String)],
+) -> reqwest::Response {
     let url = with_query("/runnerhub/negotiate", hub, query);
     http().post(url).bearer_auth(token).send().await.unwrap()
 }
 
-pub(super) async fn upgrade(hub: &EmbeddedHub, token: &str, query: &[(&str, String)]) -> reqwest::Response {
+pub(super) async fn upgrade(
+    hub: &impl Reachable,
+    token: &str,
+    query: &[(&str, String)],
+) -> reqwest::Response {
     http()
         .get(with_query("/runnerhub", hub, query))
         .bearer_auth(token)
@@ -93,7 +117,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Token, negotiation, WebSocket and handshake, as a client does them.
-    pub(super) async fn connect(hub: &EmbeddedHub, instance: &str) -> Self {
+    pub(super) async fn connect(hub: &impl Reachable, instance: &str) -> Self {
         let mut client = Self::open(hub, instance).await;
         client.send_raw(&handshake_request()).await;
         assert_eq!(client.message().await, Some(json!({})));
@@ -101,7 +125,7 @@ impl Client {
     }
 
     /// Everything but the handshake.
-    pub(super) async fn open(hub: &EmbeddedHub, instance: &str) -> Self {
+    pub(super) async fn open(hub: &impl Reachable, instance: &str) -> Self {
         let token = token(hub).await;
         let mut query = query(hub, instance);
         query.push(("negotiateVersion", "1".to_owned()));

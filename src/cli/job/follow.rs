@@ -1,0 +1,141 @@
+//! Shows a job at the terminal until it ends: its tasks, its log lines, and what came out.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::{Failure, failure};
+use crate::local::{AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState};
+
+/// How long a hub that does not answer in the middle of a job may take to come back.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// Ends well only when the job completed.
+pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
+    let mut shown = Shown::default();
+    let (mut from, mut seen) = (0, String::new());
+    loop {
+        let FollowAnswer { job: now, logs, next, progress } = news(client, job, from, &seen).await?;
+        for line in &logs {
+            shown.tasks_up_to(&now, Some(&line.task));
+            println!("{}", line.message);
+        }
+        // An answer may hold only a part of the logs; how it ended is told after the last of them.
+        let complete = logs.is_empty();
+        if complete {
+            shown.tasks_up_to(&now, None);
+            shown.waiting(&now);
+        }
+        if complete && now.state.is_ended() {
+            return conclude(&now);
+        }
+        from = next;
+        // What moved together with these lines has not been told yet: ask for it again, with the lines out of the way.
+        if complete {
+            seen = progress;
+        }
+    }
+}
+
+async fn news(client: &AdminClient, job: Uuid, from: usize, seen: &str) -> Result<FollowAnswer, Failure> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match client.follow(job, from, seen).await {
+            Err(AdminError::NotRunning { .. } | AdminError::Unreadable { .. }) if Instant::now() < until => {
+                sleep(RETRY_AFTER).await;
+            }
+            answer => return answer.map_err(failure),
+        }
+    }
+}
+
+/// What has been told already.
+#[derive(Default)]
+struct Shown {
+    begun: usize,
+    ended: usize,
+    waiting: bool,
+}
+
+impl Shown {
+    /// Tells of the tasks that have begun and ended, as far as the one named (whose lines come now).
+    fn tasks_up_to(&mut self, job: &JobSnapshot, current: Option<&str>) {
+        let limit = current.and_then(|name| job.tasks.iter().position(|task| task.task.name() == name));
+        for (index, task) in job.tasks.iter().enumerate() {
+            if index >= self.begun && task.started_at.is_some() && limit.is_none_or(|limit| index <= limit) {
+                self.begun = index + 1;
+                println!("── {}{}", task.task, on(job, index));
+            }
+            if index >= self.ended && limit.is_none_or(|limit| index < limit) && ended(task) {
+                self.ended = index + 1;
+                println!("── {} {}", task.task, ending(task));
+            }
+        }
+    }
+
+    fn waiting(&mut self, job: &JobSnapshot) {
+        let waits = matches!(job.state, JobState::Queued | JobState::AwaitingApproval);
+        if waits && !self.waiting {
+            println!(
+                "── {}",
+                match job.state {
+                    JobState::Queued => "waiting for a runner".to_owned(),
+                    _ => format!("waiting for approval: hawser job approve {0} (or reject {0})", job.id),
+                }
+            );
+        }
+        self.waiting = waits;
+    }
+}
+
+fn on(job: &JobSnapshot, index: usize) -> String {
+    match (&job.owner, index) {
+        (Some(owner), 0) => format!(" on {owner}"),
+        _ => String::new(),
+    }
+}
+
+fn ended(task: &TaskSnapshot) -> bool {
+    matches!(task.state, TaskState::Completed | TaskState::Cancelled | TaskState::Faulted)
+}
+
+fn ending(task: &TaskSnapshot) -> String {
+    let word = match task.state {
+        TaskState::Completed => "completed",
+        TaskState::Cancelled => "cancelled",
+        _ => "faulted",
+    };
+    match (task.started_at, task.ended_at) {
+        (Some(start), Some(end)) => format!("{word} in {:.1} s", end.duration_since(start).as_secs_f64()),
+        _ => word.to_owned(),
+    }
+}
+
+fn conclude(job: &JobSnapshot) -> Result<(), Failure> {
+    if let Some(plan) = &job.plan {
+        println!(
+            "plan: {} to create, {} to change, {} to replace, {} to destroy, {} unchanged",
+            plan.create_count,
+            plan.modify_count,
+            plan.recreate_count,
+            plan.destroy_count,
+            plan.total_unchanged_count
+        );
+    }
+    for output in job.outputs.iter().flat_map(|set| &set.outputs) {
+        let value = if output.sensitive == Some(true) { "(sensitive)" } else { &output.value };
+        println!("output {} = {value}", output.name);
+    }
+    if let Some(error) = job.error.as_ref().filter(|error| !error.details.is_empty()) {
+        eprintln!("{}", error.details);
+    }
+    match &job.state {
+        JobState::Completed => {
+            println!("job {} completed", job.id);
+            Ok(())
+        }
+        state => Err(Failure::failed(format!("job {} {state}", job.id))),
+    }
+}

@@ -1,0 +1,183 @@
+//! What `hawser hub` keeps between two starts, so that its runners and `hawser job` survive a restart.
+//!
+//! The data directory (0700) holds two files, both 0600 and written as a whole or not at all:
+//!
+//! | file | says |
+//! |---|---|
+//! | `identity.json` | the runner record, its credentials, and the token of the admin API |
+//! | `listening.json` | `url` of the hub that runs now; removed at the end of it |
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use secrecy::ExposeSecret;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::identity::{Identity, random_secret};
+
+const IDENTITY: &str = "identity.json";
+const LISTENING: &str = "listening.json";
+
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("cannot read {path}: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is not what a hub has written: {source}")]
+    Damaged { path: PathBuf, source: serde_json::Error },
+    #[error("cannot write {path}: {source}")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// The identity of a hub, and the token with which jobs are submitted to it.
+#[derive(Debug, Clone)]
+pub struct HubData {
+    pub identity: Identity,
+    pub admin_token: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IdentityFile {
+    organization_id: Uuid,
+    runner_id: Uuid,
+    client_id: String,
+    client_secret: String,
+    admin_token: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ListeningFile {
+    url: String,
+}
+
+impl HubData {
+    pub fn generate() -> Self {
+        Self { identity: Identity::generate(), admin_token: random_secret() }
+    }
+
+    /// What the directory holds, if a hub has been started with it before.
+    pub fn load(directory: &Path) -> Result<Option<Self>, DataError> {
+        let file: Option<IdentityFile> = read(&directory.join(IDENTITY))?;
+        Ok(file.map(|file| Self {
+            identity: Identity {
+                organization_id: file.organization_id,
+                runner_id: file.runner_id,
+                client_id: file.client_id,
+                client_secret: file.client_secret.into(),
+            },
+            admin_token: file.admin_token,
+        }))
+    }
+
+    pub fn load_or_create(directory: &Path) -> Result<Self, DataError> {
+        if let Some(data) = Self::load(directory)? {
+            return Ok(data);
+        }
+        let data = Self::generate();
+        let file = IdentityFile {
+            organization_id: data.identity.organization_id,
+            runner_id: data.identity.runner_id,
+            client_id: data.identity.client_id.clone(),
+            client_secret: data.identity.client_secret.expose_secret().to_owned(),
+            admin_token: data.admin_token.clone(),
+        };
+        write(directory, IDENTITY, &file)?;
+        Ok(data)
+    }
+}
+
+/// The URL of the hub that runs with this directory, as far as the directory knows.
+pub fn listening_url(directory: &Path) -> Result<Option<String>, DataError> {
+    Ok(read::<ListeningFile>(&directory.join(LISTENING))?.map(|file| file.url))
+}
+
+/// Says where the hub listens, for as long as it lives.
+#[derive(Debug)]
+pub struct ListeningNote(PathBuf);
+
+impl ListeningNote {
+    pub fn write(directory: &Path, url: &str) -> Result<Self, DataError> {
+        write(directory, LISTENING, &ListeningFile { url: url.to_owned() })?;
+        Ok(Self(directory.join(LISTENING)))
+    }
+}
+
+impl Drop for ListeningNote {
+    fn drop(&mut self) {
+        // Left behind it only leads `hawser job` to a hub that does not answer, which it says then.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, DataError> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(DataError::Read { path: path.to_owned(), source }),
+    };
+    let read = serde_json::from_slice(&text);
+    read.map(Some).map_err(|source| DataError::Damaged { path: path.to_owned(), source })
+}
+
+fn write(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), DataError> {
+    let path = directory.join(name);
+    let written = || -> io::Result<()> {
+        create_private(directory)?;
+        // A temporary file is 0600 from the start and stays so when it takes its name.
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        serde_json::to_writer_pretty(&mut file, value)?;
+        file.write_all(b"\n")?;
+        file.as_file().sync_all()?;
+        file.persist(&path)?;
+        Ok(())
+    };
+    written().map_err(|source| DataError::Write { path: path.clone(), source })
+}
+
+fn create_private(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_restart_finds_the_same_identity_and_nobody_else_can_read_it() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("hub");
+        assert!(HubData::load(&directory).unwrap().is_none());
+        let first = HubData::load_or_create(&directory).unwrap();
+        let second = HubData::load_or_create(&directory).unwrap();
+        assert_eq!(first.identity.runner_id, second.identity.runner_id);
+        assert_eq!(
+            first.identity.client_secret.expose_secret(),
+            second.identity.client_secret.expose_secret()
+        );
+        assert_eq!(first.admin_token, second.admin_token);
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&directory), 0o700);
+        assert_eq!(mode(&directory.join(IDENTITY)), 0o600);
+    }
+
+    #[test]
+    fn the_note_of_where_the_hub_listens_goes_with_it() {
+        let home = tempfile::tempdir().unwrap();
+        let note = ListeningNote::write(home.path(), "http://127.0.0.1:1").unwrap();
+        assert_eq!(listening_url(home.path()).unwrap().as_deref(), Some("http://127.0.0.1:1"));
+        drop(note);
+        assert_eq!(listening_url(home.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_damaged_identity_is_named_and_not_replaced() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join(IDENTITY), "{}").unwrap();
+        let error = HubData::load_or_create(home.path()).unwrap_err().to_string();
+        assert!(error.contains(IDENTITY), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! `hawser hub` and `hawser job` as a person uses them, with a scripted client in the place of a runner.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use hawser::contract::Task;
+use hawser::local::{HubData, Identity, JobKind, listening_url};
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use super::client::{Client, Reachable};
+use super::{soon, work_off};
+
+/// `hawser hub` in a process of its own.
+struct HubProcess {
+    process: Child,
+    url: String,
+    identity: Identity,
+}
+
+impl Reachable for HubProcess {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+}
+
+fn hawser(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
+    command
+        .current_dir(directory)
+        .env_remove("HAWSER_HUB_ADMIN_TOKEN")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+impl HubProcess {
+    async fn start(directory: &Path, listen: &str) -> Self {
+        let data = directory.join(".hawser-hub");
+        let process = hawser(directory)
+            .args(["hub", "--listen", listen])
+            .stdout(std::fs::File::create(directory.join("hub.out")).unwrap())
+            .spawn()
+            .unwrap();
+        let url = soon(async {
+            loop {
+                if let Some(url) = listening_url(&data).unwrap() {
+                    return url;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let url = url.await;
+        Self { process, url, identity: HubData::load(&data).unwrap().unwrap().identity }
+    }
+
+    /// Asks it to end, as systemd would.
+    async fn stop(mut self) {
+        let id = self.process.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().await.unwrap().success());
+        assert!(soon(self.process.wait()).await.unwrap().success());
+    }
+}
+
+async fn job(directory: &Path, arguments: &[&str]) -> Output {
+    soon(hawser(directory).arg("job").args(arguments).output()).await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A directory in a git repository, as far as `hawser job` looks at it.
+fn repository(directory: &Path) -> String {
+    std::fs::create_dir_all(directory.join("repository/.git")).unwrap();
+    std::fs::create_dir_all(directory.join("repository/modules/one")).unwrap();
+    "repository/modules/one".to_owned()
+}
+
+#[tokio::test]
+async fn a_submitted_job_is_followed_to_its_end() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().canonicalize().unwrap();
+    let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
+    let source = repository(&directory);
+    let mut client = Client::connect(&hub, "a").await;
+    let arguments = ["apply", &source, "--var", "name=it's \"me\"", "--env", "A=b", "--engine", "tofu"];
+    let (output, ()) = tokio::join!(job(&directory, &arguments), async {
+        for task in JobKind::Apply.tasks() {
+            let request = work_off(&mut client, task).await;
+            match task {
+                Task::GetModule => {
+                    assert_eq!(request["sourceUrl"], json!(directory.join("repository")));
+                    assert_eq!(request["metadata"]["sourceSubdirectory"], "modules/one");
+                }
+                Task::Init => assert_eq!(request["resolvedEnvVars"], json!({"A": "b"})),
+                Task::Plan => {
+                    assert_eq!(request["engine"], "tofu");
+                    assert_eq!(request["resolvedParameters"], json!({"name": "\"it's \\\"me\\\"\""}));
+                }
+                _ => {}
+            }
+        }
+    });
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    let at = |part: &str| shown.find(part).unwrap_or_else(|| panic!("{part:?} is missing in {shown}"));
+    for task in JobKind::Apply.tasks() {
+        let line = at(&format!("{task} at work"));
+        assert!(line < at(&format!("── {task} completed")), "{shown}");
+    }
+    assert!(shown.contains("output o = v") && shown.contains("1 to create"), "{shown}");
+    hub.stop().await;
+    assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let (output, ()) = tokio::join!(job(directory, &["plan", "https://example.org/x.git"]), async {
+        let id = client.pushed("GetDefinitiveRevision").await["jobId"].clone();
+        let arguments = vec![id, json!("no such branch"), json!("at line 1")];
+        client.call("GetDefinitiveRevisionFaulted", arguments).await.unwrap();
+    });
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("no such branch") && error.contains("at line 1"), "{error}");
+
+    let submitted = job(directory, &["destroy", "https://example.org/x.git", "--no-wait"]).await;
+    let id = text(&submitted.stdout).trim().to_owned();
+    client.pushed("GetDefinitiveRevision").await;
+    assert!(job(directory, &["cancel", &id]).await.status.success());
+    assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
+    assert!(job(directory, &["cancel", &id, "--kill"]).await.status.success());
+    client.pushed("CancelKill").await;
+    client.call("GetDefinitiveRevisionCancelled", vec![json!(id)]).await.unwrap();
+    assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
+    let list = text(&job(directory, &["list"]).await.stdout);
+    assert!(list.contains(&id) && list.contains("cancelled") && list.contains("failed"), "{list}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_runner_survives_a_restart_of_the_hub() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let printed = std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+    let from = printed.find('{').unwrap();
+    let mut settings = serde_json::Deserializer::from_str(&printed[from..]).into_iter::<Value>();
+    let settings = settings.next().unwrap().unwrap();
+    assert_eq!(settings["Runner"]["Id"], json!(hub.identity.runner_id));
+    assert_eq!(settings["Server"]["Url"], json!(hub.url));
+    assert!(printed.contains(&format!("export Runner__Credentials__ClientId={}", hub.identity.client_id)));
+
+    let mut client = Client::connect(&hub, "a").await;
+    let submitted = job(home.path(), &["apply", "https://example.org/x.git", "--no-wait"]).await;
+    let id = json!(text(&submitted.stdout).trim());
+    client.pushed("GetDefinitiveRevision").await;
+    let (address, identity) = (hub.url.trim_start_matches("http://").to_owned(), hub.identity.clone());
+    hub.stop().await;
+    client.expect_close(None, true).await;
+
+    let mut hub = HubProcess::start(home.path(), &address).await;
+    hub.identity = identity;
+    let mut client = Client::connect(&hub, "a").await;
+    // The new hub does not know the job; the runner must not be stuck with its result.
+    client.call("GetDefinitiveRevisionCompleted", vec![id, json!("c0ffee")]).await.unwrap();
+    let submitted = job(home.path(), &["apply", "https://example.org/x.git", "--no-wait"]).await;
+    assert!(submitted.status.success());
+    client.pushed("GetDefinitiveRevision").await;
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_with_what_to_do_about_it() {
+    let home = tempfile::tempdir().unwrap();
+    let (one, two) = (home.path().join("one"), home.path().join("two"));
+    std::fs::create_dir_all(&one).unwrap();
+    std::fs::create_dir_all(&two).unwrap();
+    let check = |output: &Output, code: i32, parts: &[&str]| {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    check(&job(&one, &["list"]).await, 69, &["no hub has been started", "--data"]);
+    let hub = HubProcess::start(&one, "127.0.0.1:0").await;
+    let other = HubProcess::start(&two, "127.0.0.1:0").await;
+    check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
+    let unknown = uuid::Uuid::new_v4().to_string();
+    check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
+    check(&job(&one, &["plan", "no-such-place"]).await, 64, &["no-such-place"]);
+    std::fs::create_dir(one.join("plain")).unwrap();
+    check(&job(&one, &["plan", "plain"]).await, 64, &["git repository", "hawser local"]);
+    let taken = hub.url.trim_start_matches("http://").to_owned();
+    let output = soon(hawser(&two).args(["hub", "--listen", &taken]).output()).await.unwrap();
+    check(&output, 69, &[&taken, "--listen"]);
+    let url = hub.url.clone();
+    hub.stop().await;
+    check(&job(&one, &["list"]).await, 69, &["no hub runs"]);
+    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "hawser hub"]);
+}
