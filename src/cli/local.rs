@@ -74,10 +74,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("stdin is no terminal, so nobody can answer before anything is changed")
             .hint("pass --yes to go ahead without a question, or --plan to only look"));
     }
-    let asked = args.data.clone().or_else(|| std::env::var_os(place::DATA_VARIABLE).map(PathBuf::from));
+    let asked = args.data.or_else(|| std::env::var_os(place::DATA_VARIABLE).map(PathBuf::from));
     let data = place::data_directory(asked).map_err(no_place)?;
-    let directory = match &args.directory {
-        Some(directory) => directory.clone(),
+    let directory = match args.directory {
+        Some(directory) => directory,
         None => place::example(&data).map_err(no_place)?,
     };
     if !directory.is_dir() {
@@ -86,13 +86,23 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let engine = place::engine(args.engine, &directory).map_err(no_place)?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
-    let snapshot = snapshot::take(&directory, &place.repository()).map_err(no_snapshot)?;
+    let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
     log_to(&place.log())?;
 
     let parameters = variables::encode(&args.variables, &directory, engine)
         .map_err(|error| Failure::usage(error.to_string()))?;
-    let mut errand = errand(&args, &directory, engine, &place, &snapshot);
-    errand.spec.parameters = parameters;
+    let (verb, kind) = match (args.plan, args.destroy) {
+        (true, false) => (Verb::Plan, JobKind::Plan),
+        (true, true) => (Verb::Plan, JobKind::Tasks(only_plan_the_destroy())),
+        (false, false) => (Verb::Apply, JobKind::Apply),
+        (false, true) => (Verb::Destroy, JobKind::Destroy),
+    };
+    let errand = Errand {
+        title: Title { verb, subject: directory.display().to_string(), engine: engine.program() },
+        spec: JobSpec { engine, parameters, needs_approval: !args.plan, ..job(kind, &place, &snapshot) },
+        yes: args.yes,
+        notes: notes(&snapshot),
+    };
     let runtime = super::runtime()?;
     let finished = runtime.block_on(work(&place, errand));
     // What still runs in the background is nothing that anyone waits for.
@@ -109,29 +119,19 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
 }
 
-fn errand(args: &Args, directory: &Path, engine: Engine, place: &Place, snapshot: &Snapshot) -> Errand {
-    let (verb, kind) = match (args.plan, args.destroy) {
-        (true, false) => (Verb::Plan, JobKind::Plan),
-        (true, true) => (Verb::Plan, JobKind::Tasks(only_plan_the_destroy())),
-        (false, false) => (Verb::Apply, JobKind::Apply),
-        (false, true) => (Verb::Destroy, JobKind::Destroy),
-    };
+/// A job on the snapshot, in the area's own module.
+fn job(kind: JobKind, place: &Place, snapshot: &Snapshot) -> JobSpec {
     let mut spec = JobSpec::new(kind, snapshot.url.clone());
     spec.source.source_revision.clone_from(&snapshot.commit);
     spec.namespace_name.clone_from(&place.namespace);
     spec.module_name.clone_from(&place.module);
     spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|inside| !inside.is_empty());
-    spec.engine = engine;
-    spec.needs_approval = !args.plan;
+    spec
+}
 
-    let mut notes = Vec::new();
-    if snapshot.leaves_state_behind {
-        notes.push(
-            "The state file in the directory is not used: hawser local keeps a state of its own.".to_owned(),
-        );
-    }
-    let title = Title { verb, subject: directory.display().to_string(), engine: engine.program() };
-    Errand { title, spec, yes: args.yes, notes }
+fn notes(snapshot: &Snapshot) -> Vec<String> {
+    let state = "The state file in the directory is not used: hawser local keeps a state of its own.";
+    if snapshot.leaves_state_behind { vec![state.to_owned()] } else { Vec::new() }
 }
 
 fn only_plan_the_destroy() -> Vec<Task> {
@@ -233,7 +233,7 @@ fn no_place(error: PlaceError) -> Failure {
     }
 }
 
-fn no_snapshot(error: SnapshotError) -> Failure {
+fn no_snapshot(error: &SnapshotError) -> Failure {
     let message = error.to_string();
     match error {
         SnapshotError::NotADirectory { .. } | SnapshotError::NoConfiguration { .. } => {

@@ -223,9 +223,9 @@ fn names_in(directory: &Path) -> Result<Vec<OsString>, SnapshotError> {
 }
 
 fn holds_configuration(files: &BTreeSet<PathBuf>, directory: &Path) -> bool {
-    files.iter().any(|path| {
-        path.parent() == Some(directory) && path.file_name().is_some_and(|name| is_configuration(name))
-    })
+    files
+        .iter()
+        .any(|path| path.parent() == Some(directory) && path.file_name().is_some_and(is_configuration))
 }
 
 /// A file that makes a directory one that an engine can work with.
