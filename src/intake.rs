@@ -6,11 +6,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
@@ -130,6 +132,9 @@ fn refresh_folder(refresh: &SourceRefresh) -> String {
     format!("refresh.{short}")
 }
 
+/// How long to wait before an answer that the disk did not take is written again.
+const ANSWER_AGAIN: Duration = Duration::from_secs(5);
+
 /// The reader of pushes.
 #[derive(Debug)]
 pub struct Intake {
@@ -138,26 +143,39 @@ pub struct Intake {
     pub shipper: ShipperHandle,
     pub line: Line,
     unknown_methods: HashSet<String>,
+    stop: CancellationToken,
+    /// What goes on beside the taking of pushes: nothing may hold that up.
+    beside: TaskTracker,
 }
 
 impl Intake {
-    pub fn new(store: Arc<Store>, scheduler: Scheduler, shipper: ShipperHandle, line: Line) -> Self {
-        Self { store, scheduler, shipper, line, unknown_methods: HashSet::new() }
+    pub fn new(
+        store: Arc<Store>,
+        scheduler: Scheduler,
+        shipper: ShipperHandle,
+        line: Line,
+        stop: CancellationToken,
+    ) -> Self {
+        let (unknown_methods, beside) = (HashSet::new(), TaskTracker::new());
+        Self { store, scheduler, shipper, line, unknown_methods, stop, beside }
     }
 
     /// Takes pushes until there are no more or the runner stops.
-    pub async fn run(mut self, mut pushes: mpsc::Receiver<Pushed>, stop: CancellationToken) {
+    pub async fn run(mut self, mut pushes: mpsc::Receiver<Pushed>) {
+        let stop = self.stop.clone();
         while let Some(Some(pushed)) = stop.run_until_cancelled(pushes.recv()).await {
-            let Pushed { target, arguments, reply } = pushed;
-            let answer = self.take(&target, &arguments).await;
+            let Pushed { target, arguments, received, reply } = pushed;
+            let answer = self.take(&target, &arguments, received).await;
             if let Some(reply) = reply {
                 reply.answer(answer);
             }
         }
+        self.beside.close();
+        self.beside.wait().await;
     }
 
     /// Takes one push. The answer is for a server that waits for one; most do not.
-    async fn take(&mut self, target: &str, arguments: &[Value]) -> Result<Value, String> {
+    async fn take(&mut self, target: &str, arguments: &[Value], received: Instant) -> Result<Value, String> {
         let payload = arguments.first().cloned().unwrap_or(Value::Null);
         match Push::read(target, arguments) {
             Ok(Push::Task(request)) => {
@@ -165,16 +183,23 @@ impl Intake {
                 let fault = |reason: &str| {
                     Outcome::Faulted(Fault::new(reason)).call(request.task.task(), request.common.job_id)
                 };
+                if self.is_repeat(&name, received) {
+                    return Ok(Value::Null);
+                }
                 match self.keep(&name, target, payload).await {
                     Ok(created) => self.accept(created, Work::Task(request)).await,
-                    Err(reason) => return self.cannot_keep(fault(&reason), reason).await,
+                    Err(reason) => return self.cannot_keep(fault(&reason), reason),
                 }
             }
             Ok(Push::SourceRefresh(refresh)) => {
-                match self.keep(&refresh_folder(&refresh), target, payload).await {
+                let name = refresh_folder(&refresh);
+                if self.is_repeat(&name, received) {
+                    return Ok(Value::Null);
+                }
+                match self.keep(&name, target, payload).await {
                     Ok(created) => self.accept(created, Work::Refresh(refresh)).await,
                     Err(reason) => {
-                        return self.cannot_keep(refresh.faulted(&Fault::new(&reason)), reason).await;
+                        return self.cannot_keep(refresh.faulted(&Fault::new(&reason)), reason);
                     }
                 }
             }
@@ -188,6 +213,16 @@ impl Intake {
             Err(problem) => return self.refuse(&problem, target, payload).await,
         }
         Ok(Value::Null)
+    }
+
+    /// The server had pushed the step again before it acknowledged the result, and the acknowledgement overtook
+    /// the push on its way through the runner.
+    fn is_repeat(&self, name: &str, received: Instant) -> bool {
+        let repeat = self.store.retired_since(name, received);
+        if repeat {
+            info!(step = name, "pushed again before its result was acknowledged; it is not run twice");
+        }
+        repeat
     }
 
     async fn accept(&self, created: Created, work: Work) {
@@ -216,7 +251,9 @@ impl Intake {
     ) -> Result<Value, String> {
         info!(%job_id, ?kind, "cancel");
         self.scheduler.cancel(job_id, kind).await;
-        let name = format!("{job_id}.{}", kind.pushed_as());
+        // A name of its own: each cancel is answered, even when the answer to an earlier one is still on its way
+        // or is just being acknowledged.
+        let name = format!("{job_id}.{}.{}", kind.pushed_as(), Uuid::new_v4().simple());
         let answer = cancel_answer(kind, job_id);
         match self.keep(&name, target, payload).await {
             Ok(Created::New(folder, request)) => {
@@ -224,9 +261,8 @@ impl Intake {
                 self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
                 Ok(Value::Null)
             }
-            // The earlier answer is still on its way and serves for both.
             Ok(Created::Known(_)) => Ok(Value::Null),
-            Err(reason) => self.cannot_keep(answer, reason).await,
+            Err(reason) => self.cannot_keep(answer, reason),
         }
     }
 
@@ -244,7 +280,7 @@ impl Intake {
             Ok(Created::Known(folder)) => {
                 warn!(step = folder.name(), "the task is here already; the unreadable push of it is ignored");
             }
-            Err(reason) => return self.cannot_keep(answer, reason).await,
+            Err(reason) => return self.cannot_keep(answer, reason),
         }
         Err(problem.to_string())
     }
@@ -257,22 +293,36 @@ impl Intake {
     }
 
     async fn keep_outcome(&self, folder: &Folder, call: &Call) {
-        let (kept, call) = (folder.clone(), call.clone());
-        let written = tokio::task::spawn_blocking(move || kept.set_outcome(&call)).await;
-        if let Ok(Err(error)) = written {
-            error!(
-                step = folder.name(),
-                "an answer could not be kept; the next start makes it again: {error}"
-            );
-        }
+        let Err(error) = write_outcome(folder, call).await else { return };
+        error!(step = folder.name(), "an answer cannot be kept and is tried again: {error}");
+        let (folder, call, stop) = (folder.clone(), call.clone(), self.stop.clone());
+        self.beside.spawn(async move {
+            // A runner that leaves before it works out makes the answer again at its next start.
+            while stop.run_until_cancelled(tokio::time::sleep(ANSWER_AGAIN)).await.is_some() {
+                if write_outcome(&folder, &call).await.is_ok() {
+                    return;
+                }
+            }
+        });
     }
 
-    /// The disk refuses: the server is told directly, once, which is better than silence.
-    async fn cannot_keep(&self, answer: Call, reason: String) -> Result<Value, String> {
+    /// The disk refuses: the server is told directly, once, which is better than silence. Nobody waits for that
+    /// here, since the answer comes by the same way as the next pushes.
+    fn cannot_keep(&self, answer: Call, reason: String) -> Result<Value, String> {
         error!("{reason}");
-        if let Err(error) = self.line.invoke(&answer.method, &answer.arguments).await {
-            error!("and the server could not be told ({}): {error}", answer.method);
-        }
+        let (line, stop) = (self.line.clone(), self.stop.clone());
+        self.beside.spawn(async move {
+            let told = stop.run_until_cancelled(line.invoke(&answer.method, &answer.arguments)).await;
+            if let Some(Err(error)) = told {
+                error!("and the server could not be told ({}): {error}", answer.method);
+            }
+        });
         Err(reason)
     }
+}
+
+async fn write_outcome(folder: &Folder, call: &Call) -> Result<(), String> {
+    let (folder, call) = (folder.clone(), call.clone());
+    let written = tokio::task::spawn_blocking(move || folder.set_outcome(&call)).await;
+    written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

@@ -90,8 +90,8 @@ pub async fn run(
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
     recover(&store, &scheduler, &shipper).await?;
-    let intake = Intake::new(Arc::clone(&store), scheduler.clone(), shipper.clone(), line.clone());
-    let taking = tokio::spawn(intake.run(pushes, stop.clone()));
+    let intake = Intake::new(Arc::clone(&store), scheduler.clone(), shipper.clone(), line.clone(), stop.clone());
+    let taking = tokio::spawn(intake.run(pushes));
 
     tokio::select! {
         () = tell_status(line.status(), scheduler.load(), status) => {}

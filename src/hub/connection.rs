@@ -271,7 +271,7 @@ impl<O: FnOnce()> Connection<'_, O> {
                 }
                 Action::Push { target, arguments, invocation_id } => {
                     let reply = invocation_id.map(|id| self.expect_reply(id));
-                    self.inbox.put(Pushed { target, arguments, reply });
+                    self.inbox.put(Pushed { target, arguments, received: std::time::Instant::now(), reply });
                 }
                 Action::Decline { invocation_id, reason } => {
                     self.replies.push(std::future::ready((invocation_id, Err(reason))).boxed());

@@ -75,7 +75,8 @@ mod tests {
     use super::*;
 
     fn push(number: usize) -> Pushed {
-        Pushed { target: number.to_string(), arguments: Vec::new(), reply: None }
+        let received = std::time::Instant::now();
+        Pushed { target: number.to_string(), arguments: Vec::new(), received, reply: None }
     }
 
     #[tokio::test]

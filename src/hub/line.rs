@@ -4,6 +4,8 @@
 //! answers every call: with the Completion, or with [`CallError::Disconnected`] when there is no connection
 //! or it went away before the answer came. Calls go out in the order in which they were made.
 
+use std::time::Instant;
+
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -105,6 +107,8 @@ impl Line {
 pub struct Pushed {
     pub target: String,
     pub arguments: Vec<Value>,
+    /// When it came off the socket. It may have waited since, while answers that came after it did not.
+    pub received: Instant,
     pub reply: Option<Reply>,
 }
 

@@ -289,14 +289,19 @@ impl Shipper {
             Reaction::Nothing => {}
             Reaction::Disconnected => self.distrusted = Some((generation, now + DISTRUST)),
             Reaction::Finished => {
-                if let Some(lane) = self.take_out(id) {
-                    let store = Arc::clone(&self.store);
-                    // A large log takes its time to remove.
-                    self.removals.push(tokio::task::spawn_blocking(move || Removed {
-                        name: lane.step.folder.name(),
-                        result: store.remove(&lane.step.folder),
-                        waiting: lane.waiting,
-                    }));
+                let Some(Lane { step, waiting, .. }) = self.take_out(id) else { return };
+                let name = step.folder.name();
+                // At once, and not when the disk gets to it: the server may push the same again from now on, and
+                // that is new.
+                match self.store.retire(&step.folder) {
+                    Ok(gone) => {
+                        let store = Arc::clone(&self.store);
+                        self.removals.push(tokio::task::spawn_blocking(move || {
+                            store.discard(&gone);
+                            Removed { name, waiting, result: Ok(()) }
+                        }));
+                    }
+                    Err(error) => self.forget(Removed { name, waiting, result: Err(error) }),
                 }
             }
         }

@@ -1,17 +1,20 @@
 //! All step folders of one runner.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::Value;
 use tracing::warn;
 
 use super::folder::{Folder, FolderError, StepRequest};
-use crate::files::create_private_dir_all;
+use crate::files::{create_private_dir_all, sync_dir};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -26,6 +29,9 @@ pub enum StoreError {
     Folder(#[from] FolderError),
 }
 
+/// No push waits for so long to be taken.
+const RETIRED_REMEMBERED: Duration = Duration::from_secs(10 * 60);
+
 /// What came of a push.
 #[derive(Debug)]
 pub enum Created {
@@ -39,6 +45,8 @@ pub enum Created {
 pub struct Store {
     root: PathBuf,
     sequence: AtomicU64,
+    /// Steps that are done, and since when.
+    retired: Mutex<HashMap<String, Instant>>,
     _lock: File,
 }
 
@@ -68,7 +76,8 @@ impl Store {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        let store = Self { root, sequence: AtomicU64::new(0), _lock: lock };
+        let store =
+            Self { root, sequence: AtomicU64::new(0), retired: Mutex::new(HashMap::new()), _lock: lock };
         // What was being created or removed when an earlier runner died was not yet, or no longer, a step.
         for name in ["new", "done"] {
             store.empty(name);
@@ -158,31 +167,65 @@ impl Store {
             payload: payload.clone(),
         };
         let fresh = Folder::at(self.root.join("new").join(format!("{sequence}.{name}")));
-        create_private_dir_all(fresh.path()).map_err(|source| StoreError::Io {
-            action: "create",
-            path: fresh.path().to_owned(),
-            source,
-        })?;
-        fresh.set_request(&request)?;
-        fs::rename(fresh.path(), folder.path())
-            .and_then(|()| File::open(self.root.join("steps"))?.sync_all())
-            .map_err(|source| StoreError::Io { action: "create", path: folder.path().to_owned(), source })?;
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| StoreError::Io { action: "create", path, source }
+        };
+        let placed = create_private_dir_all(fresh.path())
+            .map_err(failed(fresh.path()))
+            .and_then(|()| Ok(fresh.set_request(&request)?))
+            .and_then(|()| fs::rename(fresh.path(), folder.path()).map_err(failed(folder.path())));
+        if let Err(error) = placed {
+            // Whatever stays is removed by the next start.
+            let _ = fs::remove_dir_all(fresh.path());
+            return Err(error);
+        }
+        if let Err(error) = sync_dir(&self.root.join("steps")) {
+            // The server will be told that the task was not taken, so no later start may find and run it. When
+            // it cannot be taken back either, it is taken: a power cut may lose it, nothing else will.
+            if let Ok(gone) = self.retire(&folder) {
+                self.discard(&gone);
+                return Err(failed(folder.path())(error));
+            }
+            warn!(step = name, "a step may not outlast a power cut: {error}");
+        }
         Ok(Created::New(folder, request))
+    }
+
+    /// Whether a step of this name was done after that moment. A push that arrived before is then a repeat,
+    /// although there is no folder any more: it waited while the step's result was acknowledged.
+    pub fn retired_since(&self, name: &str, moment: Instant) -> bool {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        retired.get(name).is_some_and(|done| *done >= moment)
     }
 
     pub fn folder(&self, name: &str) -> Folder {
         Folder::at(self.root.join("steps").join(name))
     }
 
-    /// Removes a step that is done. It is renamed away first, so that it is gone at once or not at all.
-    pub fn remove(&self, folder: &Folder) -> Result<(), StoreError> {
-        let failed = |source| StoreError::Io { action: "remove", path: folder.path().to_owned(), source };
-        let gone = self.root.join("done").join(folder.name());
-        if gone.exists() {
-            fs::remove_dir_all(&gone).map_err(failed)?;
+    /// Takes a step that is done out of `steps/`, by a rename: it is gone at once or not at all, and a push of the
+    /// same name that comes from now on is a new step. Returns what is left to be discarded.
+    pub fn retire(&self, folder: &Folder) -> Result<PathBuf, StoreError> {
+        let number = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let gone = self.root.join("done").join(format!("{number}.{}", folder.name()));
+        let now = Instant::now();
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::rename(folder.path(), &gone).map_err(|source| StoreError::Io {
+            action: "remove",
+            path: folder.path().to_owned(),
+            source,
+        })?;
+        retired.retain(|_, done| now.duration_since(*done) < RETIRED_REMEMBERED);
+        retired.insert(folder.name(), now);
+        Ok(gone)
+    }
+
+    /// Removes what [`Self::retire`] has left. A large log takes its time; what cannot be removed is tried again at
+    /// the next start.
+    pub fn discard(&self, gone: &Path) {
+        if let Err(error) = fs::remove_dir_all(gone) {
+            warn!("cannot remove {}: {error}", gone.display());
         }
-        fs::rename(folder.path(), &gone).map_err(failed)?;
-        fs::remove_dir_all(&gone).map_err(failed)
     }
 }
 

@@ -74,8 +74,12 @@ fn a_task_that_is_pushed_again_is_known() {
     assert!(matches!(again, Created::Known(known) if known == folder));
     assert_eq!(folder.request().unwrap().payload, json!({"jobId": "job.Plan"}));
 
-    store.remove(&folder).unwrap();
+    let before = Instant::now();
+    assert!(!store.retired_since("job.Plan", before));
+    store.discard(&store.retire(&folder).unwrap());
     assert_eq!(names(&store), Vec::<String>::new());
+    assert!(store.retired_since("job.Plan", before), "a push that waited since is a repeat");
+    assert!(!store.retired_since("job.Plan", Instant::now()), "one that comes now is not");
     create(&store, "job.Plan");
 }
 
