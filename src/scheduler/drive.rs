@@ -23,6 +23,9 @@ use crate::supervise;
 use crate::tasks::{self, Context, Prepared, TaskError};
 use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
 
+/// Before a folder that could not be looked at is looked at again.
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// How a drive ended.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -91,11 +94,11 @@ impl Driver {
     }
 
     /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
-    /// holds it already.
+    /// holds it already, and to say that one is gone the directory is not needed.
     fn lock_module(&self, request: &Request, stage: Stage) -> Result<Option<ModuleLock>, WorkspaceError> {
         let works_in_directory =
             !matches!(request.task, crate::contract::TaskRequest::GetDefinitiveRevision(_));
-        if !works_in_directory || stage == Stage::Running {
+        if !works_in_directory || matches!(stage, Stage::Running | Stage::Lost) {
             return Ok(None);
         }
         let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
@@ -119,7 +122,7 @@ impl Driver {
         };
         let ended = match stage {
             Stage::Prepare => self.begin(&context, request, module).await,
-            Stage::Running => self.execution(&context, request).await,
+            Stage::Running => self.execution(&context, request, None).await,
             Stage::Conclude => self.conclusion(&context, request, module).await,
             Stage::Lost => Err(lost(&step.folder).into()),
             Stage::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
@@ -147,7 +150,7 @@ impl Driver {
         let Some(lock) = folder.try_lock().map_err(|error| broken(&error))? else {
             // Somebody drives the step after all: a supervisor that was just being started when the last
             // runner died.
-            return self.execution(context, request).await;
+            return self.execution(context, request, module).await;
         };
         if folder.supervisor().map_err(|error| broken(&error))?.is_some() {
             return Err(lost(folder).into());
@@ -159,18 +162,24 @@ impl Driver {
         };
         folder.set_script(&launch.script).map_err(|error| broken(&error))?;
         is_wanted(folder)?;
-        let module: Option<File> = module.map(ModuleLock::into_file);
-        supervise::launch(&self.tools.supervisor, folder, lock, module, &launch)
+        // One lock, held by both: the supervisor's share outlives this process, and ours leaves no gap between the
+        // end of the supervisor and the conclusion, in which another runner could change what is read there.
+        let shared = module.as_ref().map(ModuleLock::share).transpose();
+        let shared = shared.map_err(|error| Fault::new(format!("cannot share the module's lock: {error}")))?;
+        supervise::launch(&self.tools.supervisor, folder, lock, shared, &launch)
             .map_err(|error| Fault::new(error.to_string()))?;
-        self.execution(context, request).await
+        self.execution(context, request, module).await
     }
 
     /// Waits for the supervisor, whoever started it.
-    async fn execution(&self, context: &Context, request: &Request) -> Result<Success, TaskError> {
-        // A cancel reaches the supervisor through the folder; waiting for its end is right in any case.
-        let lock = supervise::wait(&context.folder, &CancellationToken::new()).await;
-        let _lock = lock.map_err(|error| broken(&error))?;
-        self.conclusion(context, request, None).await
+    async fn execution(
+        &self,
+        context: &Context,
+        request: &Request,
+        module: Option<ModuleLock>,
+    ) -> Result<Success, TaskError> {
+        let _lock = script_ended(&context.folder).await.map_err(|error| broken(&error))?;
+        self.conclusion(context, request, module).await
     }
 
     async fn conclusion(
@@ -179,7 +188,7 @@ impl Driver {
         request: &Request,
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
-        let Some(exit) = context.folder.exit().map_err(|error| broken(&error))? else {
+        let Some(exit) = read_exit(&context.folder).await.map_err(|error| broken(&error))? else {
             return match context.folder.supervisor().map_err(|error| broken(&error))? {
                 Some(_) => Err(lost(&context.folder).into()),
                 None => {
@@ -188,7 +197,7 @@ impl Driver {
                 }
             };
         };
-        // The supervisor has let go of the directory; nobody of this process can have taken it since.
+        // Without a share of the lock the supervisor was adopted, and has let go of the directory just now.
         let _module = match module {
             Some(module) => Some(module),
             None => Some(self.module_lock_now(request).await?),
@@ -250,9 +259,43 @@ impl Driver {
 
     /// The driver itself broke: the server must still be told something.
     pub(super) async fn internal_error(&self, step: &Step) {
-        let fault = Fault::new("the runner failed while it worked on this task; its own log has the details");
-        self.conclude_with(step, &Outcome::Faulted(fault)).await;
+        // Nothing is said to have ended while a script of it runs.
+        if let Err(error) = script_ended(&step.folder).await {
+            warn!(step = step.name(), "cannot tell whether a script still runs: {error}");
+        }
+        let mut message =
+            "the runner failed while it worked on this task; its own log has the details".to_owned();
+        if !matches!(step.folder.supervisor(), Ok(None)) {
+            message.push_str(". Its script was run: check what it changed before the next run");
+        }
+        self.conclude_with(step, &Outcome::Faulted(Fault::new(message))).await;
     }
+}
+
+/// Waits for the end of the step's supervisor, whoever started it. A cancel reaches that through the folder, so
+/// waiting for its end is right in any case; and a machine that has run out of something for the moment (open files,
+/// say) says nothing about the script.
+async fn script_ended(folder: &Folder) -> Result<Option<File>, FolderError> {
+    loop {
+        match supervise::wait(folder, &CancellationToken::new()).await {
+            Err(error) if !error.is_damage() => pause(folder, &error).await,
+            ended => return ended,
+        }
+    }
+}
+
+async fn read_exit(folder: &Folder) -> Result<Option<crate::step::Exit>, FolderError> {
+    loop {
+        match folder.exit() {
+            Err(error) if !error.is_damage() => pause(folder, &error).await,
+            read => return read,
+        }
+    }
+}
+
+async fn pause(folder: &Folder, error: &FolderError) {
+    warn!(step = folder.name(), "{error}; looking again");
+    tokio::time::sleep(PAUSE).await;
 }
 
 /// A step whose cancel was asked for before anything was started is not started.
@@ -279,7 +322,8 @@ fn lost(folder: &Folder) -> Fault {
     let why = if rebooted {
         "the machine was restarted while it ran"
     } else {
-        "the process that watched it is gone (the container was stopped, or it was killed)"
+        "the process that watched it is gone (the container was stopped, or it was killed), and what it started \
+         may still be running"
     };
     let started = note.map_or_else(String::new, |note| format!(" It was started at {}.", note.started));
     Fault::new(format!(

@@ -158,10 +158,10 @@ impl Loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 command = commands.recv() => match command {
-                    Some(command) => self.on_command(command).await,
+                    Some(command) => self.on_command(command),
                     None => break,
                 },
-                Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended).await,
+                Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
                 _ = look_again.tick(), if self.machine.wants_to_look_again() => self.on(Event::LookAgain),
             }
             let load = Load { running: self.machine.running(), waiting: self.machine.waiting() };
@@ -172,7 +172,7 @@ impl Loop {
         self.drives.abort_all();
     }
 
-    async fn on_command(&mut self, command: Command) {
+    fn on_command(&mut self, command: Command) {
         match command {
             Command::Submit(step) => self.arrive(*step, Stage::Prepare),
             Command::Adopt(step, stage) => self.arrive(*step, stage),
@@ -183,10 +183,10 @@ impl Loop {
                 }
             }
             Command::Cancel { job_id, kind, noted } => {
-                self.cancel(kind, |step| step.job_id() == Some(job_id)).await;
+                self.cancel(kind, |active| active.step.job_id() == Some(job_id));
                 let _ = noted.send(());
             }
-            Command::CancelAll(kind) => self.cancel(kind, |_| true).await,
+            Command::CancelAll(kind) => self.cancel(kind, |active| !active.waiting),
             Command::Drain => self.on(Event::Drain),
         }
     }
@@ -233,8 +233,11 @@ impl Loop {
             let ended = match handle.await {
                 Ok(ended) => ended,
                 Err(error) => {
-                    error!(step = step.name(), "the runner itself failed: {error}");
-                    driver.internal_error(&step).await;
+                    // A driver that was only stopped leaves its step as it is, for the next start.
+                    if error.is_panic() {
+                        error!(step = step.name(), "the runner itself failed: {error}");
+                        driver.internal_error(&step).await;
+                    }
                     Ended::Concluded
                 }
             };
@@ -243,7 +246,7 @@ impl Loop {
         });
     }
 
-    async fn on_ended(&mut self, ended: Result<(tokio::task::Id, (String, Ended)), tokio::task::JoinError>) {
+    fn on_ended(&mut self, ended: Result<(tokio::task::Id, (String, Ended)), tokio::task::JoinError>) {
         let (name, ended) = match ended {
             Ok((_, ended)) => ended,
             Err(error) => {
@@ -262,11 +265,8 @@ impl Loop {
                     debug!(step = name, "waits: its module directory is in use by {holder}");
                 }
                 // A cancel may have come while it was being looked at.
-                if active.cancel.is_cancelled() {
-                    let step = active.step.clone();
-                    self.driver.conclude_with(&step, &Outcome::Cancelled).await;
-                    self.steps.remove(&name);
-                    self.on(Event::Ended(name));
+                if active.cancel.is_cancelled() && active.stage == Stage::Prepare {
+                    self.conclude_unstarted(name);
                 } else {
                     self.on(Event::Busy(name));
                 }
@@ -274,11 +274,11 @@ impl Loop {
         }
     }
 
-    async fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Step) -> bool) {
+    fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) {
         let names: Vec<String> = self
             .steps
             .iter()
-            .filter(|(_, active)| is_meant(&active.step))
+            .filter(|(_, active)| is_meant(active))
             .map(|(name, _)| name.clone())
             .collect();
         for name in names {
@@ -287,14 +287,25 @@ impl Loop {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
             }
             active.cancel.cancel();
-            if active.waiting {
+            // One whose script has run and that only waits to be concluded ends as the script did.
+            if active.waiting && active.stage == Stage::Prepare {
                 info!(step = name, "cancelled before it started");
-                let step = active.step.clone();
-                self.driver.conclude_with(&step, &Outcome::Cancelled).await;
-                self.steps.remove(&name);
-                self.on(Event::Ended(name));
+                self.conclude_unstarted(name);
             }
         }
+    }
+
+    /// Ends a step that was not started as cancelled: it leaves the queue now, and its outcome is written in a task
+    /// of its own, since the disk may take its time.
+    fn conclude_unstarted(&mut self, name: String) {
+        let Some(active) = self.steps.get_mut(&name) else { return };
+        active.waiting = false;
+        let (driver, step) = (Arc::clone(&self.driver), active.step.clone());
+        self.on(Event::Ended(name.clone()));
+        self.drives.spawn(async move {
+            driver.conclude_with(&step, &Outcome::Cancelled).await;
+            (name, Ended::Concluded)
+        });
     }
 }
 

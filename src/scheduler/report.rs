@@ -11,6 +11,9 @@ use crate::contract::Request;
 use crate::contract::names::method;
 use crate::hub::{CallError, Line, LineStatus};
 
+/// So long an answer to a report is waited for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Who reports.
 #[derive(Debug, Clone)]
 pub(super) struct Reporter {
@@ -42,7 +45,12 @@ impl Reporter {
     async fn report(&self, request: &Request, last_refusal: &mut Option<String>) {
         let (job_id, task) = (request.common.job_id, request.task.task());
         let arguments = (job_id, task.name(), self.runner_id, &self.instance);
-        match self.line.invoke(method::REPORT_RUNNING_TASK, arguments).await {
+        let answer = self.line.invoke(method::REPORT_RUNNING_TASK, arguments);
+        // A server that forgets one answer must still get the next report.
+        let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, answer).await else {
+            return debug!(%job_id, %task, "the report of a running task was not answered");
+        };
+        match answer {
             Ok(_) => *last_refusal = None,
             Err(CallError::Refused(reason)) if last_refusal.as_ref() != Some(&reason) => {
                 warn!(%job_id, %task, "the server refused the report of a running task: {reason}");

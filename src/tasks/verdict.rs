@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | 0 | `done`, or `after` (the after hook left by `exit 0`) | the task is complete |
 //! | any other end | any, and `cancel.json` is there | cancelled |
+//! | a failure, and no script was started | none, and `cancel.json` is there | cancelled |
 //! | 0 | `before` | fault: the before hook ended the script and the engine never ran |
 //! | not 0, or a signal | any | fault: that part failed |
 
@@ -29,6 +30,10 @@ const TAIL: u64 = 256 * 1024;
 pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result<(), TaskError> {
     let folder = &context.folder;
     if let Some(failure) = &exit.failure {
+        // A cancel that came when the supervisor was about to begin.
+        if folder.cancel()?.is_some() && folder.supervisor()?.is_none() {
+            return Err(TaskError::Cancelled);
+        }
         return Err(Fault::new(failure.clone()).into());
     }
     let part = folder.part().and_then(|word| Part::from_word(&word));

@@ -14,9 +14,10 @@ pub struct ModuleLock {
 }
 
 impl ModuleLock {
-    /// The open file that holds the lock. Whoever gets it, or inherits it, holds the module in its turn.
-    pub fn into_file(self) -> File {
-        self.file
+    /// The open file that holds the lock, once more. Whoever gets it, or inherits it, holds the module too: it is
+    /// free when all have let go.
+    pub fn share(&self) -> std::io::Result<File> {
+        self.file.try_clone()
     }
 }
 
@@ -43,9 +44,11 @@ impl Workspace {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        // The text only serves the message above. The lock is the operating system's and cannot go stale.
-        file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
-        writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now()).map_err(failed)?;
+        // The text only serves the message above, so a full disk is no reason to do without the lock. That is the
+        // operating system's and cannot go stale.
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| {
+            writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now())
+        });
         self.restore_interrupted_swap()?;
         Ok(ModuleLock { file })
     }
