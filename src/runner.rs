@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,9 @@ use crate::supervise;
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
 
+/// How long shipping may take beyond the drain limit.
+const SHIPPING_GRACE: Duration = Duration::from_secs(10);
+
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
     #[error(transparent)]
@@ -28,6 +31,8 @@ pub enum RunnerError {
     Setup(#[from] hub::SetupError),
     #[error("cannot find this program to start supervisors with: {0}")]
     Program(std::io::Error),
+    #[error("the {0} of the runner has failed; its log has the details")]
+    Part(&'static str),
 }
 
 /// How far a shutdown has got. It only ever goes forward.
@@ -76,7 +81,7 @@ pub async fn run(
     let http = hub::http_client(&endpoint, &options.timing)?;
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
-    let (line, pushes, session) = hub::connect(endpoint, options.timing, line_stop.clone())?;
+    let (line, pushes, mut session) = hub::connect(endpoint, options.timing, line_stop.clone())?;
     let shipper =
         Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
     let tools = Tools {
@@ -86,23 +91,44 @@ pub async fn run(
         http,
         supervisor: options.supervisor,
     };
-    let (scheduler, scheduling) = Scheduler::start(tools, stop.clone());
+    let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
     recover(&store, &scheduler, &shipper).await?;
     let intake = Intake::new(Arc::clone(&store), scheduler.clone(), shipper.clone(), line.clone(), stop.clone());
-    let taking = tokio::spawn(intake.run(pushes));
+    let mut taking = tokio::spawn(intake.run(pushes));
 
+    // None of these ends before it is told to, unless it fails: then a fresh start is better than half a runner, and
+    // steps that run go on meanwhile.
+    let failed = |part| Err(RunnerError::Part(part));
     tokio::select! {
-        () = tell_status(line.status(), scheduler.load(), status) => {}
+        () = tell_status("", line.status(), scheduler.load(), &status) => return failed("line to the server"),
+        _ = &mut taking => return failed("intake"),
+        _ = &mut scheduling => return failed("scheduler"),
+        _ = &mut session => return failed("session with the server"),
+        () = shipper.stopped() => return failed("shipper"),
         _ = shutdown.wait_for(|asked| *asked > Shutdown::No) => {}
     }
 
     info!("shutting down: no new work is started, running steps are finished and everything is shipped");
     scheduler.drain().await;
     let drained = async {
-        finish_running(&scheduler, settings.runner.drain_timeout_seconds).await;
-        everything_shipped(&shipper, &scheduler).await;
+        let limit = settings.runner.drain_timeout_seconds.map(Duration::from_secs);
+        let since = Instant::now();
+        finish_running(&scheduler, limit).await;
+        // With a limit, a server that is away does not keep the runner: what is not shipped is on the disk.
+        let patience = limit.map(|limit| limit.saturating_sub(since.elapsed()) + SHIPPING_GRACE);
+        let shipped = everything_shipped(&shipper, &scheduler);
+        match patience {
+            None => shipped.await,
+            Some(patience) => {
+                if tokio::time::timeout(patience, shipped).await.is_err() {
+                    warn!("not everything could be shipped in time: {}", &*shipper.status().borrow());
+                    return false;
+                }
+            }
+        }
+        true
     };
     let leave_now = async {
         // An error means that nobody can ask any more; then the drain goes on.
@@ -111,7 +137,14 @@ pub async fn run(
         }
     };
     tokio::select! {
-        () = drained => info!("everything is finished and shipped"),
+        all = drained => if all {
+            info!("everything is finished and shipped");
+        } else {
+            warn!("leaving; the next start ships the rest");
+        },
+        () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
+            return failed("line to the server");
+        }
         () = leave_now => warn!("leaving at once; steps that run go on, and the next start picks them up"),
     }
     stop.cancel();
@@ -139,19 +172,21 @@ async fn recover(store: &Store, scheduler: &Scheduler, shipper: &ShipperHandle) 
                     scheduler.adopt(step, stage).await;
                 }
             }
-            Err(problem) => store.set_aside(&folder, &problem.to_string()),
+            Err(problem) if problem.is_damage() => store.set_aside(&folder, &problem.to_string()),
+            // The machine is at fault, not the folder: the next start tries again.
+            Err(problem) => warn!(step = folder.name(), "a step could not be taken up again: {problem}"),
         }
     }
     Ok(())
 }
 
 /// Waits for running steps; at the limit they are interrupted, and later killed.
-async fn finish_running(scheduler: &Scheduler, limit: Option<u64>) {
+async fn finish_running(scheduler: &Scheduler, limit: Option<Duration>) {
     let Some(limit) = limit else { return scheduler.idle().await };
-    if tokio::time::timeout(Duration::from_secs(limit), scheduler.idle()).await.is_ok() {
+    if tokio::time::timeout(limit, scheduler.idle()).await.is_ok() {
         return;
     }
-    warn!("Runner.DrainTimeoutSeconds ({limit}) is over: running steps are interrupted");
+    warn!("Runner.DrainTimeoutSeconds ({}) is over: running steps are interrupted", limit.as_secs());
     scheduler.cancel_all(CancelKind::Graceful).await;
     if tokio::time::timeout(INTERRUPT_GRACE, scheduler.idle()).await.is_ok() {
         return;
@@ -176,10 +211,12 @@ async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) {
     }
 }
 
+/// Tells how things are whenever that changes. Ends only when a part that it looks at is gone.
 async fn tell_status(
+    stage: &str,
     mut line: watch::Receiver<LineStatus>,
     mut load: watch::Receiver<crate::scheduler::Load>,
-    tell: impl Fn(&str),
+    tell: &impl Fn(&str),
 ) {
     loop {
         let link = match &*line.borrow_and_update() {
@@ -189,7 +226,7 @@ async fn tell_status(
             LineStatus::Stopped => "stopped".to_owned(),
         };
         let now = *load.borrow_and_update();
-        tell(&format!("{link}; {} running, {} waiting", now.running, now.waiting));
+        tell(&format!("{stage}{link}; {} running, {} waiting", now.running, now.waiting));
         tokio::select! {
             changed = line.changed() => if changed.is_err() { return },
             changed = load.changed() => if changed.is_err() { return },

@@ -1,5 +1,7 @@
 //! `hawser run`: the program as it is deployed.
 
+use std::sync::Once;
+
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -30,7 +32,6 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     super::runtime()?.block_on(async {
         let (ask, asked) = watch::channel(Shutdown::No);
         listen_for_signals(ask)?;
-        notify(&[sd_notify::NotifyState::Ready]);
         let mut told = asked.clone();
         tokio::spawn(async move {
             if told.wait_for(|asked| *asked > Shutdown::No).await.is_ok() {
@@ -38,7 +39,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
             }
         });
         let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
-        runner::run(loaded.settings, options, asked, |status| {
+        let ready = Once::new();
+        runner::run(loaded.settings, options, asked, move |status| {
+            // The first word comes when the step folders are open and what they held is taken up.
+            ready.call_once(|| notify(&[sd_notify::NotifyState::Ready]));
             notify(&[sd_notify::NotifyState::Status(status)]);
         })
         .await

@@ -81,6 +81,15 @@ struct Removed {
     result: Result<(), StoreError>,
 }
 
+/// Says that the shipper has ended, in whatever way.
+struct SayStopped(Arc<watch::Sender<ShippingStatus>>);
+
+impl Drop for SayStopped {
+    fn drop(&mut self) {
+        self.0.send_modify(|status| status.stopped = true);
+    }
+}
+
 /// Ships for all steps of a runner.
 #[derive(Debug)]
 pub struct Shipper {
@@ -134,6 +143,7 @@ impl Shipper {
     }
 
     async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let _say_stopped = SayStopped(Arc::clone(&self.status));
         let stop = self.stop.clone();
         let mut line_open = true;
         loop {
@@ -155,7 +165,6 @@ impl Shipper {
                 () = until(wake) => {}
             }
         }
-        self.status.send_modify(|status| status.stopped = true);
     }
 
     fn obey(&mut self, command: Command) {

@@ -78,6 +78,12 @@ impl Tail {
                 continue;
             }
             let unread = &self.buffer[self.start..self.end];
+            // An empty line is no record: it ended a write that looked torn.
+            if unread.first() == Some(&b'\n') {
+                self.pass(self.offset + 1);
+                searched = 0;
+                continue;
+            }
             if let Some(found) = memchr::memchr(b'\n', &unread[searched..]) {
                 break (searched + found, true);
             }
@@ -143,5 +149,27 @@ impl Tail {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::Writer;
+
+    #[test]
+    fn the_newline_that_ends_a_torn_write_is_no_line_of_the_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("output.log");
+        Writer::open(&path).unwrap().append(b"1 o one\n\n\n2 o \n3 o two\n\n").unwrap();
+        let mut tail = Tail::new(path, 0);
+        let mut texts = Vec::new();
+        while let Some(found) = tail.peek(true).unwrap() {
+            texts.push((found.record.micros, String::from_utf8_lossy(found.record.text).into_owned()));
+            let next = found.next;
+            tail.pass(next);
+        }
+        let expected = [(1, "one"), (2, ""), (3, "two")].map(|(micros, text)| (micros, text.to_owned()));
+        assert_eq!(texts, expected);
     }
 }
