@@ -1,6 +1,6 @@
 //! The runner as a whole: recover, connect, work, drain, leave.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::intake::{self, Found, Intake};
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
-use crate::step::{Stage, Store, StoreError};
+use crate::step::{Scratch, Stage, Store, StoreError};
 use crate::supervise;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
@@ -94,8 +94,9 @@ pub async fn run(
     let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
-    recover(&store, &scheduler, &shipper).await?;
-    let intake = Intake::new(Arc::clone(&store), scheduler.clone(), shipper.clone(), line.clone(), stop.clone());
+    recover(&store, &settings.working_directory.temp_directory, &scheduler, &shipper).await?;
+    let intake =
+        Intake::new(Arc::clone(&store), scheduler.clone(), shipper.clone(), line.clone(), stop.clone());
     let mut taking = tokio::spawn(intake.run(pushes));
 
     // None of these ends before it is told to, unless it fails: then a fresh start is better than half a runner, and
@@ -160,7 +161,15 @@ pub async fn run(
 }
 
 /// Goes on with every step that an earlier run of the program left behind.
-async fn recover(store: &Store, scheduler: &Scheduler, shipper: &ShipperHandle) -> Result<(), StoreError> {
+async fn recover(
+    store: &Store,
+    temp_directory: &Path,
+    scheduler: &Scheduler,
+    shipper: &ShipperHandle,
+) -> Result<(), StoreError> {
+    if let Err(error) = Scratch::sweep(temp_directory, &store.steps()) {
+        warn!("cannot look for what earlier steps left in {}: {error}", temp_directory.display());
+    }
     for (folder, request) in store.list()? {
         let found = folder.stage().and_then(|stage| Ok((stage, intake::reread(folder.clone(), &request)?)));
         match found {

@@ -2,11 +2,11 @@
 //!
 //! It is the host's, without the runner's own settings (they hold its credentials) and without what ties the
 //! runner to its service manager, plus the module's variables, plus what keeps an engine from asking questions.
-//! The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH.
+//! `TMPDIR` is the step's own scratch space. The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::contract::Engine;
 
@@ -67,6 +67,11 @@ impl Environment {
             self.variables.get(OsStr::new("PATH")).map(|path| std::env::split_paths(path).collect());
         let folders: Vec<PathBuf> = folders.unwrap_or_default();
         folders.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect()
+    }
+
+    /// Gives the script its own place for temporary files.
+    pub fn set_scratch(&mut self, folder: &Path) {
+        self.variables.insert("TMPDIR".into(), folder.into());
     }
 
     /// Lets the engine ask questions, for a command that is given the answers.

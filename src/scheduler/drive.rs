@@ -18,7 +18,7 @@ use crate::contract::requests::Request;
 use crate::contract::{Call, Fault, Outcome, Success};
 use crate::intake::{Step, Work};
 use crate::settings::Settings;
-use crate::step::{Folder, FolderError, Stage};
+use crate::step::{Folder, FolderError, Scratch, Stage};
 use crate::supervise;
 use crate::tasks::{self, Context, Prepared, TaskError};
 use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
@@ -165,7 +165,8 @@ impl Driver {
         // One lock, held by both: the supervisor's share outlives this process, and ours leaves no gap between the
         // end of the supervisor and the conclusion, in which another runner could change what is read there.
         let shared = module.as_ref().map(ModuleLock::share).transpose();
-        let shared = shared.map_err(|error| Fault::new(format!("cannot share the module's lock: {error}")))?;
+        let shared =
+            shared.map_err(|error| Fault::new(format!("cannot share the module's lock: {error}")))?;
         supervise::launch(&self.tools.supervisor, folder, lock, shared, &launch)
             .map_err(|error| Fault::new(error.to_string()))?;
         self.execution(context, request, module).await
@@ -223,7 +224,15 @@ impl Driver {
         }
     }
 
+    /// Removes the step's scratch space: nothing of it runs any more.
+    async fn clear_scratch(&self, step: &Step) {
+        let scratch = Scratch::of(&self.settings().working_directory.temp_directory, &step.folder);
+        // It may be large. A panic in it would be no reason to lose an outcome.
+        let _ = tokio::task::spawn_blocking(move || scratch.remove_or_warn()).await;
+    }
+
     pub(super) async fn conclude_with(&self, step: &Step, outcome: &Outcome) {
+        self.clear_scratch(step).await;
         self.keep(step, step.call(outcome)).await;
     }
 

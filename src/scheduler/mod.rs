@@ -275,12 +275,8 @@ impl Loop {
     }
 
     fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) {
-        let names: Vec<String> = self
-            .steps
-            .iter()
-            .filter(|(_, active)| is_meant(active))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let names: Vec<String> =
+            self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
             if let Err(error) = active.step.folder.request_cancel(kind) {

@@ -26,10 +26,12 @@
 
 pub mod folder;
 pub mod records;
+pub mod scratch;
 pub mod stage;
 pub mod store;
 
 pub use folder::{Cancel, Exit, Folder, FolderError, StepRequest, SupervisorNote};
 pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
+pub use scratch::Scratch;
 pub use stage::Stage;
 pub use store::{Store, StoreError};

@@ -199,6 +199,11 @@ impl Store {
         retired.get(name).is_some_and(|done| *done >= moment)
     }
 
+    /// Where the folders of steps are.
+    pub fn steps(&self) -> PathBuf {
+        self.root.join("steps")
+    }
+
     pub fn folder(&self, name: &str) -> Folder {
         Folder::at(self.root.join("steps").join(name))
     }

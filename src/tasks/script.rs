@@ -11,6 +11,7 @@ use crate::engine::{EngineError, Places, Work, flags};
 use crate::files::write_private_atomic;
 use crate::hooks::{Script, check_approved};
 use crate::process::{Tool, find_program};
+use crate::step::Scratch;
 use crate::workspace::Workspace;
 
 use super::shape::Shape;
@@ -55,6 +56,9 @@ impl<'a> Module<'a> {
         if allow_questions {
             environment.allow_questions();
         }
+        if !variables.contains_key("TMPDIR") {
+            self.give_scratch(&mut environment)?;
+        }
         self.say_version(shape, &environment).await?;
         let unknown = shape.flags.into_iter().flat_map(flags::unknown_flags);
         for warning in unknown.chain(work.warnings) {
@@ -81,6 +85,24 @@ impl<'a> Module<'a> {
         self.workspace.write_private(shape.script, script.as_bytes())?;
         let directory = self.directory.clone();
         Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables() }))
+    }
+
+    fn give_scratch(&self, environment: &mut Environment) -> Result<(), TaskError> {
+        let temp_directory = &self.context.settings.working_directory.temp_directory;
+        let scratch = Scratch::of(temp_directory, &self.context.folder);
+        match scratch.make() {
+            Ok(Some(folder)) => environment.set_scratch(folder),
+            Ok(None) => tracing::warn!(
+                "WorkingDirectory.TempDirectory ({}) is too long a path for the sockets of an engine: \
+                 scripts use the system's own place for temporary files",
+                temp_directory.display()
+            ),
+            Err(error) => {
+                let place = temp_directory.display();
+                return Err(Fault::new(format!("cannot make scratch space in {place}: {error}")).into());
+            }
+        }
+        Ok(())
     }
 
     /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a

@@ -46,9 +46,10 @@ impl Workspace {
         }
         // The text only serves the message above, so a full disk is no reason to do without the lock. That is the
         // operating system's and cannot go stale.
-        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| {
-            writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now())
-        });
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now()));
         self.restore_interrupted_swap()?;
         Ok(ModuleLock { file })
     }

@@ -657,3 +657,160 @@ async fn a_cancel_for_an_unknown_job_is_answered() {
     });
     soon("the cancel is answered", called).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
+    let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
+    let runner = world.runner("one");
+    world.connected(1).await;
+    let unknown = Uuid::from_u128(42);
+    let refuse = Fault::Refuse("the database is busy".into());
+    world.hub.misbehave(Rule::new(Moment::call("CancelGracefulCompleted"), refuse));
+    let cancel = || {
+        world.hub.push("one", "CancelGraceful", vec![serde_json::json!({"jobId": unknown})]).unwrap();
+    };
+    cancel();
+    // The answer was refused and is kept, to be sent again.
+    until("the first answer is refused", || runner.log().contains("the database is busy").then_some(()))
+        .await;
+    cancel();
+    until("both are answered", || {
+        let answered =
+            |event: &hawser::local::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
+        (world.hub.all_events().iter().filter(|event| answered(event)).count() == 2).then_some(())
+    })
+    .await;
+    until("the folders are removed", || runner.steps().is_empty().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_does_not_deny_what_a_script_did_that_only_waits_to_be_concluded() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "done", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    fs::write(&gate, "").unwrap();
+    until("the script has ended by itself", || folder.join("exit.json").exists().then_some(())).await;
+
+    // Another process works in the module's directory.
+    let lock = runner.working.join(".hawser/locks/local/local/done.lock");
+    let lock = fs::OpenOptions::new().write(true).open(lock).unwrap();
+    until("the supervisor has let go", || lock.try_lock().ok()).await;
+    let next = world.runner("one");
+    until("the step is found again", || next.log().contains("left by an earlier run").then_some(())).await;
+    world.connected(1).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("the cancel is noted", || folder.join("cancel.json").exists().then_some(())).await;
+    drop(lock);
+
+    let result = until("the step's result arrives", || {
+        world.hub.all_events().into_iter().find_map(|event| match event.event {
+            HubEvent::Result { task: Task::Validate, call, .. } => Some(call.method),
+            _ => None,
+        })
+    })
+    .await;
+    assert_eq!(result, "ValidateCompleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps_nobody() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let settings = [("Runner__DrainTimeoutSeconds", "1"), ("Runner__MaxConcurrentSteps", "1")];
+    let mut runner = world.runner_with("one", &settings);
+    let running = world.hub.submit(printing(&world, &url, "running", 1, Some(&never)));
+    seen(&world, running, "begin").await;
+    let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
+    until("the second job's task is kept", || (runner.steps().len() == 2).then_some(())).await;
+    world.hub.go_offline().await.unwrap();
+    runner.signal(Signal::TERM);
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    assert_eq!(runner.steps().len(), 2, "{}", runner.log());
+
+    let _next = world.runner("one");
+    world.hub.go_online().await.unwrap();
+    assert_eq!(world.ended(running).await.state, JobState::Cancelled);
+    assert_eq!(world.ended(waiting).await.state, JobState::Completed);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_hears_ready_after_the_recovery_and_of_the_drain() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let socket = std::os::unix::net::UnixDatagram::bind(world.path("notify")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut heard = String::new();
+    let mut hear = || {
+        let mut datagram = [0; 1024];
+        while let Ok(length) = socket.recv(&mut datagram) {
+            heard.push_str(&String::from_utf8_lossy(&datagram[..length]));
+            heard.push('\n');
+        }
+        heard.clone()
+    };
+    let notify = world.path("notify").display().to_string();
+    let settings = [("NOTIFY_SOCKET", notify.as_str())];
+    let mut runner = world.runner_with("one", &settings);
+    until("it is ready", || hear().contains("READY=1").then_some(())).await;
+    let id = world.hub.submit(printing(&world, &url, "drained", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+
+    // One that cannot have the step folders was never ready.
+    let ready = hear().matches("READY=1").count();
+    let mut second = world.runner_with("one", &settings);
+    assert!(!second.exit().await.success());
+    assert_eq!(hear().matches("READY=1").count(), ready);
+
+    runner.signal(Signal::TERM);
+    until("the drain is told", || {
+        let heard = hear();
+        (heard.contains("STOPPING=1") && heard.contains("STATUS=shutting down; connected; 1 running"))
+            .then_some(())
+    })
+    .await;
+    fs::write(&gate, "").unwrap();
+    assert!(runner.exit().await.success(), "{}", runner.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let mut spec = printing(&world, &url, "scratch", 1, None);
+    spec.hooks.validate_before = Some(format!(
+        "ls -A \"$TMPDIR\" | wc -l\ntouch \"$TMPDIR/left\"\necho \"scratch $TMPDIR\"\nwhile [ ! -e '{}' ]; do sleep 0.05; done\n\
+         [ -e \"$TMPDIR/left\" ] && echo still there\n",
+        gate.display()
+    ));
+    let id = world.hub.submit(spec);
+    let scratch = until("the script says where", || {
+        world.messages(id).iter().find_map(|line| Some(PathBuf::from(line.strip_prefix("scratch ")?)))
+    })
+    .await;
+    let temp = runner.working.join(".temp");
+    assert!(scratch.starts_with(&temp) && scratch.join("left").exists());
+    assert!(world.messages(id).iter().any(|line| line.trim() == "0"));
+
+    // What an ended step has left goes at the next start, what a running one uses stays.
+    runner.kill();
+    let name = scratch.file_name().unwrap().to_str().unwrap();
+    let leftover = temp.join(format!("{}-0123456789ab", name.split_once('-').unwrap().0));
+    fs::create_dir(&leftover).unwrap();
+    let _next = world.runner("one");
+    until("the leftover is removed", || (!leftover.exists()).then_some(())).await;
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(world.messages(id).iter().any(|line| line == "still there"));
+    until("the scratch space is removed", || (!scratch.exists()).then_some(())).await;
+}

@@ -105,3 +105,14 @@ async fn an_end_that_nobody_asked_for_is_a_fault() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_cancel_that_came_when_the_script_was_about_to_start_is_a_cancel() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let context = bench.context();
+    let failure = Some("the step was cancelled before its script was started".to_owned());
+    let exit = Exit { finished: jiff::Timestamp::now(), code: None, signal: None, failure };
+    context.folder.request_cancel(CancelKind::Graceful).unwrap();
+    let result = conclude(&context, &init(), &exit).await;
+    assert!(matches!(result, Err(TaskError::Cancelled)), "{result:?}");
+}

@@ -1,0 +1,136 @@
+//! Scratch space: a folder of its own below `TempDirectory` for each step, which its script finds as `TMPDIR`.
+//!
+//! ```text
+//! {TempDirectory}/{which store, 8 digits}-{which step, 12 digits}/      (0700)
+//! ```
+//!
+//! It is made empty when a step is prepared and removed when the step ends; what a crash leaves is removed at the next
+//! start. Several runners may share a `TempDirectory`: the first digits stand for the place of the store, which only
+//! one runner at a time can hold, so nobody touches the folders of another. The name is short because engines make
+//! their sockets in `TMPDIR`, and the path of a socket has little room.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use tracing::warn;
+
+use super::Folder;
+use crate::files::create_private_dir_all;
+
+/// The path of a socket has 108 bytes on Linux and 104 elsewhere; the engine's own part needs some of it.
+const LONGEST_PATH: usize = 104 - 24;
+
+/// The scratch space of a step. It holds nothing open and need not be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    pub fn of(temp_directory: &Path, folder: &Folder) -> Self {
+        let store = folder.path().parent().unwrap_or(Path::new(""));
+        let step = digits(folder.name().as_bytes(), 6);
+        // Scripts run elsewhere, where a relative path would lead somewhere else.
+        let place = std::path::absolute(temp_directory).unwrap_or_else(|_| temp_directory.to_owned());
+        Self { path: place.join(format!("{}{step}", prefix(store))) }
+    }
+
+    /// Makes the folder, empty. None when its path is so long that an engine could not make a socket in it: the
+    /// script is then better off with the system's own place.
+    pub fn make(&self) -> io::Result<Option<&Path>> {
+        if self.path.as_os_str().len() > LONGEST_PATH {
+            return Ok(None);
+        }
+        self.remove()?;
+        create_private_dir_all(&self.path)?;
+        Ok(Some(&self.path))
+    }
+
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Removes what steps have left that are no longer in `steps`, the folder of a store that the caller holds.
+    pub fn sweep(temp_directory: &Path, steps: &Path) -> io::Result<()> {
+        // Whatever is there counts, also what could not be read: its script may still run.
+        let kept = fs::read_dir(steps)?
+            .map(|entry| Ok(Self::of(temp_directory, &Folder::at(entry?.path())).path))
+            .collect::<io::Result<HashSet<PathBuf>>>()?;
+        let kept: HashSet<_> = kept.iter().filter_map(|path| path.file_name()).collect();
+        let prefix = prefix(steps);
+        // Without the folder there is nothing left behind in it.
+        for entry in fs::read_dir(temp_directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_string_lossy().starts_with(&prefix) && !kept.contains(name.as_os_str()) {
+                Self { path: entry.path() }.remove_or_warn();
+            }
+        }
+        Ok(())
+    }
+
+    pub fn remove_or_warn(&self) {
+        if let Err(error) = self.remove() {
+            warn!("cannot remove {}: {error}; the next start tries again", self.path.display());
+        }
+    }
+}
+
+/// What the names of all scratch folders of a store begin with.
+fn prefix(store: &Path) -> String {
+    // The same store must have the same name whatever path leads to it.
+    let place = fs::canonicalize(store).unwrap_or_else(|_| store.to_owned());
+    format!("{}-", digits(place.as_os_str().as_encoded_bytes(), 4))
+}
+
+fn digits(of: &[u8], bytes: usize) -> String {
+    Sha256::digest(of).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_folder_is_made_empty_and_removed_with_all_that_is_in_it() {
+        let root = tempfile::tempdir().unwrap();
+        let scratch = Scratch::of(&root.path().join("temp"), &Folder::at(root.path().join("steps/a")));
+        scratch.remove().unwrap();
+        let path = scratch.make().unwrap().unwrap().to_owned();
+        fs::write(path.join("left"), "").unwrap();
+        scratch.make().unwrap();
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        scratch.remove().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_sweep_leaves_living_steps_other_runners_and_strangers_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let temp = root.path().join("temp");
+        let folder = |store: &str, name: &str| Folder::at(root.path().join(store).join(name));
+        let living = folder("mine", "living");
+        fs::create_dir_all(living.path()).unwrap();
+        let made = |folder: &Folder| Scratch::of(&temp, folder).make().unwrap().unwrap().to_owned();
+        let (kept, gone) = (made(&living), made(&folder("mine", "gone")));
+        let others = made(&folder("others", "gone"));
+        let stranger = temp.join("history-1");
+        fs::create_dir(&stranger).unwrap();
+
+        Scratch::sweep(&temp, &root.path().join("mine")).unwrap();
+
+        assert!(kept.exists() && others.exists() && stranger.exists());
+        assert!(!gone.exists());
+    }
+
+    #[test]
+    fn a_place_too_deep_for_sockets_is_not_used() {
+        let temp = Path::new("/tmp").join("x".repeat(100));
+        assert_eq!(Scratch::of(&temp, &Folder::at("/steps/a")).make().unwrap(), None);
+    }
+}
