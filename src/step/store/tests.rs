@@ -167,7 +167,7 @@ fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "step");
     let cancel = || folder.cancel().unwrap().unwrap();
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     assert_eq!(folder.cancel().unwrap(), None);
 
     folder.request_cancel(CancelKind::Graceful).unwrap();
