@@ -56,7 +56,8 @@ pub(super) fn client(
     builder(server_url, ca_file, connect_timeout)?.build().map_err(|source| SetupError::Client { source })
 }
 
-fn is_this_machine(url: &Url) -> bool {
+/// Whether a URL leads to this machine, to which no proxy is used.
+pub(super) fn is_this_machine(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
