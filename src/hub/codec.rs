@@ -167,6 +167,16 @@ pub fn write_invocation(invocation_id: &str, target: &str, arguments: &str) -> S
     ))
 }
 
+/// The client's answer to an invocation of the server. A result is always there, if only null: .NET takes an answer
+/// without one for a failure. (A server's answer to a client is another matter: a method without result has none.)
+pub fn write_client_answer(invocation_id: &str, answer: &Answer) -> String {
+    let message = match answer {
+        Ok(result) => json!({"type": 3, "invocationId": invocation_id, "result": result}),
+        Err(error) => json!({"type": 3, "invocationId": invocation_id, "error": error}),
+    };
+    finish(message.to_string())
+}
+
 /// The client's first message.
 pub fn handshake_request() -> String {
     finish(json!({"protocol": "json", "version": 1}).to_string())
