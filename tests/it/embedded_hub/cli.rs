@@ -223,6 +223,23 @@ async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_wo
 }
 
 #[tokio::test]
+async fn a_reader_that_goes_away_does_not_end_the_hub() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let mut hub =
+        hawser(directory).args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(hub.stdout.take());
+    let listening = || listening_url(&directory.join(".hawser-hub")).unwrap();
+    until("the hub listens", listening).await;
+    // Each submission is an event that the hub wants to print.
+    for _ in 0..3 {
+        let submitted = job(directory, &["plan", "https://example.org/x.git", "--no-wait"]).await;
+        assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    }
+    assert!(hub.try_wait().unwrap().is_none(), "the hub has ended");
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let home = tempfile::tempdir().unwrap();
     let (one, two) = (home.path().join("one"), home.path().join("two"));
