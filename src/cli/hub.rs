@@ -87,26 +87,26 @@ fn reachable_url(address: SocketAddr) -> String {
 
 fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
     let identity = hub.identity();
-    println!("The hub listens at {url}\n");
+    say!("The hub listens at {url}\n");
     if !hub.address().ip().is_loopback() {
-        println!(
+        say!(
             "It is for trying things out: whoever reaches this address sees tokens and jobs in the clear.\n"
         );
     }
-    println!("A runner connects with this appsettings.json (each runner with an Instance of its own):\n");
-    println!("{:#}\n", identity.runner_settings(url, "runner-1"));
-    println!("or with these environment variables:\n");
+    say!("A runner connects with this appsettings.json (each runner with an Instance of its own):\n");
+    say!("{:#}\n", identity.runner_settings(url, "runner-1"));
+    say!("or with these environment variables:\n");
     for (name, value) in identity.runner_variables(url, "runner-1") {
-        println!("export {name}={value}");
+        say!("export {name}={value}");
     }
-    println!("\nSubmit a job with:\n");
+    say!("\nSubmit a job with:\n");
     if args.stateless {
-        println!("export {}={}", super::job::TOKEN_VARIABLE, data.admin_token);
-        println!("hawser job apply --hub {url} SOURCE\n");
+        say!("export {}={}", super::job::TOKEN_VARIABLE, data.admin_token);
+        say!("hawser job apply --hub {url} SOURCE\n");
     } else if args.data.as_os_str() == DEFAULT_DATA {
-        println!("hawser job apply SOURCE\n");
+        say!("hawser job apply SOURCE\n");
     } else {
-        println!("hawser job apply --data {} SOURCE\n", args.data.display());
+        say!("hawser job apply --data {} SOURCE\n", args.data.display());
     }
 }
 
@@ -118,7 +118,7 @@ async fn print_events(mut events: Events) {
         if matches!(event, HubEvent::LogBatch { .. }) {
             continue;
         }
-        println!("{} {event}", at.strftime("%H:%M:%S"));
+        say!("{} {event}", at.strftime("%H:%M:%S"));
     }
 }
 

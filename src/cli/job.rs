@@ -121,7 +121,7 @@ async fn run(args: Args) -> Result<(), Failure> {
             for job in client.list().await.map_err(failure)? {
                 let owner = job.owner.as_deref().unwrap_or("-");
                 let at = job.submitted_at.strftime("%Y-%m-%d %H:%M:%S");
-                println!("{} {at} {:<7} {} {owner} {}", job.id, job.kind, job.module, job.state);
+                say!("{} {at} {:<7} {} {owner} {}", job.id, job.kind, job.module, job.state);
             }
             Ok(())
         }
@@ -186,10 +186,10 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     spec.clean_init = args.clean_init;
     let job = client.submit(&spec).await.map_err(failure)?;
     if args.no_wait {
-        println!("{job}");
+        say!("{job}");
         return Ok(());
     }
-    println!("job {job}");
+    say!("job {job}");
     follow::follow(client, job).await
 }
 

@@ -1,5 +1,13 @@
 //! The command line: what can be asked for, and which exit code and hint each failure gets.
 
+/// Prints a line. Not `println!`, which panics when the reader of the pipe has gone: what is being done goes on.
+macro_rules! say {
+    ($($line:tt)+) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($line)+);
+    }};
+}
+
 mod exit;
 mod hub;
 mod job;

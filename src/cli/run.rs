@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::{Failure, overrides::Overrides};
-use crate::runner::{self, Options, Shutdown};
+use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings;
 
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,11 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
             notify(&[sd_notify::NotifyState::Status(status)]);
         })
         .await
-        .map_err(|error| Failure::temporary(error.to_string()))
+        .map_err(|error| match error {
+            // No restart heals these.
+            RunnerError::Setup(error) => Failure::settings(error.to_string()),
+            RunnerError::Store(_) | RunnerError::Program(_) => Failure::temporary(error.to_string()),
+        })
     })
 }
 

@@ -58,6 +58,15 @@ pub fn part<T: DeserializeOwned>(value: &Value) -> Result<T, serde_path_to_error
     serde_path_to_error::deserialize(value)
 }
 
+/// What is wrong with a value, without the value: it may be a secret.
+pub fn without_value(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(", expected ") {
+        Some((_, expected)) => format!("expected {expected}"),
+        None => text,
+    }
+}
+
 /// A member that may be missing or null and then has its default.
 pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,

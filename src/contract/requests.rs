@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::enums::{Engine, SourceRevisionType, SourceType};
 use super::flags::{FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
 use super::names::{Task, method};
-use super::reading::{or_default, part, recase, string_map};
+use super::reading::{or_default, part, recase, string_map, without_value};
 
 /// What every task of a job carries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -424,7 +424,7 @@ impl Push {
             move |error: serde_path_to_error::Error<serde_json::Error>| PushError::Unreadable {
                 method,
                 answer_to,
-                reason: format!("at {}: {}", error.path(), error.inner()),
+                reason: format!("at {}: {}", error.path(), without_value(error.inner())),
             }
         };
         match known {

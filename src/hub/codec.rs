@@ -7,6 +7,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::contract::reading::without_value;
+
 /// Ends every message.
 pub const RECORD_SEPARATOR: u8 = 0x1E;
 
@@ -87,7 +89,7 @@ struct Wire {
 impl Message {
     pub fn read(text: &[u8]) -> Result<Self, CodecError> {
         let wire: Wire = serde_json::from_slice(text).map_err(|error| CodecError::NotJson {
-            reason: error.to_string(),
+            reason: without_value(&error),
             start: String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES)]).into_owned(),
         })?;
         let kind = wire.kind;
@@ -163,6 +165,16 @@ pub fn write_invocation(invocation_id: &str, target: &str, arguments: &str) -> S
         Value::from(invocation_id),
         Value::from(target),
     ))
+}
+
+/// The client's answer to an invocation of the server. A result is always there, if only null: .NET takes an answer
+/// without one for a failure. (A server's answer to a client is another matter: a method without result has none.)
+pub fn write_client_answer(invocation_id: &str, answer: &Answer) -> String {
+    let message = match answer {
+        Ok(result) => json!({"type": 3, "invocationId": invocation_id, "result": result}),
+        Err(error) => json!({"type": 3, "invocationId": invocation_id, "error": error}),
+    };
+    finish(message.to_string())
 }
 
 /// The client's first message.
@@ -322,8 +334,12 @@ mod tests {
 
     #[test]
     fn what_is_shown_of_an_unreadable_message_does_not_reach_its_arguments() {
-        let text = br#"{"type":1,"target":"Plan","arguments":["a secret" oops"#;
-        let error = Message::read(text).unwrap_err().to_string();
-        assert!(error.contains("Plan") && !error.contains("secret"), "{error}");
+        for text in [
+            r#"{"type":1,"target":"Plan","arguments":["a secret" oops"#,
+            r#"{"type":1,"target":"Plan","arguments":"a secret"}"#,
+        ] {
+            let error = Message::read(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("Plan") && !error.contains("secret"), "{error}");
+        }
     }
 }

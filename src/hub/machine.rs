@@ -157,7 +157,7 @@ impl<C> Machine<C> {
             }
             Event::Call { method, arguments, ticket } => vec![self.call(method, arguments, ticket, now)],
             Event::Replied { invocation_id, answer } => {
-                self.replied(invocation_id, answer, now).into_iter().collect()
+                self.replied(&invocation_id, &answer, now).into_iter().collect()
             }
             Event::Tick => self.tick(now).into_iter().collect(),
         }
@@ -251,14 +251,14 @@ impl<C> Machine<C> {
         self.send(text, now)
     }
 
-    fn replied(&mut self, invocation_id: String, answer: Answer, now: Instant) -> Option<Action<C>> {
+    fn replied(&mut self, invocation_id: &str, answer: &Answer, now: Instant) -> Option<Action<C>> {
         if !matches!(self.state, State::Open { .. }) {
             return None;
         }
-        let mut text = Message::Completion { invocation_id: invocation_id.clone(), answer }.write();
+        let mut text = codec::write_client_answer(invocation_id, answer);
         if text.len() > self.max_message_bytes {
             let error = format!("the answer takes {} bytes, more than the server accepts", text.len());
-            text = Message::Completion { invocation_id, answer: Err(error) }.write();
+            text = codec::write_client_answer(invocation_id, &Err(error));
         }
         Some(self.send(text, now))
     }

@@ -78,8 +78,8 @@ pub(super) enum Problem {
         "the server closed the connection and wants no other{text}: check Runner.Id and Runner.Credentials"
     )]
     TurnedAway { text: Said },
-    #[error("the server closed the connection because the token had run out")]
-    TokenRanOut,
+    #[error("the server closed the connection, whose token had run out{text}")]
+    TokenRanOut { text: Said },
     #[error("{0}")]
     Ended(Ending),
 }
@@ -150,8 +150,15 @@ impl Problem {
 
     /// The end of a connection that was there.
     pub(super) fn from_ending(ending: Ending, instance: &str, token_ran_out: bool) -> Self {
-        // The protocol has no code for a name that is taken, so its text has to say it.
-        let taken = |text: &str| text.to_ascii_lowercase().contains("instance");
+        // The protocol has no code for a name that is taken, so its text has to say it. The word alone does not: .NET's
+        // commonest failure is an "object reference not set to an instance of an object".
+        let taken = |text: &str| {
+            let text = text.to_ascii_lowercase();
+            text.contains("instance")
+                && ["already", "another", "connected", "in use", "taken"]
+                    .iter()
+                    .any(|word| text.contains(word))
+        };
         match &ending {
             Ending::HandshakeRefused(text)
             | Ending::Closed { error: Some(text), .. }
@@ -161,7 +168,10 @@ impl Problem {
                 Self::InstanceTaken { instance: instance.to_owned(), text: Said::new(text) }
             }
             Ending::HandshakeRefused(text) => Self::HandshakeRefused { text: Said::new(text) },
-            Ending::Closed { .. } | Ending::SocketClosed { .. } if token_ran_out => Self::TokenRanOut,
+            Ending::Closed { error, .. } if token_ran_out => {
+                Self::TokenRanOut { text: Said::new(error.as_deref().unwrap_or_default()) }
+            }
+            Ending::SocketClosed { text, .. } if token_ran_out => Self::TokenRanOut { text: Said::new(text) },
             Ending::Closed { error, allow_reconnect: false } => {
                 Self::TurnedAway { text: Said::new(error.as_deref().unwrap_or_default()) }
             }
@@ -192,7 +202,7 @@ impl Problem {
             | Self::InstanceTaken { .. }
             | Self::ServerTrouble { .. }
             | Self::NoUpgrade { .. }
-            | Self::TokenRanOut
+            | Self::TokenRanOut { .. }
             | Self::Ended(_) => Pace::Quick,
         }
     }
@@ -213,4 +223,27 @@ pub(super) fn shown(url: &Url) -> Url {
     let mut url = url.clone();
     url.set_query(None);
     url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closed(error: &str, token_ran_out: bool) -> String {
+        let ending = Ending::Closed { error: Some(error.to_owned()), allow_reconnect: true };
+        Problem::from_ending(ending, "blue", token_ran_out).to_string()
+    }
+
+    #[test]
+    fn only_a_text_that_says_so_means_that_the_name_is_taken() {
+        assert!(closed("Instance 'blue' is already connected", false).contains("Runner.Instance"));
+        let crash = closed("Object reference not set to an instance of an object.", false);
+        assert!(crash.contains("Object reference") && !crash.contains("Runner.Instance"), "{crash}");
+    }
+
+    #[test]
+    fn a_close_after_the_token_ran_out_still_tells_what_the_server_said() {
+        let told = closed("restarting for an update", true);
+        assert!(told.contains("token had run out") && told.contains("restarting for an update"), "{told}");
+    }
 }

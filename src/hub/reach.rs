@@ -10,6 +10,8 @@ use hyper_util::client::proxy::matcher::Matcher;
 use rustls::CertificateError;
 use url::Url;
 
+use super::http::is_this_machine;
+
 /// Why the server, or the proxy before it, could not be reached or spoken to.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreachable {
@@ -142,8 +144,8 @@ impl Found {
 
 /// Where a connection to `url` goes first, and the setting that says so: the proxy's variable or `Server.Url`.
 fn first_hop(url: &Url) -> (String, &'static str) {
-    let proxy = url.as_str().parse().ok().and_then(|uri| Matcher::from_system().intercept(&uri));
-    match proxy {
+    let uri = url.as_str().parse().ok().filter(|_| !is_this_machine(url));
+    match uri.and_then(|uri| Matcher::from_system().intercept(&uri)) {
         Some(proxy) => {
             let setting = if url.scheme() == "https" { "HTTPS_PROXY" } else { "HTTP_PROXY" };
             // Host and port only: a proxy's URL may hold a password.

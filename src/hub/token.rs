@@ -105,9 +105,10 @@ impl Tokens {
                 .map_or_else(|| Instant::now() + self.timing.token_renewal_floor, |token| token.renew_at);
             sleep_until(renew_at).await;
             while let Err(problem) = self.renew().await {
-                let delay = backoff.next(problem.pace(), fastrand::f64());
+                let delay =
+                    backoff.next(problem.pace(), fastrand::f64()).max(self.timing.token_renewal_floor);
                 repeats.failed("the token cannot be renewed", &problem.to_string(), delay, Instant::now());
-                sleep(delay.max(self.timing.token_renewal_floor)).await;
+                sleep(delay).await;
             }
             backoff.settle();
             repeats.recovered("the token is renewed again", Instant::now());

@@ -223,3 +223,17 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     let ended = world.ended(id).await;
     assert!(ended.error.as_ref().is_some_and(|error| error.message.contains("sourceType")), "{ended:#?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
+    use serde_json::json;
+    let world = World::new().await;
+    let _runner = world.runner("one");
+    world.connected(1).await;
+    let answer = soon("the answer", world.hub.invoke("one", "MakeCoffee", vec![json!({})])).await.unwrap();
+    assert!(answer.as_ref().is_err_and(|error| error.contains("MakeCoffee")), "{answer:?}");
+    // A known one is taken and answered.
+    let cancel = json!({"jobId": uuid::Uuid::new_v4()});
+    let answer = soon("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();
+    assert_eq!(answer, Ok(serde_json::Value::Null));
+}

@@ -20,7 +20,7 @@ pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failur
         let FollowAnswer { job: now, logs, next, progress } = news(client, job, from, &seen).await?;
         for line in &logs {
             shown.tasks_up_to(&now, Some(&line.task));
-            println!("{}", line.message);
+            say!("{}", line.message);
         }
         // An answer may hold only a part of the logs; how it ended is told after the last of them.
         let complete = logs.is_empty();
@@ -66,11 +66,11 @@ impl Shown {
         for (index, task) in job.tasks.iter().enumerate() {
             if index >= self.begun && task.started_at.is_some() && limit.is_none_or(|limit| index <= limit) {
                 self.begun = index + 1;
-                println!("── {}{}", task.task, on(job, index));
+                say!("── {}{}", task.task, on(job, index));
             }
             if index >= self.ended && limit.is_none_or(|limit| index < limit) && ended(task) {
                 self.ended = index + 1;
-                println!("── {} {}", task.task, ending(task));
+                say!("── {} {}", task.task, ending(task));
             }
         }
     }
@@ -78,7 +78,7 @@ impl Shown {
     fn waiting(&mut self, job: &JobSnapshot) {
         let waits = matches!(job.state, JobState::Queued | JobState::AwaitingApproval);
         if waits && !self.waiting {
-            println!(
+            say!(
                 "── {}",
                 match job.state {
                     JobState::Queued => "waiting for a runner".to_owned(),
@@ -115,7 +115,7 @@ fn ending(task: &TaskSnapshot) -> String {
 
 fn conclude(job: &JobSnapshot) -> Result<(), Failure> {
     if let Some(plan) = &job.plan {
-        println!(
+        say!(
             "plan: {} to create, {} to change, {} to replace, {} to destroy, {} unchanged",
             plan.create_count,
             plan.modify_count,
@@ -126,14 +126,14 @@ fn conclude(job: &JobSnapshot) -> Result<(), Failure> {
     }
     for output in job.outputs.iter().flat_map(|set| &set.outputs) {
         let value = if output.sensitive == Some(true) { "(sensitive)" } else { &output.value };
-        println!("output {} = {value}", output.name);
+        say!("output {} = {value}", output.name);
     }
     if let Some(error) = job.error.as_ref().filter(|error| !error.details.is_empty()) {
         eprintln!("{}", error.details);
     }
     match &job.state {
         JobState::Completed => {
-            println!("job {} completed", job.id);
+            say!("job {} completed", job.id);
             Ok(())
         }
         state => Err(Failure::failed(format!("job {} {state}", job.id))),

@@ -118,6 +118,16 @@ fn without_a_readable_job_id_there_is_nobody_to_answer() {
 }
 
 #[test]
+fn what_is_wrong_with_a_payload_is_told_without_a_value_that_may_be_secret() {
+    for variables in [json!("hush"), json!({"PASSWORD": ["hush"]}), json!({"PASSWORD": 40_417})] {
+        let payload = json!({"jobId": Uuid::from_u128(1), "resolvedEnvVars": variables});
+        let error = Push::read("Init", &[payload]).unwrap_err().to_string();
+        assert!(error.contains("resolvedEnvVars") && error.contains("expected"), "{error}");
+        assert!(!error.contains("hush") && !error.contains("40417"), "{error}");
+    }
+}
+
+#[test]
 fn both_cancels_are_read() {
     let job = Uuid::from_u128(9);
     for (method, kind) in [("CancelGraceful", CancelKind::Graceful), ("cancelKill", CancelKind::Kill)] {

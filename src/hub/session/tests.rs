@@ -139,7 +139,7 @@ async fn the_first_connect_is_retried_for_ever_like_any_other() {
     let mut bench = Bench::start();
     let mut seconds = Vec::new();
     for _ in 0..9 {
-        seconds.push(bench.refuse(Problem::TokenRanOut).await);
+        seconds.push(bench.refuse(Problem::TokenRanOut { text: Said::default() }).await);
     }
     assert_eq!(seconds, [0, 1, 3, 8, 18, 38, 68, 98, 128]);
     assert_eq!(bench.accept().await.0, 158);
@@ -203,7 +203,7 @@ async fn pings_go_out_every_15_s_and_a_silent_server_is_given_up_after_30_s() {
 async fn calls_while_the_line_is_down_are_answered_at_once() {
     let mut bench = Bench::start();
     assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
-    bench.refuse(Problem::TokenRanOut).await;
+    bench.refuse(Problem::TokenRanOut { text: Said::default() }).await;
     assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
     let (_, mut server) = bench.accept_with(1 << 16).await;
     assert_eq!(server.read().await, codec::handshake_request());
@@ -251,7 +251,7 @@ async fn pushes_that_were_read_outlive_their_connection() {
     assert_eq!(server.read().await, PING);
     // As nothing is read, the next ping tells that the server is gone.
     drop(server);
-    bench.refuse(Problem::TokenRanOut).await;
+    bench.refuse(Problem::TokenRanOut { text: Said::default() }).await;
     for number in 0..2000 {
         assert_eq!(bench.pushes.recv().await.unwrap().target, number.to_string());
     }

@@ -11,6 +11,8 @@ use tokio::process::{Child, Command};
 
 use super::client::{Client, Reachable};
 use super::{soon, work_off};
+use crate::support::git::Repo;
+use crate::support::world::until;
 
 /// `hawser hub` in a process of its own.
 struct HubProcess {
@@ -73,6 +75,12 @@ async fn job(directory: &Path, arguments: &[&str]) -> Output {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The `appsettings.json` that the hub tells a person to use.
+fn printed_settings(printed: &str) -> Value {
+    let from = printed.find('{').unwrap();
+    serde_json::Deserializer::from_str(&printed[from..]).into_iter::<Value>().next().unwrap().unwrap()
 }
 
 /// A directory in a git repository, as far as `hawser job` looks at it.
@@ -149,13 +157,11 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
 }
 
 #[tokio::test]
-async fn a_runner_survives_a_restart_of_the_hub() {
+async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_forgot() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
     let printed = std::fs::read_to_string(home.path().join("hub.out")).unwrap();
-    let from = printed.find('{').unwrap();
-    let mut settings = serde_json::Deserializer::from_str(&printed[from..]).into_iter::<Value>();
-    let settings = settings.next().unwrap().unwrap();
+    let settings = printed_settings(&printed);
     assert_eq!(settings["Runner"]["Id"], json!(hub.identity.runner_id));
     assert_eq!(settings["Server"]["Url"], json!(hub.url));
     assert!(printed.contains(&format!("export Runner__Credentials__ClientId={}", hub.identity.client_id)));
@@ -177,6 +183,60 @@ async fn a_runner_survives_a_restart_of_the_hub() {
     assert!(submitted.status.success());
     client.pushed("GetDefinitiveRevision").await;
     hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_works_off_a_job() {
+    let home = tempfile::tempdir().unwrap();
+    let repository = Repo::with(&[("main.tf", "output \"greeting\" {\n  value = \"ahoy\"\n}\n")]);
+    let source = repository.path().display().to_string();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+
+    // The file alone says everything: what the hub printed, and where this test may write.
+    let place = home.path().join("runner");
+    std::fs::create_dir(&place).unwrap();
+    let mut settings = printed_settings(&printed());
+    settings["WorkingDirectory"] =
+        json!({ "WorkingDirectory": place.join("work"), "TempDirectory": place.join("temp") });
+    std::fs::write(place.join("appsettings.json"), settings.to_string()).unwrap();
+    let log = std::fs::File::create(place.join("runner.log")).unwrap();
+    let mut runner = hawser(&place).arg("run").stdout(log).spawn().unwrap();
+    until("the runner connects", || printed().contains("runner-1 connected").then_some(())).await;
+
+    let applied = || async {
+        let output = job(home.path(), &["apply", &source]).await;
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && shown.contains("output greeting = ahoy"), "{shown}");
+    };
+    applied().await;
+    let address = hub.url.trim_start_matches("http://").to_owned();
+    hub.stop().await;
+    assert!(runner.try_wait().unwrap().is_none(), "the runner outlives its hub");
+
+    // Nothing is waited for here: a job may be submitted before the runner is back.
+    let hub = HubProcess::start(home.path(), &address).await;
+    applied().await;
+    hub.stop().await;
+    let said = std::fs::read_to_string(place.join("runner.log")).unwrap();
+    assert!(said.contains("connected again") && !said.contains("panicked"), "{said}");
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_does_not_end_the_hub() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let mut hub =
+        hawser(directory).args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(hub.stdout.take());
+    let listening = || listening_url(&directory.join(".hawser-hub")).unwrap();
+    until("the hub listens", listening).await;
+    // Each submission is an event that the hub wants to print.
+    for _ in 0..3 {
+        let submitted = job(directory, &["plan", "https://example.org/x.git", "--no-wait"]).await;
+        assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    }
+    assert!(hub.try_wait().unwrap().is_none(), "the hub has ended");
 }
 
 #[tokio::test]

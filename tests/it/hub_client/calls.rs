@@ -95,11 +95,12 @@ async fn the_server_s_own_calls_are_answered_and_its_pushes_are_not() {
     assert!(push.reply.is_none());
 
     for (id, answer, expected) in [
-        ("s-1", Some(Ok(json!({"a": 1}))), json!({"type": 3, "invocationId": "s-1", "result": {"a": 1}})),
-        ("s-2", Some(Err("cannot".to_owned())), json!({"type": 3, "invocationId": "s-2", "error": "cannot"})),
+        ("s-0", Ok(json!(null)), json!({"type": 3, "invocationId": "s-0", "result": null})),
+        ("s-1", Ok(json!({"a": 1})), json!({"type": 3, "invocationId": "s-1", "result": {"a": 1}})),
+        ("s-2", Err("cannot".to_owned()), json!({"type": 3, "invocationId": "s-2", "error": "cannot"})),
     ] {
         peer.write_json(&json!({"type": 1, "target": "Ask", "arguments": [], "invocationId": id})).await;
-        client.push().await.reply.unwrap().answer(answer.unwrap());
+        client.push().await.reply.unwrap().answer(answer);
         assert_eq!(peer.read_call().await, expected);
     }
     peer.write_json(&json!({"type": 1, "target": "Ask", "arguments": [], "invocationId": "s-3"})).await;

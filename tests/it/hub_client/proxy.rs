@@ -57,7 +57,7 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new();
         authority.write_pem(&folder.path().join("ca.pem"));
-        let hub = ScriptedHub::start_with(Some(authority.acceptor(&["hub.test", "localhost"]))).await;
+        let hub = ScriptedHub::start_with(Some(authority.acceptor(&["hub.test", "0.0.0.0"]))).await;
         let proxy = Proxy::start(hub.address).await;
         Self { hub, proxy, folder }
     }
@@ -124,14 +124,29 @@ async fn a_proxy_that_is_down_or_unknown_names_the_variable() {
 #[tokio::test]
 async fn a_host_in_no_proxy_is_reached_directly() {
     let mut bench = Bench::start().await;
-    let url = format!("https://localhost:{}", bench.hub.address.port());
+    // The system takes this address for itself, and the client does not know that: so only NO_PROXY can be the reason.
+    let url = format!("https://0.0.0.0:{}", bench.hub.address.port());
+    let nowhere = ("HTTPS_PROXY", "http://no-such-proxy.invalid:1");
+    let through_proxy = bench.report(&url, &[nowhere]).await;
+    assert!(through_proxy.contains("no-such-proxy.invalid"), "{through_proxy}");
+
     let ca_file = bench.folder.path().join("ca.pem");
-    let reporting = tokio::spawn(async move {
-        let environment =
-            [("HTTPS_PROXY", "http://no-such-proxy.invalid:1"), ("NO_PROXY", "x.test,localhost")];
-        report(&url, &ca_file, &environment).await
-    });
+    let reporting =
+        tokio::spawn(async move { report(&url, &ca_file, &[nowhere, ("NO_PROXY", "x.test,0.0.0.0")]).await });
     let _peer = bench.hub.connection().await;
     assert_eq!(soon("the report", reporting).await.unwrap(), "REPORT Connected { generation: 1 }");
+    assert!(bench.proxy.asked_for().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_on_this_machine_is_reached_without_the_proxy_and_the_proxy_is_not_blamed() {
+    let bench = Bench::start().await;
+    let nobody: SocketAddr = {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap()
+    };
+    let proxy = bench.proxy_url("user:pass@");
+    let report = bench.report(&format!("https://{nobody}"), &[("HTTPS_PROXY", &proxy)]).await;
+    assert!(report.contains(&format!("{nobody} does not accept connections: check Server.Url")), "{report}");
     assert!(bench.proxy.asked_for().is_empty());
 }

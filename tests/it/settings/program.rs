@@ -61,6 +61,22 @@ fn hawser_settings_with_problems_prints_them_and_exits_78() {
 }
 
 #[test]
+fn hawser_run_with_a_ca_file_that_is_not_there_says_why_and_exits_78() {
+    let world = World::complete();
+    let output = cargo_bin_cmd!("hawser")
+        .current_dir(world.dir.path())
+        .env_clear()
+        .env("HOME", world.dir.path())
+        .args(["run", "--Server:CaFile=no-such.pem"])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(78), "{stderr}");
+    let parts = ["Server.CaFile", "no-such.pem", "No such file"];
+    assert!(parts.iter().all(|part| stderr.contains(part)), "{stderr}");
+}
+
+#[test]
 fn the_host_name_of_the_machine_is_the_instance_of_last_resort() {
     let origins = Origins::from_process(Vec::new()).unwrap();
     let told = Command::new("uname").arg("-n").output().unwrap().stdout;
