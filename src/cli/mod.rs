@@ -4,6 +4,7 @@ mod exit;
 mod hub;
 mod job;
 mod local;
+mod out;
 mod overrides;
 mod run;
 mod schema;
@@ -32,7 +33,7 @@ enum Command {
     Local(local::Args),
     /// Run the embedded server on its own, for trying runners against it
     Hub(hub::Args),
-    /// Submit a job to `hawser hub`, or cancel one
+    /// Submit jobs to `hawser hub`, list, follow and cancel them
     Job(job::Args),
     /// Print the effective settings and the layer that each came from
     Settings(settings::Args),
