@@ -5,8 +5,9 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::{Failure, overrides::Overrides};
-use crate::runner::{self, Options, Shutdown};
+use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings;
+use crate::step::StoreError;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -42,8 +43,19 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
             notify(&[sd_notify::NotifyState::Status(status)]);
         })
         .await
-        .map_err(|error| Failure::temporary(error.to_string()))
+        .map_err(failure)
     })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
+fn failure(error: RunnerError) -> Failure {
+    let message = error.to_string();
+    match error {
+        RunnerError::Setup(_) => Failure::settings(message),
+        RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)
+            .hint("the folder is below WorkingDirectory.WorkingDirectory, which must be writable"),
+        RunnerError::Store(_) | RunnerError::Program(_) => Failure::temporary(message),
+    }
 }
 
 /// The first SIGTERM or SIGINT asks for a drain, the second to leave now.

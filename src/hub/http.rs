@@ -23,15 +23,15 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 pub enum SetupError {
     #[error("Server.Url {url} is not an http or https URL with a host")]
     Url { url: String },
-    #[error("Server.CaFile {path} cannot be read", path = path.display())]
+    #[error("Server.CaFile {path} cannot be read: {source}", path = path.display())]
     UnreadableCaFile { path: PathBuf, source: pem::Error },
     #[error("Server.CaFile {path} holds no certificate in PEM form", path = path.display())]
     EmptyCaFile { path: PathBuf },
-    #[error("Server.CaFile {path} holds a certificate that cannot be used", path = path.display())]
+    #[error("Server.CaFile {path} holds a certificate that cannot be used: {source}", path = path.display())]
     UnusableCaFile { path: PathBuf, source: rustls::Error },
-    #[error("TLS cannot be set up")]
+    #[error("TLS cannot be set up: {source}")]
     Tls { source: rustls::Error },
-    #[error("the HTTP client cannot be set up")]
+    #[error("the HTTP client cannot be set up: {source}")]
     Client { source: reqwest::Error },
 }
 
