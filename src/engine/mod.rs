@@ -40,8 +40,8 @@ pub struct Work {
     pub engine: Vec<Command>,
     pub collect: Vec<Command>,
     pub collect_after_failure: bool,
-    /// Files that the script writes. They are removed beforehand: what an earlier task left there must not pass
-    /// for what this one did.
+    /// Files that the engine writes by itself. They are removed beforehand: what an earlier task left there must
+    /// not pass for what this one did. Those that take a command's stdout are emptied anyway.
     pub writes: Vec<String>,
     /// What the user should know: flags that had to be left out.
     pub warnings: Vec<String>,

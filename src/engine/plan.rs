@@ -183,7 +183,7 @@ struct OldState {
 /// Whether a URN is that of the stack itself: `urn:pulumi:{stack}::{project}::{types}::{name}`, where the types
 /// from the outermost parent inwards are joined by `$`.
 pub(super) fn is_stack(urn: &str) -> bool {
-    let types = urn.splitn(4, "::").nth(2).unwrap_or_default();
+    let types = urn.split("::").nth(2).unwrap_or_default();
     types.rsplit('$').next() == Some("pulumi:pulumi:Stack")
 }
 

@@ -110,10 +110,10 @@ pub fn plan(
                 .stdout(places.destroy_preview().into())
         }
     });
-    let writes = vec![match direction {
-        Direction::Apply => places.pulumi_plan(),
-        Direction::Destroy => places.destroy_preview(),
-    }];
+    let writes = match direction {
+        Direction::Apply => vec![places.pulumi_plan()],
+        Direction::Destroy => Vec::new(),
+    };
     Ok(Work { engine, writes, warnings, ..Work::default() })
 }
 
@@ -126,14 +126,19 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
         Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
     };
     let export = command(&["stack", "export"], []).stdout(places.export().into());
-    let writes = vec![places.export()];
-    Work { engine: vec![apply], collect: vec![export], collect_after_failure: true, writes, warnings }
+    Work {
+        engine: vec![apply],
+        collect: vec![export],
+        collect_after_failure: true,
+        warnings,
+        ..Work::default()
+    }
 }
 
 pub fn output(flags: &FlagLists, places: &Places) -> Work {
     let (arguments, warnings) = flags::pulumi(flags);
     let output = command(&["stack", "output", "--json"], arguments).stdout(places.output().into());
-    Work { engine: vec![output], writes: vec![places.output()], warnings, ..Work::default() }
+    Work { engine: vec![output], warnings, ..Work::default() }
 }
 
 #[cfg(test)]

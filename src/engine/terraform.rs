@@ -141,7 +141,7 @@ pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &Pl
     words.extend(flags::terraform(flags));
     let plan = command(engine, &[], words).also_success(CHANGES_PRESENT);
     let show = command(engine, &["show", "-json", &file], []).stdout(places.shown_plan().into());
-    let writes = vec![file, places.shown_plan()];
+    let writes = vec![file];
     Work { engine: vec![plan], collect: vec![show], writes, ..Work::default() }
 }
 
@@ -150,14 +150,13 @@ pub fn apply(engine: Engine, direction: Direction, flags: &FlagLists, places: &P
     let words = flags::terraform(flags).into_iter().chain([direction.plan_file(places)]);
     let apply = command(engine, &["apply"], words);
     let show = command(engine, &["show", "-json"], []).stdout(places.shown_state().into());
-    let writes = vec![places.shown_state()];
-    Work { engine: vec![apply], collect: vec![show], collect_after_failure: true, writes, ..Work::default() }
+    Work { engine: vec![apply], collect: vec![show], collect_after_failure: true, ..Work::default() }
 }
 
 pub fn output(engine: Engine, flags: &FlagLists, places: &Places) -> Work {
     let output =
         command(engine, &["output", "-json"], flags::terraform(flags)).stdout(places.output().into());
-    Work { engine: vec![output], writes: vec![places.output()], ..Work::default() }
+    Work { engine: vec![output], ..Work::default() }
 }
 
 /// The parameters as a file of variables. The server has encoded the values as HCL; the names are looked at,

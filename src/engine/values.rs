@@ -2,7 +2,7 @@
 
 use hcl_edit::expr::{Expression, ObjectKey};
 use hcl_edit::template::{Element, Template};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::EngineError;
 
@@ -27,28 +27,32 @@ fn literal(template: &Template) -> Option<String> {
         .collect()
 }
 
-/// Numbers keep their digits: the source text is what ends up in the JSON.
-fn json(expression: &Expression) -> Option<Value> {
+/// The value as JSON text. It never becomes a number of ours on the way, so numbers keep their digits.
+fn json(expression: &Expression) -> Option<String> {
     if let Some(text) = string(expression) {
-        return Some(Value::String(text));
+        return Some(Value::String(text).to_string());
     }
     match expression {
-        Expression::Null(_) => Some(Value::Null),
-        Expression::Bool(value) => Some(Value::Bool(*value.value())),
+        Expression::Null(_) => Some("null".to_owned()),
+        Expression::Bool(value) => Some(value.value().to_string()),
         Expression::Number(_) | Expression::UnaryOp(_) => {
-            serde_json::from_str(expression.to_string().trim()).ok()
+            let text = expression.to_string().trim().to_owned();
+            serde_json::from_str::<serde_json::Number>(&text).is_ok().then_some(text)
         }
-        Expression::Array(items) => items.iter().map(json).collect::<Option<Vec<_>>>().map(Value::Array),
+        Expression::Array(items) => {
+            let items: Option<Vec<_>> = items.iter().map(json).collect();
+            Some(format!("[{}]", items?.join(",")))
+        }
         Expression::Object(members) => {
-            let mut object = Map::new();
-            for (key, value) in members.iter() {
+            let member = |(key, value): (&ObjectKey, &hcl_edit::expr::ObjectValue)| {
                 let key = match key {
-                    ObjectKey::Ident(name) => name.to_string(),
+                    ObjectKey::Ident(name) => name.as_str().to_owned(),
                     ObjectKey::Expression(key) => string(key)?,
                 };
-                object.insert(key, json(value.expr())?);
-            }
-            Some(Value::Object(object))
+                Some(format!("{}:{}", Value::String(key), json(value.expr())?))
+            };
+            let members: Option<Vec<_>> = members.iter().map(member).collect();
+            Some(format!("{{{}}}", members?.join(",")))
         }
         Expression::Parenthesis(inner) => json(inner.inner()),
         _ => None,
@@ -58,14 +62,12 @@ fn json(expression: &Expression) -> Option<Value> {
 /// A parameter for Pulumi, which knows no HCL: strings without their quotes, collections as JSON, everything
 /// else as it is.
 pub fn pulumi_text(name: &str, encoded: &str) -> Result<String, EngineError> {
-    let failed = |reason: String| EngineError::Parameter { name: name.to_owned(), reason };
     // What is no HCL at all was not encoded, and is passed on.
     let Ok(expression) = hcl_edit::parser::parse_expr(encoded.trim()) else { return Ok(encoded.to_owned()) };
     match &expression {
-        Expression::Array(_) | Expression::Object(_) => {
-            let value = json(&expression).ok_or_else(|| failed("it is not a plain value".to_owned()))?;
-            serde_json::to_string(&value).map_err(|error| failed(error.to_string()))
-        }
+        Expression::Array(_) | Expression::Object(_) => json(&expression).ok_or_else(|| {
+            EngineError::Parameter { name: name.to_owned(), reason: "it is not a plain value".to_owned() }
+        }),
         other => Ok(string(other).unwrap_or_else(|| encoded.trim().to_owned())),
     }
 }
@@ -82,6 +84,7 @@ mod tests {
             ("12345678901234567890.5", "12345678901234567890.5"),
             ("[\"a\", 1, null, -2]", "[\"a\",1,null,-2]"),
             ("{ a = \"b\", \"c d\" = { e = true } }", "{\"a\":\"b\",\"c d\":{\"e\":true}}"),
+            ("[1234567890123456789012345678.125, -0.10]", "[1234567890123456789012345678.125,-0.10]"),
             ("<<EOT\none\ntwo\nEOT\n", "one\ntwo\n"),
             ("plain words", "plain words"),
             ("eu-west-1", "eu-west-1"),

@@ -1,12 +1,14 @@
 //! Hooks: the user's own commands before and after an engine command, and the script that runs all three.
 
 pub mod approval;
+pub mod command;
 pub mod quote;
 pub mod script;
 
 pub use approval::{ApprovalError, check_approved};
+pub use command::{Command, HiddenArguments, Piece};
 pub use quote::quote;
-pub use script::{Command, HiddenArguments, Part, Piece, Script, ScriptError};
+pub use script::{Part, Script, ScriptError};
 
 /// A hook with the name that users know it by, such as `ApplyBeforeHook`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -118,7 +118,7 @@ impl Driver {
             http: self.tools.http.clone(),
         };
         let ended = match stage {
-            Stage::Prepare => self.from_the_start(&context, request, module).await,
+            Stage::Prepare => self.begin(&context, request, module).await,
             Stage::Running => self.execution(&context, request).await,
             Stage::Conclude => self.conclusion(&context, request, module).await,
             Stage::Lost => Err(lost(&step.folder).into()),
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    async fn from_the_start(
+    async fn begin(
         &self,
         context: &Context,
         request: &Request,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::contract::{Engine, Fault, TaskRequest};
 use crate::engine::environment::Environment;
 use crate::engine::{EngineError, Places, Work, flags};
+use crate::files::write_private_atomic;
 use crate::hooks::{Script, check_approved};
 use crate::process::{Tool, find_program};
 use crate::workspace::Workspace;
@@ -61,6 +62,11 @@ impl<'a> Module<'a> {
         }
         for path in &work.writes {
             remove_if_there(Path::new(path))?;
+        }
+        // Bash keeps the mode of a file that is there when it sends output to it.
+        for path in work.engine.iter().chain(&work.collect).filter_map(|command| command.stdout.as_deref()) {
+            write_private_atomic(path, b"")
+                .map_err(|error| Fault::new(format!("cannot create {}: {error}", path.display())))?;
         }
         let Context { common, folder, .. } = self.context;
         let script = Script {
@@ -157,7 +163,7 @@ pub(super) async fn read<T: Send + 'static>(
     }
 }
 
-/// The part of a request that this module's callers have matched on already.
+/// Somebody wants a script of a task that has none.
 pub(super) fn no_script(request: &TaskRequest) -> TaskError {
     Fault::new(format!("{} runs no script: there is nothing to conclude", request.task())).into()
 }

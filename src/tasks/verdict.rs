@@ -57,7 +57,7 @@ fn what_failed(shape: &Shape<'_>, part: Option<Part>, exit: &Exit) -> String {
         None => "the script".to_owned(),
         Some(Part::Before) => hook(shape.before).to_owned(),
         Some(Part::Engine) => shape.command(),
-        Some(Part::Collect) => format!("reading the result of {}", shape.command()),
+        Some(Part::Collect) => format!("{} succeeded, but reading its result", shape.command()),
         Some(Part::After | Part::Done) => hook(shape.after).to_owned(),
     };
     match (exit.code, exit.signal) {

@@ -259,8 +259,10 @@ output "hidden" {
     );
     let mode = fs::metadata(bench.private("")).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o700);
-    let mode = fs::metadata(bench.private("apply.sh")).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode, 0o600);
+    for name in ["apply.sh", "output.json", "snapcd.env", "inputs.tfvars"] {
+        let mode = fs::metadata(bench.private(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{name}");
+    }
 }
 
 #[tokio::test]

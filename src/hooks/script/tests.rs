@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::super::{HiddenArguments, Piece, quote};
 use super::*;
 
 struct Ran {
@@ -58,6 +59,15 @@ fn an_export_and_a_cd_of_the_before_hook_reach_the_engine_and_the_after_hook() {
     ));
     assert_eq!(ran.stdout, "engine a b /usr\nafter a b /usr\n");
     assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+}
+
+#[test]
+fn a_function_that_a_hook_defines_may_stand_in_front_of_the_engine() {
+    let hook = "engine() { echo wrapped; command echo \"$@\"; return 3; }";
+    let ran = run(&script(before(hook), Command::new(["engine", "a b"]), None));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), "wrapped\na b\n"), "{}", ran.stderr);
+    let ran = run(&script(None, Command::new(["no-such-engine"]), None));
+    assert_eq!((ran.code, ran.part), (Some(127), Some(Part::Engine)), "{}", ran.stderr);
 }
 
 #[test]
@@ -270,11 +280,25 @@ fn an_engine_that_completes_in_spite_of_the_interrupt_with_nothing_to_follow_is_
 
 #[test]
 fn an_interrupt_in_a_hook_ends_it_there() {
-    let hook = "echo started; sleep 30; echo more of the hook";
+    let hook = "bash -c 'echo started; exec sleep 30'; echo more of the hook";
     let ran = interrupted(&script(before(hook), sh("echo engine"), None));
     assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::Before), ""));
     let ran = interrupted(&script(None, sh("true"), after(hook)));
     assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::After), ""));
+}
+
+#[test]
+fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
+    // The hook makes the cancel appear after the script itself has looked for the last time.
+    let hook = format!("hawser_argument() {{ : >{}; }}", quote(cancel.to_str().unwrap()));
+    let mut command = sh("echo engine");
+    command.hidden = Some(HiddenArguments { variable: "ARGS", arguments: vec![Piece::split("x")] });
+    let text = script(before(&hook), command, None).text(&part, &cancel).unwrap();
+    let output = Process::new("bash").args(["-c", &text]).output().unwrap();
+    assert_eq!(output.status.code(), Some(INTERRUPTED));
+    assert_eq!(output.stdout, b"");
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl Bench {
         let result = match prepare(&context, &request).await {
             Ok(Prepared::Finished(success)) => Ok(success),
             Ok(Prepared::Run(launch)) => {
-                let exit = execute(&context.folder, &launch, interrupt);
+                let exit = execute(&context.folder, &launch, interrupt.as_ref());
                 let result = conclude(&context, &request, &exit).await;
                 let again = conclude(&context, &request, &exit).await;
                 assert_eq!(result.is_ok(), again.is_ok(), "conclude is not safe to repeat: {again:?}");
@@ -173,7 +173,7 @@ pub(crate) fn log(folder: &Folder) -> Vec<(Stream, String)> {
 }
 
 /// Runs a script in a process group of its own and keeps its output, as the supervisor does.
-pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<Interrupt<'_>>) -> Exit {
+pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Interrupt<'_>>) -> Exit {
     folder.set_script(&launch.script).unwrap();
     let environment: Vec<(OsString, OsString)> = launch.environment.clone();
     let mut child = Command::new("bash")
@@ -199,10 +199,10 @@ pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<Interr
     let stdout = copy(Box::new(child.stdout.take().unwrap()), Stream::Stdout);
     let stderr = copy(Box::new(child.stderr.take().unwrap()), Stream::Stderr);
     if let Some(Interrupt { at, kind }) = interrupt {
-        until(&format!("{at:?} in the log"), || log(folder).iter().any(|(_, line)| line.contains(at)));
-        folder.request_cancel(kind).unwrap();
+        until(&format!("{at:?} in the log"), || log(folder).iter().any(|(_, line)| line.contains(*at)));
+        folder.request_cancel(*kind).unwrap();
         let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-        let signal = if kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
+        let signal = if *kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
         kill_process_group(group, signal).unwrap();
     }
     let status = child.wait().unwrap();

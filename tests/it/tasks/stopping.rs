@@ -95,7 +95,7 @@ async fn an_end_that_nobody_asked_for_is_a_fault() {
         (
             exit(Some(1), None, None),
             "collect",
-            "reading the result of terraform apply failed with exit code 1",
+            "terraform apply succeeded, but reading its result failed with exit code 1",
         ),
     ] {
         fs::write(context.folder.part_path(), part).unwrap();

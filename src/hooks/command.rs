@@ -1,0 +1,147 @@
+//! Commands as lines of bash, with every value quoted.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::{ScriptError, quote};
+
+/// One command of an engine: a program with its arguments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Command {
+    pub words: Vec<String>,
+    /// Arguments that travel in an environment variable.
+    pub hidden: Option<HiddenArguments>,
+    /// Where stdout goes instead of the log.
+    pub stdout: Option<PathBuf>,
+    /// What the command reads; nothing when not set.
+    pub stdin: Option<String>,
+    /// Exit codes that mean success besides 0.
+    pub also_success: Vec<i32>,
+}
+
+/// Arguments that may hold secrets. Anyone on the machine can read an argument list, so these go through an
+/// environment variable that the engine reads more arguments from (`TF_CLI_ARGS_init`), each in single quotes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HiddenArguments {
+    pub variable: &'static str,
+    pub arguments: Vec<Vec<Piece>>,
+}
+
+/// A stretch of a text with references to environment variables in it. They are looked up when the script runs,
+/// so that a before hook may have exported them, and what they stand for is never read as shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    Text(String),
+    Variable(String),
+}
+
+impl Piece {
+    /// Finds `$NAME` and `${NAME}` in a text; a dollar sign before anything else is just that.
+    pub fn split(text: &str) -> Vec<Self> {
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('$') {
+            plain.push_str(&rest[..at]);
+            let after = &rest[at + 1..];
+            let (inner, closing) = match after.strip_prefix('{') {
+                Some(inner) => (inner, "}"),
+                None => (after, ""),
+            };
+            let length = inner.bytes().take_while(|it| it.is_ascii_alphanumeric() || *it == b'_').count();
+            let (name, end) = inner.split_at(length);
+            let is_name = name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
+            match end.strip_prefix(closing).filter(|_| is_name) {
+                Some(end) => {
+                    if !plain.is_empty() {
+                        pieces.push(Self::Text(std::mem::take(&mut plain)));
+                    }
+                    pieces.push(Self::Variable(name.to_owned()));
+                    rest = end;
+                }
+                None => {
+                    plain.push('$');
+                    rest = after;
+                }
+            }
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            pieces.push(Self::Text(plain));
+        }
+        pieces
+    }
+}
+
+impl HiddenArguments {
+    /// The lines that fill `hawser_arguments`.
+    pub(super) fn lines(&self) -> Result<String, ScriptError> {
+        let mut lines = String::from("hawser_arguments=\n");
+        for argument in &self.arguments {
+            let mut text = String::new();
+            for piece in argument {
+                match piece {
+                    Piece::Text(plain) => text.push_str(&word("an argument", plain)?),
+                    Piece::Variable(name) => {
+                        let _ = writeln!(lines, "hawser_must_be_set {name} \"${{{name}+set}}\"");
+                        let _ = write!(text, "\"${{{name}-}}\"");
+                    }
+                }
+            }
+            let _ = writeln!(lines, "hawser_argument {text}");
+        }
+        Ok(lines)
+    }
+}
+
+impl Command {
+    pub fn new(words: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { words: words.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    pub fn stdout(mut self, path: PathBuf) -> Self {
+        self.stdout = Some(path);
+        self
+    }
+
+    pub fn stdin(mut self, text: impl Into<String>) -> Self {
+        self.stdin = Some(text.into());
+        self
+    }
+
+    pub fn also_success(mut self, code: i32) -> Self {
+        self.also_success.push(code);
+        self
+    }
+
+    /// The line of bash that runs it.
+    ///
+    /// It runs in a subshell, so that `hawser_run` may replace that by the program.
+    pub(super) fn line(&self) -> Result<String, ScriptError> {
+        let mut line = String::from("(");
+        if let Some(HiddenArguments { variable, .. }) = &self.hidden {
+            // What the user has put there comes after ours.
+            let _ = write!(line, "{variable}=\"$hawser_arguments${{{variable}:+ ${variable}}}\" ");
+        }
+        let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
+        let _ = write!(line, "hawser_run {})", words?.join(" "));
+        if let Some(path) = &self.stdout {
+            // `>|` overwrites even when a hook has said `set -o noclobber`.
+            let _ = write!(line, " >|{}", path_word(path)?);
+        }
+        if let Some(text) = &self.stdin {
+            // A here-string ends with a newline of its own.
+            let _ = write!(line, " <<<{}", word("an input", text)?);
+        }
+        Ok(line)
+    }
+}
+
+pub(super) fn word(what: &str, text: &str) -> Result<String, ScriptError> {
+    if text.contains('\0') { Err(ScriptError::Nul { what: what.to_owned() }) } else { Ok(quote(text)) }
+}
+
+pub(super) fn path_word(path: &Path) -> Result<String, ScriptError> {
+    let text = path.to_str().ok_or_else(|| ScriptError::Path { path: path.to_owned() })?;
+    word("a path", text)
+}
