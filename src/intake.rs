@@ -24,6 +24,9 @@ use crate::shipping::{Labels, ShippedStep, ShipperHandle};
 use crate::step::store::Created;
 use crate::step::{Folder, StepRequest, Store, StoreError};
 
+/// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
+const UNKNOWN_METHODS: usize = 64;
+
 /// A task that was accepted, with its folder.
 #[derive(Debug, Clone)]
 pub struct Step {
@@ -105,6 +108,22 @@ pub fn reread(folder: Folder, request: &StepRequest) -> Result<Found, crate::ste
             Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
         }
     }
+}
+
+/// A folder that was damaged has been set aside, and nobody will ever know what came of its task. The server is told
+/// so, in a folder of the same name: the task is not taken for a new one when it is pushed again meanwhile.
+pub fn answer_for_damaged(store: &Store, name: &str) -> Result<Option<ShippedStep>, StoreError> {
+    let Some((job_id, task)) = name.split_once('.') else { return Ok(None) };
+    let (Ok(job_id), Some(task)) = (job_id.parse::<Uuid>(), Task::from_name(task)) else { return Ok(None) };
+    let Created::New(folder, request) = store.create(name, task.pushed_as(), &json!({ "jobId": job_id }))? else {
+        return Ok(None);
+    };
+    let fault = Fault::new(
+        "unknown outcome: the runner's record of this task was damaged and has been set aside (its log says where). It \
+         was not run again, and may have been running: check the state lock and the state before the next run.",
+    );
+    folder.set_outcome(&Outcome::Faulted(fault).call(task, job_id))?;
+    Ok(Some(ShippedStep { folder, sequence: request.sequence, labels: None }))
 }
 
 fn cancel_answer(kind: CancelKind, job_id: Uuid) -> Call {
@@ -205,7 +224,8 @@ impl Intake {
             }
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
             Err(problem @ PushError::UnknownMethod { .. }) => {
-                if self.unknown_methods.insert(target.to_owned()) {
+                let more = self.unknown_methods.len() < UNKNOWN_METHODS;
+                if more && self.unknown_methods.insert(target.to_owned()) {
                     warn!("the server pushed a method that this runner does not know: {target} (said once)");
                 }
                 return Err(problem.to_string());

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use super::out;
+
 /// Exit codes, after sysexits.h.
 const FAILED: u8 = 1;
 const USAGE: u8 = 64;
@@ -60,10 +62,10 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
 pub(super) fn code(done: Result<(), Failure>) -> ExitCode {
     let Err(failure) = done else { return ExitCode::SUCCESS };
     if !failure.message.is_empty() {
-        eprintln!("error: {}", failure.message);
+        out::aside(format_args!("error: {}", failure.message));
     }
     if let Some(hint) = failure.hint {
-        eprintln!("hint: {hint}");
+        out::aside(format_args!("hint: {hint}"));
     }
     ExitCode::from(failure.code)
 }

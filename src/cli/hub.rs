@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Failure;
+use super::{Failure, out};
 use crate::local::{EmbeddedHub, Events, HubData, HubEvent, HubOptions, ListeningNote, Recorded};
 
 /// Where `hawser hub` keeps its identity and `hawser job` looks for it.
@@ -87,26 +87,26 @@ fn reachable_url(address: SocketAddr) -> String {
 
 fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
     let identity = hub.identity();
-    say!("The hub listens at {url}\n");
+    out::line(format_args!("The hub listens at {url}\n"));
     if !hub.address().ip().is_loopback() {
-        say!(
-            "It is for trying things out: whoever reaches this address sees tokens and jobs in the clear.\n"
+        out::line(
+            "It is for trying things out: whoever reaches this address sees tokens and jobs in the clear.\n",
         );
     }
-    say!("A runner connects with this appsettings.json (each runner with an Instance of its own):\n");
-    say!("{:#}\n", identity.runner_settings(url, "runner-1"));
-    say!("or with these environment variables:\n");
+    out::line("A runner connects with this appsettings.json (each runner with an Instance of its own):\n");
+    out::line(format_args!("{:#}\n", identity.runner_settings(url, "runner-1")));
+    out::line("or with these environment variables:\n");
     for (name, value) in identity.runner_variables(url, "runner-1") {
-        say!("export {name}={value}");
+        out::line(format_args!("export {name}={value}"));
     }
-    say!("\nSubmit a job with:\n");
+    out::line("\nSubmit a job with:\n");
     if args.stateless {
-        say!("export {}={}", super::job::TOKEN_VARIABLE, data.admin_token);
-        say!("hawser job apply --hub {url} SOURCE\n");
+        out::line(format_args!("export {}={}", super::job::TOKEN_VARIABLE, data.admin_token));
+        out::line(format_args!("hawser job apply --hub {url} SOURCE\n"));
     } else if args.data.as_os_str() == DEFAULT_DATA {
-        say!("hawser job apply SOURCE\n");
+        out::line("hawser job apply SOURCE\n");
     } else {
-        say!("hawser job apply --data {} SOURCE\n", args.data.display());
+        out::line(format_args!("hawser job apply --data {} SOURCE\n", args.data.display()));
     }
 }
 
@@ -118,7 +118,7 @@ async fn print_events(mut events: Events) {
         if matches!(event, HubEvent::LogBatch { .. }) {
             continue;
         }
-        say!("{} {event}", at.strftime("%H:%M:%S"));
+        out::foreign_line(&format!("{} {event}", at.strftime("%H:%M:%S")));
     }
 }
 

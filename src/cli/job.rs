@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use uuid::Uuid;
 
-use super::Failure;
 use super::hub::DEFAULT_DATA;
+use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
 use crate::local::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
@@ -16,15 +16,18 @@ use crate::local::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
 
+/// Sets the options that every command has apart from its own.
+const HUB: &str = "Which hub";
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
     /// URL of the hub; not given: the one that runs with the data directory
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help_heading = HUB)]
     hub: Option<String>,
     /// The hub's data directory
-    #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR")]
+    #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR", help_heading = HUB)]
     data: PathBuf,
 }
 
@@ -39,18 +42,30 @@ enum Command {
     /// Show all jobs of the hub
     List,
     /// Follow a job that was submitted before
-    Follow { job: Uuid },
+    Follow(Job),
     /// Cancel a job
     Cancel {
-        job: Uuid,
+        #[command(flatten)]
+        job: Job,
         /// End its processes now in place of interrupting the engine
         #[arg(long)]
         kill: bool,
     },
     /// Let a job go on that waits for approval
-    Approve { job: Uuid },
+    Approve(Job),
     /// End a job that waits for approval
-    Reject { job: Uuid },
+    Reject(Job),
+}
+
+#[derive(Debug, clap::Args)]
+struct Job {
+    /// The job's id, as `hawser job apply` and `hawser job list` print it
+    #[arg(value_name = "JOB", value_parser = job_id)]
+    id: Uuid,
+}
+
+fn job_id(text: &str) -> Result<Uuid, String> {
+    text.parse().map_err(|_| "not the id of a job; `hawser job list` shows them".to_owned())
 }
 
 #[derive(Debug, clap::Args)]
@@ -58,7 +73,7 @@ struct Submit {
     /// Git URL, or a directory that is (in) a git repository; only what is committed counts
     source: String,
     /// Branch, tag or commit; not given: the default branch
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     revision: String,
     /// The revision is a range of versions such as `1.*`
     #[arg(long)]
@@ -69,10 +84,13 @@ struct Submit {
     /// Directory of the module below the root of the source
     #[arg(long)]
     subdirectory: Option<String>,
+    /// Jobs with the same stack, namespace and module share a working copy and a local state
     #[arg(long, default_value = "local")]
     stack: String,
+    /// See --stack
     #[arg(long, default_value = "local")]
     namespace: String,
+    /// See --stack
     #[arg(long, default_value = "module")]
     module: String,
     /// terraform, tofu or pulumi
@@ -116,21 +134,29 @@ async fn run(args: Args) -> Result<(), Failure> {
         Command::Apply(submit) => self::submit(&client, JobKind::Apply, *submit).await,
         Command::Plan(submit) => self::submit(&client, JobKind::Plan, *submit).await,
         Command::Destroy(submit) => self::submit(&client, JobKind::Destroy, *submit).await,
-        Command::Follow { job } => follow::follow(&client, job).await,
+        Command::Follow(job) => follow::follow(&client, job.id).await,
         Command::List => {
-            for job in client.list().await.map_err(failure)? {
+            let jobs = client.list().await.map_err(failure)?;
+            if jobs.is_empty() {
+                // Not on stdout, where a script counts lines.
+                out::aside("the hub has no jobs");
+            }
+            for job in jobs {
                 let owner = job.owner.as_deref().unwrap_or("-");
-                let at = job.submitted_at.strftime("%Y-%m-%d %H:%M:%S");
-                say!("{} {at} {:<7} {} {owner} {}", job.id, job.kind, job.module, job.state);
+                let at = job.submitted_at.strftime("%Y-%m-%d %H:%M:%SZ");
+                out::foreign_line(&format!(
+                    "{} {at} {:<7} {} {owner} {}",
+                    job.id, job.kind, job.module, job.state
+                ));
             }
             Ok(())
         }
         Command::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
-            client.cancel(job, kind).await.map_err(failure)
+            client.cancel(job.id, kind).await.map_err(failure)
         }
-        Command::Approve { job } => client.approve(job).await.map_err(failure),
-        Command::Reject { job } => client.reject(job).await.map_err(failure),
+        Command::Approve(job) => client.approve(job.id).await.map_err(failure),
+        Command::Reject(job) => client.reject(job.id).await.map_err(failure),
     }
 }
 
@@ -186,10 +212,10 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     spec.clean_init = args.clean_init;
     let job = client.submit(&spec).await.map_err(failure)?;
     if args.no_wait {
-        say!("{job}");
+        out::line(job);
         return Ok(());
     }
-    say!("job {job}");
+    out::line(format_args!("job {job}"));
     follow::follow(client, job).await
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Value of a variable, as terraform's own -var takes it: HCL for lists and objects, else just text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = variable)]
     variables: Vec<(String, String)>,
-    /// The program to run; without it the one that is installed and fits the directory
+    /// terraform, tofu or pulumi; without it the one that is installed and fits the directory
     #[arg(long, value_name = "ENGINE", value_parser = engine)]
     engine: Option<Engine>,
     /// Where state and checkouts of local runs are kept [default: HAWSER_LOCAL_DIR, or the user's data directory]

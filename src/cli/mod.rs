@@ -1,17 +1,10 @@
 //! The command line: what can be asked for, and which exit code and hint each failure gets.
 
-/// Prints a line. Not `println!`, which panics when the reader of the pipe has gone: what is being done goes on.
-macro_rules! say {
-    ($($line:tt)+) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($line)+);
-    }};
-}
-
 mod exit;
 mod hub;
 mod job;
 mod local;
+mod out;
 mod overrides;
 mod run;
 mod schema;
@@ -40,7 +33,7 @@ enum Command {
     Local(local::Args),
     /// Run the embedded server on its own, for trying runners against it
     Hub(hub::Args),
-    /// Submit a job to `hawser hub`, or cancel one
+    /// Submit jobs to `hawser hub`, list, follow and cancel them
     Job(job::Args),
     /// Print the effective settings and the layer that each came from
     Settings(settings::Args),

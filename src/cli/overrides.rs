@@ -1,6 +1,6 @@
 //! The tail of a command line: settings that win over files and environment.
 
-use super::Failure;
+use super::{Failure, out};
 use crate::settings::{self, Loaded, Origins, SettingsError};
 
 /// For `#[command(flatten)]`. Options of the command itself come first; from the first setting on, everything is
@@ -20,7 +20,7 @@ impl Overrides {
             SettingsError::CurrentDirectory(source) => Failure::temporary(format!("{error}: {source}")),
             SettingsError::Invalid { warnings, .. } => {
                 for warning in warnings {
-                    eprintln!("warning: {warning}");
+                    out::aside(format_args!("warning: {warning}"));
                 }
                 Failure::settings(error.to_string())
                     .hint("`hawser schema` describes every setting; appsettings.example.json shows them all")

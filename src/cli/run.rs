@@ -2,6 +2,8 @@
 
 use std::sync::Once;
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -9,6 +11,7 @@ use tracing::{debug, info, warn};
 use super::{Failure, overrides::Overrides};
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings;
+use crate::step::StoreError;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -46,13 +49,24 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
             notify(&[sd_notify::NotifyState::Status(status)]);
         })
         .await
-        .map_err(|error| match error {
-            // No restart heals these.
-            RunnerError::Setup(error) => Failure::settings(error.to_string()),
-            RunnerError::Store(_) | RunnerError::Program(_) => Failure::temporary(error.to_string()),
-        })
+        .map_err(failure)
     })
 }
+
+#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
+fn failure(error: RunnerError) -> Failure {
+    let message = error.to_string();
+    match error {
+        RunnerError::Setup(_) => Failure::settings(message),
+        RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)
+            .hint("the folder is below WorkingDirectory.WorkingDirectory, which must be writable"),
+        RunnerError::Store(_) | RunnerError::Program(_) | RunnerError::Part(_) => Failure::temporary(message),
+    }
+}
+
+/// Signals that come closer together than this are one wish: `timeout`, for one, signals the process and then its
+/// group.
+const ONE_WISH: Duration = Duration::from_millis(500);
 
 /// The first SIGTERM or SIGINT asks for a drain, the second to leave now.
 fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
@@ -61,15 +75,19 @@ fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
     };
     let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     tokio::spawn(async move {
-        for wish in [Shutdown::Drain, Shutdown::Now] {
+        let mut first: Option<Instant> = None;
+        loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            ask.send_replace(wish);
+            match first {
+                None => drop(ask.send_replace(Shutdown::Drain)),
+                Some(at) if at.elapsed() < ONE_WISH => debug!("a signal right after the first changes nothing"),
+                Some(_) => drop(ask.send_replace(Shutdown::Now)),
+            }
+            first.get_or_insert_with(Instant::now);
         }
-        // Dropping the sender would look like a lost listener; there is nothing more to ask for.
-        std::future::pending::<()>().await;
     });
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! `hawser schema`: the documents below `schema/` are its output, and tests keep them in step.
 
-use std::io::Write;
-
-use super::Failure;
+use super::{Failure, out};
 use crate::contract::schema::hub_schema;
 use crate::settings::settings_schema;
 
@@ -27,7 +25,5 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         Which::Settings => settings_schema(),
         Which::Hub => hub_schema(),
     };
-    // Not `println!`, which panics when the reader of the pipe has gone.
-    writeln!(std::io::stdout(), "{schema:#}")
-        .map_err(|error| Failure::failed(format!("cannot write to stdout: {error}")))
+    out::document(&format!("{schema:#}\n"))
 }

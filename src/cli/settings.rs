@@ -1,9 +1,7 @@
 //! `hawser settings`: what is in effect, and which layer said so.
 
-use std::io::Write;
-
-use super::Failure;
 use super::overrides::Overrides;
+use super::{Failure, out};
 use crate::settings::Effective;
 
 #[derive(Debug, clap::Args)]
@@ -15,11 +13,9 @@ pub(super) struct Args {
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let loaded = args.overrides.load()?;
     for warning in &loaded.warnings {
-        eprintln!("warning: {warning}");
+        out::aside(format_args!("warning: {warning}"));
     }
-    // Not `print!`, which panics when the reader of the pipe has gone.
-    write!(std::io::stdout(), "{}", table(&loaded.effective))
-        .map_err(|error| Failure::failed(format!("cannot write to stdout: {error}")))
+    out::document(&table(&loaded.effective))
 }
 
 /// Key, value and origin in columns. A value longer than its column pushes its own origin only.

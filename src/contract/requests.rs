@@ -22,12 +22,16 @@ pub struct Common {
     pub organization_id: Uuid,
     pub metadata: Metadata,
     /// How often a running task is reported again.
-    #[serde(default = "default_report_frequency")]
+    #[serde(default = "default_report_frequency", deserialize_with = "frequency_or_default")]
     pub report_active_job_frequency_seconds: u64,
 }
 
 fn default_report_frequency() -> u64 {
     60
+}
+
+fn frequency_or_default<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_else(default_report_frequency))
 }
 
 /// Which module the task is for.

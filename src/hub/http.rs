@@ -53,7 +53,11 @@ pub(super) fn client(
     ca_file: Option<&Path>,
     connect_timeout: Duration,
 ) -> Result<Client, SetupError> {
-    builder(server_url, ca_file, connect_timeout)?.build().map_err(|source| SetupError::Client { source })
+    builder(server_url, ca_file, connect_timeout)?
+        // No secret of ours goes with these requests.
+        .redirect(reqwest::redirect::Policy::limited(10))
+        .build()
+        .map_err(|source| SetupError::Client { source })
 }
 
 /// Whether a URL leads to this machine, to which no proxy is used.

@@ -80,7 +80,8 @@ pub(super) fn router(shared: &Arc<Shared>, token: &str) -> Router {
         .route(&format!("{ADMIN_PATH}/{{job}}/cancel"), post(cancel))
         .route(&format!("{ADMIN_PATH}/{{job}}/approve"), post(approve))
         .route(&format!("{ADMIN_PATH}/{{job}}/reject"), post(reject))
-        .layer(middleware::from_fn(move |peer: ConnectInfo<Peer>, request: Request, next: Next| {
+        // Not `layer`, which would also answer for every path that the hub does not know.
+        .route_layer(middleware::from_fn(move |peer: ConnectInfo<Peer>, request: Request, next: Next| {
             let expected = expected.clone();
             async move { guard(&expected, peer, request, next).await }
         }))

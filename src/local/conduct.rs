@@ -66,6 +66,8 @@ pub struct Conductor {
     /// Changes are made without a question.
     yes: bool,
     interrupts: u32,
+    /// The question stands, and no engine runs meanwhile.
+    asking: bool,
     nothing_to_do: bool,
     told_of_earlier_run: bool,
     fault: Option<(Task, Fault)>,
@@ -73,7 +75,14 @@ pub struct Conductor {
 
 impl Conductor {
     pub fn new(yes: bool) -> Self {
-        Self { yes, interrupts: 0, nothing_to_do: false, told_of_earlier_run: false, fault: None }
+        Self {
+            yes,
+            interrupts: 0,
+            asking: false,
+            nothing_to_do: false,
+            told_of_earlier_run: false,
+            fault: None,
+        }
     }
 
     pub fn on(&mut self, input: Input) -> Vec<Action> {
@@ -90,9 +99,15 @@ impl Conductor {
             // The cancel that was asked for is on its way.
             Input::AwaitingApproval if self.interrupts > 0 => Vec::new(),
             Input::AwaitingApproval if self.yes || self.nothing_to_do => vec![Action::Approve],
-            Input::AwaitingApproval => vec![Action::Ask],
+            Input::AwaitingApproval => {
+                self.asking = true;
+                vec![Action::Ask]
+            }
             Input::Answer(_) if self.interrupts > 0 => Vec::new(),
-            Input::Answer(true) => vec![Action::Approve],
+            Input::Answer(true) => {
+                self.asking = false;
+                vec![Action::Approve]
+            }
             Input::Answer(false) => vec![Action::Reject],
             Input::Interrupt => self.interrupted(),
             Input::Ended(verdict) => self.ended(verdict),
@@ -117,6 +132,7 @@ impl Conductor {
         self.interrupts += 1;
         let note = |text: &str| Action::Show(Event::Note(text.to_owned()));
         match self.interrupts {
+            1 if self.asking => vec![Action::Cancel(CancelKind::Graceful)],
             1 => vec![
                 note("Cancelling: the engine may finish what it is at. Press Ctrl-C again to kill it."),
                 Action::Cancel(CancelKind::Graceful),
@@ -254,7 +270,8 @@ mod tests {
         let mut conductor = Conductor::new(false);
         conductor.on(planned(1));
         conductor.on(Input::AwaitingApproval);
-        conductor.on(Input::Interrupt);
+        // No engine runs, so nothing is said of one.
+        assert_eq!(conductor.on(Input::Interrupt), [Action::Cancel(CancelKind::Graceful)]);
         assert_eq!(conductor.on(Input::Answer(true)), []);
         let mut conductor = Conductor::new(true);
         conductor.on(Input::Interrupt);

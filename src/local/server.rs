@@ -200,9 +200,7 @@ async fn check_caller(shared: &Shared, headers: &HeaderMap, params: &Params) -> 
 }
 
 fn taken(instance: &str) -> String {
-    format!(
-        "instance {instance:?} is already connected: each runner process needs a name of its own (Runner.Instance)"
-    )
+    format!("instance {instance:?} is already connected")
 }
 
 /// The token from the header, or from the query as browsers send it.

@@ -20,6 +20,8 @@ pub struct Effective {
 const MASK: &str = "********";
 const NOT_SET: &str = "(not set)";
 const EMPTY: &str = "(none)";
+/// What is logged when `Logging.LogLevel` says nothing; [`super::levels`] has it so.
+const DEFAULT_LEVEL: &str = "Information";
 
 pub(super) struct Binder<'a> {
     pub(super) places: Places<'a>,
@@ -63,6 +65,12 @@ impl Binder<'_> {
     fn map(&mut self, leaf: &Leaf, given: Option<&Map<String, Merged>>, path: &[&str]) -> Option<Json> {
         let mut items: Vec<_> = given.into_iter().flatten().collect();
         items.sort_by_key(|(name, _)| *name);
+        let name = path.join(".");
+        if name == "Logging.LogLevel" && items.is_empty() {
+            // "(none)" would read as if nothing were logged.
+            self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::default());
+            return Some(Json::Object(JsonMap::new()));
+        }
         Some(Json::Object(self.items(leaf, items, path).into_iter().collect()))
     }
 

@@ -106,6 +106,15 @@ impl Store {
         }
     }
 
+    /// The names of all folders that are here, sound or not.
+    pub fn names(&self) -> Result<Vec<String>, StoreError> {
+        let path = self.root.join("steps");
+        fs::read_dir(&path)
+            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+            .map(|entries| entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+            .map_err(|source| StoreError::Io { action: "list", path, source })
+    }
+
     /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
     /// be read is set aside with a warning: it must not keep the runner from starting.
     pub fn list(&self) -> Result<Vec<(Folder, StepRequest)>, StoreError> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+use super::super::out;
 use super::{Failure, failure};
+use crate::local::view;
 use crate::local::{AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState};
 
 /// How long a hub that does not answer in the middle of a job may take to come back.
@@ -20,7 +22,7 @@ pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failur
         let FollowAnswer { job: now, logs, next, progress } = news(client, job, from, &seen).await?;
         for line in &logs {
             shown.tasks_up_to(&now, Some(&line.task));
-            say!("{}", line.message);
+            out::foreign_line(&line.message);
         }
         // An answer may hold only a part of the logs; how it ended is told after the last of them.
         let complete = logs.is_empty();
@@ -66,11 +68,11 @@ impl Shown {
         for (index, task) in job.tasks.iter().enumerate() {
             if index >= self.begun && task.started_at.is_some() && limit.is_none_or(|limit| index <= limit) {
                 self.begun = index + 1;
-                say!("── {}{}", task.task, on(job, index));
+                out::line(format_args!("── {}{}", task.task, on(job, index)));
             }
             if index >= self.ended && limit.is_none_or(|limit| index < limit) && ended(task) {
                 self.ended = index + 1;
-                say!("── {} {}", task.task, ending(task));
+                out::line(format_args!("── {} {}", task.task, ending(task)));
             }
         }
     }
@@ -78,13 +80,13 @@ impl Shown {
     fn waiting(&mut self, job: &JobSnapshot) {
         let waits = matches!(job.state, JobState::Queued | JobState::AwaitingApproval);
         if waits && !self.waiting {
-            say!(
+            out::line(format_args!(
                 "── {}",
                 match job.state {
                     JobState::Queued => "waiting for a runner".to_owned(),
                     _ => format!("waiting for approval: hawser job approve {0} (or reject {0})", job.id),
                 }
-            );
+            ));
         }
         self.waiting = waits;
     }
@@ -115,25 +117,27 @@ fn ending(task: &TaskSnapshot) -> String {
 
 fn conclude(job: &JobSnapshot) -> Result<(), Failure> {
     if let Some(plan) = &job.plan {
-        say!(
+        out::line(format_args!(
             "plan: {} to create, {} to change, {} to replace, {} to destroy, {} unchanged",
             plan.create_count,
             plan.modify_count,
             plan.recreate_count,
             plan.destroy_count,
             plan.total_unchanged_count
-        );
+        ));
     }
     for output in job.outputs.iter().flat_map(|set| &set.outputs) {
         let value = if output.sensitive == Some(true) { "(sensitive)" } else { &output.value };
-        say!("output {} = {value}", output.name);
+        out::foreign_line(&format!("output {} = {value}", output.name));
     }
     if let Some(error) = job.error.as_ref().filter(|error| !error.details.is_empty()) {
-        eprintln!("{}", error.details);
+        for line in error.details.lines() {
+            out::aside(view::clean(line, false));
+        }
     }
     match &job.state {
         JobState::Completed => {
-            say!("job {} completed", job.id);
+            out::line(format_args!("job {} completed", job.id));
             Ok(())
         }
         state => Err(Failure::failed(format!("job {} {state}", job.id))),

@@ -87,7 +87,14 @@ fn every_task_is_read_as_it_was_written_in_any_case() {
 fn lists_and_objects_may_be_null_or_missing_and_unknown_members_are_ignored() {
     let mut payload = Request { common: common(), task: TaskRequest::Init(Init::default()) }.write();
     let members = payload.as_object_mut().unwrap();
-    for name in ["backendConfiguration", "flags", "resolvedEnvVars", "engine", "cleanInitEnabled"] {
+    for name in [
+        "backendConfiguration",
+        "flags",
+        "resolvedEnvVars",
+        "engine",
+        "cleanInitEnabled",
+        "reportActiveJobFrequencySeconds",
+    ] {
         members.insert(name.to_owned(), Value::Null);
     }
     members.remove("initBeforeHook");

@@ -18,6 +18,7 @@ use crate::contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Ta
 pub use event::{Ending, Event};
 pub use paint::Paint;
 pub use screen::{REFRESH, Screen, ask, somebody_is_there};
+pub use text::clean;
 use text::{Words as _, plural, took};
 
 /// How wide the task names are, with the space after them.
@@ -111,7 +112,7 @@ impl View {
 
     /// What is asked before anything is changed.
     pub fn question(&self) -> String {
-        let subject = text::clean(&self.title.subject, false);
+        let subject = clean(&self.title.subject, false);
         let question = match self.title.verb {
             Verb::Apply | Verb::Plan => "Apply this plan?".to_owned(),
             Verb::Destroy => format!("Destroy what {subject} has made?"),
@@ -123,7 +124,7 @@ impl View {
     pub fn opening(&self) -> Vec<String> {
         let Title { verb, subject, engine } = &self.title;
         let verb = verb.word();
-        let subject = text::clean(subject, false);
+        let subject = clean(subject, false);
         if self.look.live {
             let facts = self.paint.dim(&format!("{verb} with {engine}"));
             vec![format!("{}  {facts}", self.paint.bold(&subject)), String::new()]
@@ -136,7 +137,7 @@ impl View {
     pub fn on(&mut self, event: &Event, now: Duration) -> Vec<String> {
         match event {
             Event::Started(task) => self.started(*task, now),
-            Event::Line { task, level, text } => self.line(*task, *level, text),
+            Event::Line { task, level, text } => self.line(*task, *level, text, now),
             Event::Ended(task, outcome) => self.ended(*task, outcome, now),
             Event::Note(text) => self.note(text),
             Event::Finished(ending) => self.finished(ending, now),
@@ -152,12 +153,14 @@ impl View {
         if self.look.live { Vec::new() } else { vec![plain(task, "started")] }
     }
 
-    fn line(&mut self, task: Task, level: LogLevel, text: &str) -> Vec<String> {
+    fn line(&mut self, task: Task, level: LogLevel, text: &str, now: Duration) -> Vec<String> {
+        // The first line of a task may overtake the report that it runs.
+        let mut lines = self.started(task, now);
         if !self.look.live {
-            let text = text::clean(text, false);
-            return vec![plain(task, &format!("| {text}")).trim_end().to_owned()];
+            let text = clean(text, false);
+            lines.push(plain(task, &format!("| {text}")).trim_end().to_owned());
+            return lines;
         }
-        let mut lines = Vec::new();
         if self.under != Some(task) {
             self.gap = false;
             self.under = Some(task);
@@ -174,7 +177,7 @@ impl View {
         if std::mem::take(&mut self.gap) {
             lines.push(bar.clone());
         }
-        let wrapped = text::wrap(&text::clean(text, true), self.look.width.saturating_sub(2));
+        let wrapped = text::wrap(&clean(text, true), self.look.width.saturating_sub(2));
         lines.extend(wrapped.into_iter().filter(|part| !part.is_empty()).map(|part| format!("{bar} {part}")));
         lines
     }
@@ -207,28 +210,33 @@ impl View {
     fn plan(&mut self, data: &PlanData) -> Vec<String> {
         self.under = None;
         let mut lines = vec![String::new()];
-        lines.extend(tables::plan(data, self.paint));
+        lines.extend(tables::plan(data, self.paint, self.look));
         lines.push(String::new());
         lines
     }
 
     fn note(&mut self, text: &str) -> Vec<String> {
         self.under = None;
-        let text = text::clean(text, false);
+        let text = clean(text, false);
         vec![if self.look.live { self.paint.yellow(&format!("! {text}")) } else { format!("note: {text}") }]
     }
 
     fn finished(&mut self, ending: &Ending, now: Duration) -> Vec<String> {
-        let mut lines = Vec::new();
+        // Below the table of the plan there is an empty line already.
+        let under_the_plan = self.title.verb == Verb::Plan && *ending == Ending::Completed;
+        let mut lines = if under_the_plan { Vec::new() } else { vec![String::new()] };
         if self.look.live {
+            // A row that the terminal would break looks like two.
+            let rows = self.block(now, 0);
+            let clipped =
+                rows.iter().map(|row| console::truncate_str(row, self.look.width, "…").into_owned());
+            lines.extend(clipped);
             lines.push(String::new());
-            lines.extend(self.block(now, 0));
         }
         if let (Ending::Completed, Some(set)) = (ending, &self.outputs) {
-            lines.push(String::new());
             lines.extend(tables::outputs(set, self.paint, self.look));
+            lines.push(String::new());
         }
-        lines.push(String::new());
         lines.extend(self.verdict(ending, now));
         lines
     }
@@ -345,7 +353,7 @@ fn ended_words(state: &State) -> String {
 fn detail(success: &Success) -> String {
     match success {
         Success::Done => String::new(),
-        Success::Revision(revision) => text::clean(revision.get(..12).unwrap_or(revision), false),
+        Success::Revision(revision) => clean(revision.get(..12).unwrap_or(revision), false),
         Success::Variables(None) => "none declared".to_owned(),
         Success::Variables(Some(set)) => plural(text::count(&set.variables), "variable"),
         Success::Plan(data) => tables::plan_words(data),
@@ -356,7 +364,7 @@ fn detail(success: &Success) -> String {
 }
 
 fn indented(text: &str) -> Vec<String> {
-    text.lines().map(|line| format!("  {}", text::clean(line, false)).trim_end().to_owned()).collect()
+    text.lines().map(|line| format!("  {}", clean(line, false)).trim_end().to_owned()).collect()
 }
 
 #[cfg(test)]

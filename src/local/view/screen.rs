@@ -52,11 +52,10 @@ impl Screen {
 
     pub fn print(&self, lines: &[String]) {
         match &self.block {
-            // An empty string would print nothing at all.
-            Some(block) if !block.rows.is_empty() => {
-                for line in lines {
-                    let _ = block.all.println(if line.is_empty() { " " } else { line });
-                }
+            // In one piece, since each call draws the block anew. An empty string would print nothing at all.
+            Some(block) if !block.rows.is_empty() && !lines.is_empty() => {
+                let text = lines.join("\n");
+                let _ = block.all.println(if text.is_empty() { " " } else { &text });
             }
             _ => {
                 let mut out = io::stdout().lock();

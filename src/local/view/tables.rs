@@ -20,7 +20,7 @@ const FIRST: usize = 10;
 const GAP: usize = 3;
 
 /// What would be done to resources and outputs, in numbers.
-pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
+pub(super) fn plan(data: &PlanData, paint: Paint, look: Look) -> Vec<String> {
     let resources = [
         data.create_count,
         data.modify_count,
@@ -37,6 +37,9 @@ pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
     ];
     let headings: String = COLUMNS.iter().map(|(heading, _, _)| right(heading, heading)).collect();
     let width = FIRST + COLUMNS.iter().map(|(heading, _, _)| heading.len() + GAP).sum::<usize>();
+    if look.live && look.width < width {
+        return narrow_plan(resources, outputs, paint);
+    }
     let rule = if paint.fancy() { "─" } else { "-" }.repeat(width);
     let row = |name: &str, counts: [u64; 5]| {
         let mut line = format!("{name:FIRST$}");
@@ -53,6 +56,22 @@ pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
         row("resources", resources),
         row("outputs", outputs),
     ]
+}
+
+/// The same table on its side, for a terminal that would break its lines.
+fn narrow_plan(resources: [u64; 5], outputs: [u64; 5], paint: Paint) -> Vec<String> {
+    let headings = format!("{}{}", right("resources", "resources"), right("outputs", "outputs"));
+    let mut lines = vec![format!("{}{}", paint.bold(&format!("{:FIRST$}", "Plan")), paint.dim(&headings))];
+    for ((name, sign, colour), (resources, outputs)) in
+        COLUMNS.into_iter().zip(resources.into_iter().zip(outputs))
+    {
+        let cell = |count: u64, heading| match count {
+            0 => paint.dim(&right("0", heading)),
+            count => colour(paint, &right(&format!("{sign}{count}"), heading)),
+        };
+        lines.push(format!("{name:FIRST$}{}{}", cell(resources, "resources"), cell(outputs, "outputs")));
+    }
+    lines
 }
 
 /// Sets a cell to the right under its heading.

@@ -236,3 +236,28 @@ fn a_plan_without_changes_says_so() {
     let all = PlanData { create_count: 1, destroy_count: 2, ..PlanData::default() };
     assert_eq!(tables::plan_words(&all), "1 to create, 2 to destroy");
 }
+
+#[test]
+fn a_narrow_terminal_breaks_neither_the_plan_nor_the_tasks() {
+    let mut view = View::new(Look { live: true, width: 32 }, title(Verb::Apply), &APPLY);
+    let mut lines = view.on(&done(Task::Plan, Success::Plan(Box::new(plan_data()))), Duration::ZERO);
+    view.on(&done(Task::ApplyFromPlan, Success::Resources(1_000_000)), Duration::ZERO);
+    lines.extend(view.on(&Event::Finished(Ending::Cancelled), Duration::ZERO).into_iter().take(9));
+    let shown = console::strip_ansi_codes(&lines.join("\n")).into_owned();
+    assert!(shown.lines().all(|line| console::measure_text_width(line) <= 32), "{shown}");
+    insta::assert_snapshot!(shown);
+}
+
+#[test]
+fn a_line_that_overtakes_the_report_of_its_task_starts_the_task() {
+    let events = [info(Task::Init, "hello"), Event::Started(Task::Init)];
+    let shown = transcript(Look::PLAIN, Verb::Apply, &APPLY, &events);
+    assert!(shown.ends_with("Init       started\nInit       | hello"), "{shown}");
+}
+
+#[test]
+fn one_empty_line_is_between_the_plan_and_the_last_word() {
+    let plan = done(Task::Plan, Success::Plan(Box::new(plan_data())));
+    let shown = transcript(Look::PLAIN, Verb::Plan, &APPLY, &[plan, Event::Finished(Ending::Completed)]);
+    assert!(!shown.contains("\n\n\n") && shown.contains("\n\nPlanned"), "{shown}");
+}

@@ -45,7 +45,7 @@ pub(super) fn count<T>(items: &[T]) -> u64 {
 
 /// Text from elsewhere without anything that could move the cursor, clear the screen or ring the bell. Colours
 /// are kept when `colours` is set.
-pub(super) fn clean(text: &str, colours: bool) -> String {
+pub fn clean(text: &str, colours: bool) -> String {
     let mut clean = String::with_capacity(text.len());
     for (part, is_code) in console::AnsiCodeIterator::new(text) {
         if is_code {

@@ -9,7 +9,7 @@ use hawser::local::{HubData, Identity, JobKind, listening_url};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use super::client::{Client, Reachable};
+use super::client::{Client, Reachable, http};
 use super::{soon, work_off};
 use crate::support::git::Repo;
 use crate::support::world::until;
@@ -256,6 +256,8 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
     let unknown = uuid::Uuid::new_v4().to_string();
     check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
+    check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
+    check(&job(&one, &["list"]).await, 0, &["no jobs"]);
     check(&job(&one, &["plan", "no-such-place"]).await, 64, &["no-such-place"]);
     std::fs::create_dir(one.join("plain")).unwrap();
     check(&job(&one, &["plan", "plain"]).await, 64, &["git repository", "hawser local"]);
@@ -266,4 +268,33 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     hub.stop().await;
     check(&job(&one, &["list"]).await, 69, &["no hub runs"]);
     check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "hawser hub"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_has_gone_is_no_failure() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let submitted = job(directory, &["plan", &repository(directory), "--no-wait"]).await;
+    assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    for arguments in [&["job", "list"][..], &["schema"]] {
+        // The read end is closed before the program starts.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = soon(hawser(directory).args(arguments).stdout(writer).stderr(Stdio::piped()).output());
+        let output = output.await.unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{arguments:?}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_path_that_the_hub_does_not_know_is_not_found() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    for path in ["/", "/prefix/connect/token", "/admin"] {
+        let answer = http().get(format!("{}{path}", hub.url)).send().await.unwrap();
+        assert_eq!(answer.status(), 404, "{path}");
+    }
+    hub.stop().await;
 }

@@ -34,6 +34,7 @@ fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
     assert_eq!(row("Runner.Id"), ["Runner.Id", ID, "appsettings.json"]);
     assert_eq!(row("Runner.Instance"), ["Runner.Instance", "blue\\nline", "command line, --Runner:Instance"]);
     assert_eq!(row("Runner.MaxConcurrentSteps")[1..], ["4", "default"]);
+    assert_eq!(row("Logging.LogLevel.Default")[1..], ["Information", "default"]);
     assert_eq!(row("WorkingDirectory.WorkingDirectory")[1..], ["/home/me/.snapcd/runner", "default"]);
     let columns: Vec<_> = stdout.lines().filter_map(|line| line.find("appsettings.json")).collect();
     assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "not aligned:\n{stdout}");
