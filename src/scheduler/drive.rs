@@ -162,6 +162,8 @@ impl Driver {
         let module: Option<File> = module.map(ModuleLock::into_file);
         supervise::launch(&self.tools.supervisor, folder, lock, module, &launch)
             .map_err(|error| Fault::new(error.to_string()))?;
+        // From here on only the supervisor holds the locks.
+        drop(launch);
         self.execution(context, request).await
     }
 

@@ -43,6 +43,7 @@ impl Step {
             script: String::new(),
             directory: self.work.clone(),
             environment: vec![("PATH".into(), path), ("GREETING".into(), OsString::from("hello"))],
+            held: None,
         }
     }
 
