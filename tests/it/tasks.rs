@@ -2,6 +2,7 @@
 
 mod hooks;
 mod initialising;
+mod plugins;
 mod stopping;
 
 use std::collections::BTreeMap;
@@ -110,6 +111,7 @@ async fn a_module_goes_through_all_ten_tasks() {
     let (stream, first) = ran.log[0].clone();
     assert_eq!(stream, Stream::Information);
     assert!(first.starts_with("terraform 1.") && first.contains("/terraform)"), "{first}");
+    assert!(first.ends_with("/stack/space/module"), "{first}");
     assert_eq!(ran.completed(), Success::Done);
     let validate = TaskRequest::Validate(Validate { engine: ENGINE, ..Validate::default() });
     assert_eq!(bench.run(validate).await.completed(), Success::Done);
@@ -320,6 +322,23 @@ async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_run
     bench.run(apply()).await.completed();
     let ran = bench.run(output()).await;
     assert_eq!(outputs(ran).outputs[0].value, secret);
+}
+
+#[tokio::test]
+async fn an_engine_that_would_ask_fails_instead() {
+    let bench = Bench::new(&[("main.tf", "variable \"x\" {}\n")]);
+    // Even a module that asks for questions gets none: nobody is there to answer.
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: BTreeMap::from([("TF_INPUT".to_owned(), "1".to_owned())]),
+        init_after_hook: Some("read -r line || echo \"automation: $TF_IN_AUTOMATION\"".to_owned()),
+        ..Init::default()
+    };
+    let ran = bench.run(TaskRequest::Init(own)).await;
+    assert!(ran.says("automation: 1"), "{:#?}", ran.log);
+    ran.completed();
+    let fault = bench.run(plan()).await.faulted();
+    assert!(fault.message.contains("No value for required variable"), "{fault:?}");
 }
 
 #[tokio::test]
