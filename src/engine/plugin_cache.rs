@@ -21,7 +21,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use base64::Engine as _;
@@ -80,17 +80,32 @@ impl PluginCache {
         self.directory.with_extension("unfinished")
     }
 
+    fn lock_path(&self) -> PathBuf {
+        self.directory.with_extension("lock")
+    }
+
     /// The lock, or None while another init holds it. It is given back when the last copy of the file is closed.
-    pub fn try_lock(&self) -> Result<Option<File>, PluginCacheError> {
+    /// Whoever waits is told `who` has it.
+    pub fn try_lock(&self, who: &str) -> Result<Option<File>, PluginCacheError> {
         create_private_dir_all(&self.directory).map_err(failed("create", &self.directory))?;
-        let path = self.directory.with_extension("lock");
+        let path = self.lock_path();
         let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.map_err(failed("open", &path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
+            Ok(()) => {
+                // Only for people.
+                let _ = file.set_len(0).and_then(|()| file.write_all_at(who.as_bytes(), 0));
+                Ok(Some(file))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
         }
+    }
+
+    /// Who has the lock, as far as is known.
+    pub fn holder(&self) -> String {
+        let who = fs::read_to_string(self.lock_path()).unwrap_or_default();
+        if who.is_empty() { "another module".to_owned() } else { who }
     }
 
     /// Clears up after an init that did not complete, and makes ready for the next. To be called with the lock held.

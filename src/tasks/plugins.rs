@@ -72,11 +72,14 @@ impl From<PluginCacheError> for Unready {
 async fn ready(context: &Context, module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
     let mut said = false;
     let lock = loop {
-        if let Some(lock) = cache.try_lock()? {
+        if let Some(lock) = cache.try_lock(module.workspace.module())? {
             break lock;
         }
         if !std::mem::replace(&mut said, true) {
-            context.info("Waits for another init, which is using the shared plugin cache");
+            context.info(&format!(
+                "Waits for the init of {}, which uses the shared plugin cache",
+                cache.holder()
+            ));
         }
         if context.cancel.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await.is_none() {
             return Err(Unready::Cancelled);

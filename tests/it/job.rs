@@ -321,3 +321,26 @@ async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
     }
     world.assert_no_violation();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_an_engine_that_waits_for_its_backend() {
+    let world = World::new().await;
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let backend =
+        format!("terraform {{\n  backend \"http\" {{\n    address = \"http://{address}/\"\n  }}\n}}\n");
+    let url = world.repository("repo", &[("main.tf", &backend)]);
+    let _runner = world.runner_with("one", &[("Runner__CancelGraceSeconds", "1")]);
+    let id = world.hub.submit(job(JobKind::Plan, &url, "waiting"));
+    let (mut silent, _) = soon("terraform calls", server.accept()).await.unwrap();
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    let init = ended.tasks.iter().find(|it| it.task == Task::Init).unwrap();
+    assert_eq!(init.state, TaskState::Cancelled);
+    assert!(world.messages(id).iter().any(|line| line.contains("interrupt sent")));
+    // The other end of the connection is gone.
+    let mut rest = Vec::new();
+    let _ = soon("the end", tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut rest)).await;
+    world.assert_no_violation();
+}

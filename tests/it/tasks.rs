@@ -292,6 +292,31 @@ async fn a_flag_value_with_spaces_quotes_and_dollars_reaches_the_engine_as_it_is
 }
 
 #[tokio::test]
+async fn the_value_of_a_variable_flag_arrives_as_it_is_and_flags_of_apply_come_before_the_plan() {
+    let bench =
+        Bench::new(&[("main.tf", "variable \"x\" { type = string }\noutput \"x\" { value = var.x }\n")]);
+    bench.run(init()).await.completed();
+    let nasty = "a  b 'c' \"d\" `e` $HOME ${f} $(g) \\ %s * ; é -h";
+    let flags = FlagLists {
+        terraform_array_flags: vec![Flag::new(TerraformArrayFlag::Var, Some(&format!("x={nasty}")))].into(),
+        ..FlagLists::default()
+    };
+    counts(bench.run(plan_with(&[], flags)).await);
+    let flags = FlagLists {
+        terraform_flags: vec![
+            Flag::new(TerraformFlag::Parallelism, Some("3")),
+            Flag::new(TerraformFlag::LockTimeout, Some("5s")),
+            Flag::new(TerraformFlag::NoColor, None),
+        ]
+        .into(),
+        ..FlagLists::default()
+    };
+    let own = ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() };
+    bench.run(TaskRequest::ApplyFromPlan(own, flags)).await.completed();
+    assert_eq!(outputs(bench.run(output()).await).outputs[0].value, nasty);
+}
+
+#[tokio::test]
 async fn an_unknown_flag_is_named_in_the_log_and_the_plan_goes_on() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.run(init()).await.completed();

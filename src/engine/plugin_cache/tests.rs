@@ -17,18 +17,19 @@ fn add(cache: &PluginCache, package: &str) {
 #[test]
 fn only_one_may_hold_the_lock_and_it_passes_on_with_the_last_copy_of_the_file() {
     let (_root, cache) = cache();
-    let lock = cache.try_lock().unwrap().unwrap();
+    let lock = cache.try_lock("a/b/c").unwrap().unwrap();
     let copy = lock.try_clone().unwrap();
     drop(lock);
-    assert!(cache.try_lock().unwrap().is_none());
+    assert_eq!(cache.holder(), "a/b/c");
+    assert!(cache.try_lock("a/b/c").unwrap().is_none());
     drop(copy);
-    assert!(cache.try_lock().unwrap().is_some());
+    assert!(cache.try_lock("a/b/c").unwrap().is_some());
 }
 
 #[test]
 fn what_an_init_that_did_not_complete_has_added_is_removed_and_the_rest_stays() {
     let (_root, cache) = cache();
-    let _lock = cache.try_lock().unwrap().unwrap();
+    let _lock = cache.try_lock("a/b/c").unwrap().unwrap();
     assert_eq!(cache.begin().unwrap(), Vec::<String>::new());
     add(&cache, FAKE);
     fs::remove_file(cache.unfinished_path()).unwrap();

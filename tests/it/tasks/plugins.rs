@@ -182,9 +182,9 @@ async fn a_cache_that_is_set_elsewhere_or_switched_off_is_not_touched() {
 async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_meanwhile() {
     let place = Place::new();
     place.module("one");
-    let held = place.cache().try_lock().unwrap().unwrap();
+    let held = place.cache().try_lock("a/b/c").unwrap().unwrap();
     let waits = |context: &Context| {
-        log(&context.folder).iter().any(|(_, line)| line.contains("Waits for another init"))
+        log(&context.folder).iter().any(|(_, line)| line.contains("Waits for the init of a/b/c"))
     };
     for cancelled in [true, false] {
         let (context, request) = (place.context("one"), place.request(&[]));
@@ -200,9 +200,9 @@ async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_mean
         } else {
             held.unlock().unwrap();
             let Ok(Prepared::Run(launch)) = waiting.await.unwrap() else { panic!("not prepared") };
-            assert!(place.cache().try_lock().unwrap().is_none(), "nobody holds the lock");
+            assert!(place.cache().try_lock("a/b/c").unwrap().is_none(), "nobody holds the lock");
             drop(launch);
-            assert!(place.cache().try_lock().unwrap().is_some());
+            assert!(place.cache().try_lock("a/b/c").unwrap().is_some());
         }
     }
 }
