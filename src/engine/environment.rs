@@ -78,7 +78,7 @@ impl Environment {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    pub fn set(&mut self, name: &str, value: &str) {
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.variables.insert(name.into(), value.into());
     }
 

@@ -15,6 +15,8 @@
 //!   its checksums: `TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE` makes it take the package as it is, and the entry that
 //!   it adds has the checksum of this platform alone. No entry that the repository has is changed by that. When the
 //!   lock file lists the provider, but not the checksum of the package that is here, the cache is not used ([`PluginCache::mismatch`]).
+//!   An init without the cache would write through the links that an earlier one has left in the module, so those are
+//!   removed first ([`PluginCache::unlink`]).
 //! * What an init that did not complete has added is removed before the next one begins: it may be half a package, and
 //!   nobody else can have linked it yet.
 
@@ -171,6 +173,20 @@ impl PluginCache {
             }
         }
         Ok(None)
+    }
+
+    /// Removes a module's links into the cache; `data` is the engine's folder in the module, `.terraform`.
+    pub fn unlink(&self, data: &Path) -> Result<(), PluginCacheError> {
+        let folder = data.join("providers");
+        let mut linked = BTreeSet::new();
+        packages(&folder, DEPTH, "", &mut linked).map_err(failed("look into", &folder))?;
+        for package in linked {
+            let link = folder.join(package);
+            if fs::read_link(&link).is_ok_and(|target| target.starts_with(&self.directory)) {
+                fs::remove_file(&link).map_err(failed("remove", &link))?;
+            }
+        }
+        Ok(())
     }
 }
 

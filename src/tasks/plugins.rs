@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::Engine;
-use crate::engine::Work;
+use crate::contract::{Engine, Fault};
 use crate::engine::environment::Environment;
 use crate::engine::plugin_cache::{
     DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
 };
-use crate::hooks::Command;
+use crate::engine::{EngineError, Work};
+use crate::hooks::{Command, ScriptError};
 
+use super::TaskError;
 use super::script::Module;
-use super::{Context, TaskError};
 
 /// How often a lock that another init holds is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -33,27 +33,30 @@ pub(super) async fn share(
         return Ok(None);
     };
     let value = |name: &str| environment.get(name).map(PathBuf::from);
-    if !settings.engine.plugin_cache_enabled || value(DIRECTORY_VARIABLE).is_some() || is_configured(value) {
-        return Ok(None);
-    }
-    let (Some(directory), Some(unfinished)) =
-        (cache.directory().to_str(), cache.unfinished_path().to_str().map(str::to_owned))
-    else {
-        return Ok(None);
+    let wanted =
+        settings.engine.plugin_cache_enabled && value(DIRECTORY_VARIABLE).is_none() && !is_configured(value);
+    let lock = match wanted {
+        true => ready(module, &cache).await,
+        false => Ok(None),
     };
-    let lock = match ready(context, module, &cache).await {
-        Ok(Some(lock)) => lock,
-        Ok(None) => return Ok(None),
-        Err(Unready::Cancelled) => return Err(TaskError::Cancelled),
-        Err(Unready::Broken(error)) => {
+    let lock = lock.or_else(|unready| match unready {
+        Unready::Cancelled => Err(TaskError::Cancelled),
+        Unready::Broken(error) => {
             context.warn(&format!("The plugin cache is not used: {error}"));
-            return Ok(None);
+            Ok(None)
         }
+    })?;
+    let Some(lock) = lock else {
+        let data = module.directory.join(value("TF_DATA_DIR").unwrap_or_else(|| ".terraform".into()));
+        cache.unlink(&data).map_err(|error| Fault::new(error.to_string()))?;
+        return Ok(None);
     };
-    environment.set(DIRECTORY_VARIABLE, directory);
+    environment.set(DIRECTORY_VARIABLE, cache.directory());
     environment.set(KEEP_PACKAGES_VARIABLE, "1");
     // Runs only after the engine has succeeded, and still under the lock.
-    work.collect.push(Command::new(["rm", "-f", &unfinished]));
+    let unfinished = cache.unfinished_path();
+    let unfinished = unfinished.to_str().ok_or_else(|| ScriptError::Path { path: unfinished.clone() });
+    work.collect.push(Command::new(["rm", "-f", unfinished.map_err(EngineError::from)?]));
     Ok(Some(Arc::new(lock)))
 }
 
@@ -69,7 +72,8 @@ impl From<PluginCacheError> for Unready {
 }
 
 /// Waits for the lock and sees to what lies in the cache. None when this module had better not use it.
-async fn ready(context: &Context, module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
+async fn ready(module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
+    let context = module.context;
     let mut said = false;
     let lock = loop {
         if let Some(lock) = cache.try_lock(module.workspace.module())? {

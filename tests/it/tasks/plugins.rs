@@ -109,12 +109,15 @@ async fn two_modules_share_one_package_even_while_it_is_running() {
     let mut running = Command::new(&program).arg("600").spawn().unwrap();
     // Without a dependency lock file, where an engine would unpack it again ...
     let second = place.init("two", &[]).await;
-    // ... and with one that lists it.
+    // ... with one that lists it, and without one where it is linked already.
     let again = place.init("one", &[]).await;
+    fs::remove_file(one.join(".terraform.lock.hcl")).unwrap();
+    let once_more = place.init("one", &[]).await;
     running.kill().unwrap();
     running.wait().unwrap();
     second.completed();
     again.completed();
+    once_more.completed();
     let after = fs::metadata(&program).unwrap();
     assert_eq!((before.ino(), before.mtime_nsec()), (after.ino(), after.mtime_nsec()), "written twice");
     assert_eq!(link(&one).as_deref(), program.parent());
@@ -131,6 +134,7 @@ async fn a_package_that_the_lock_file_does_not_accept_is_left_alone() {
     place.init("one", &[]).await.completed();
     let program = place.cached();
     let two = place.module("two");
+    place.init("two", &[]).await.completed();
     let lock_file = "provider \"example.test/acme/fake\" {\n  version = \"1.0.0\"\n  hashes = [\n    \
                      \"h1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\",\n  ]\n}\n";
     fs::write(two.join(".terraform.lock.hcl"), lock_file).unwrap();
@@ -175,6 +179,22 @@ async fn a_cache_that_is_set_elsewhere_or_switched_off_is_not_touched() {
     place.bench.settings["Engine"] = json!({"PluginCacheEnabled": false});
     place.init("one", &[]).await.completed();
     assert!(!place.cache().directory().exists());
+    assert_eq!(link(&module), None);
+}
+
+#[tokio::test]
+async fn a_module_that_stops_using_the_cache_does_not_write_into_it_through_its_old_links() {
+    let mut place = Place::new();
+    let module = place.module("one");
+    place.init("one", &[]).await.completed();
+    let program = place.cached();
+    assert!(link(&module).is_some());
+    place.bench.settings["Engine"] = json!({"PluginCacheEnabled": false});
+    fs::remove_file(module.join(".terraform.lock.hcl")).unwrap();
+    let before = fs::metadata(&program).unwrap();
+    place.init("one", &[]).await.completed();
+    let after = fs::metadata(&program).unwrap();
+    assert_eq!((before.mtime(), before.mtime_nsec()), (after.mtime(), after.mtime_nsec()));
     assert_eq!(link(&module), None);
 }
 
