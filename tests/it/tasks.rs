@@ -350,6 +350,40 @@ async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_run
 }
 
 #[tokio::test]
+async fn variables_are_found_whatever_stands_around_them_and_a_broken_file_is_a_warning() {
+    let bench = Bench::new(&[
+        (
+            "main.tf",
+            r##"
+variable "doc" {
+  description = <<-EOT
+    # variable "no" {}
+    "}" is no end
+  EOT
+  default     = "/* variable \"neither\" {} */ // # }"
+}
+variable "deep" { # a comment }
+  type = map(object({ a = optional(list(tuple([string, set(number)])), []) }))
+}
+"##,
+        ),
+        ("broken.tf", "variable \"lost\" {"),
+        ("more.tf.json", r#"{"variable": {"json": {"type": "string", "sensitive": true}}}"#),
+    ]);
+    let ran = bench.run(TaskRequest::Variables(Input { engine: ENGINE, ..Input::default() })).await;
+    assert!(
+        ran.log.iter().any(|(stream, line)| *stream == Stream::Warning && line.starts_with("broken.tf")),
+        "{:#?}",
+        ran.log
+    );
+    let set = variables(ran).unwrap();
+    let seen: Vec<_> = set.variables.iter().map(|it| (it.name.as_str(), it.kind.as_deref())).collect();
+    let deep = "map(object({ a = optional(list(tuple([string, set(number)])), []) }))";
+    assert_eq!(seen, [("deep", Some(deep)), ("doc", None), ("json", Some("string"))]);
+    assert_eq!(set.variables[1].description.as_deref(), Some("# variable \"no\" {}\n\"}\" is no end\n"));
+}
+
+#[tokio::test]
 async fn an_engine_that_would_ask_fails_instead() {
     let bench = Bench::new(&[("main.tf", "variable \"x\" {}\n")]);
     // Even a module that asks for questions gets none: nobody is there to answer.
