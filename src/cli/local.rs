@@ -185,6 +185,7 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
             },
             max_concurrent_steps: 1,
             drain_timeout_seconds: None,
+            cancel_grace_seconds: 600,
         },
         server: ServerSettings {
             url,

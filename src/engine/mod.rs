@@ -9,6 +9,7 @@ pub mod environment;
 pub mod flags;
 pub mod outputs;
 pub mod plan;
+pub mod plugin_cache;
 pub mod pulumi;
 pub mod state;
 pub mod terraform;

@@ -23,8 +23,9 @@ struct TerraformOutput {
     value: Option<Box<RawValue>>,
 }
 
-/// What Pulumi prints in place of a secret.
-const SECRET: &str = "[secret]";
+/// What Pulumi prints in place of a secret, be it the whole value or a part of it. Inside of another string the quotes
+/// would be escaped.
+const HIDDEN: &str = "\"[secret]\"";
 
 /// Reads what the engine has printed. `from_extra_files` names the outputs that extra files declare; without a
 /// word from the engine there is nothing to tell.
@@ -79,15 +80,10 @@ fn pulumi(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
         .into_iter()
         .map(|(name, value)| {
             let kind = json_type(value.get()).to_owned();
+            let hidden = value.get().contains(HIDDEN);
             let value = text(value.get())?;
             // With --show-secrets a secret looks like any other value: then nobody can tell.
-            Ok(OutputValue {
-                name,
-                sensitive: (value == SECRET).then_some(true),
-                kind,
-                value,
-                from_extra_file: false,
-            })
+            Ok(OutputValue { name, sensitive: hidden.then_some(true), kind, value, from_extra_file: false })
         })
         .collect()
 }
@@ -190,7 +186,8 @@ mod tests {
     fn pulumi_outputs_keep_their_types_and_hidden_secrets_are_sensitive() {
         let set = outputs(
             Engine::Pulumi,
-            r#"{"s": "t", "n": 1.50, "l": [1, "a"], "o": {"k": true}, "p": "[secret]"}"#,
+            r#"{"s": "t", "n": 1.50, "l": [1, "a"], "o": {"k": true}, "p": "[secret]",
+               "q": {"user": "me", "keys": ["[secret]"]}, "r": "say \"[secret]\""}"#,
         );
         let seen: Vec<_> = set
             .outputs
@@ -204,6 +201,8 @@ mod tests {
                 ("n", "number", "1.50", None),
                 ("o", "object", "{\"k\":true}", None),
                 ("p", "string", "[secret]", Some(true)),
+                ("q", "object", "{\"user\":\"me\",\"keys\":[\"[secret]\"]}", Some(true)),
+                ("r", "string", "say \"[secret]\"", None),
                 ("s", "string", "t", None),
             ]
         );

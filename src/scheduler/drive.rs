@@ -169,6 +169,8 @@ impl Driver {
             shared.map_err(|error| Fault::new(format!("cannot share the module's lock: {error}")))?;
         supervise::launch(&self.tools.supervisor, folder, lock, shared, &launch)
             .map_err(|error| Fault::new(error.to_string()))?;
+        // From here on the supervisor holds what the task wanted held.
+        drop(launch);
         self.execution(context, request, module).await
     }
 

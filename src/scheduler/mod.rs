@@ -279,7 +279,12 @@ impl Loop {
             self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
-            if let Err(error) = active.step.folder.request_cancel(kind) {
+            let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
+            let noted = match kind {
+                CancelKind::Graceful => active.step.folder.request_cancel_within(grace),
+                CancelKind::Kill => active.step.folder.request_cancel(kind),
+            };
+            if let Err(error) = noted {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
             }
             active.cancel.cancel();

@@ -52,6 +52,14 @@ pub struct RunnerSettings {
     #[serde(default)]
     #[schemars(range(max = 31_536_000))]
     pub drain_timeout_seconds: Option<u64>,
+    /// How long an engine that was interrupted by a graceful cancel may take to end before it is killed.
+    #[serde(default = "default_cancel_grace_seconds")]
+    #[schemars(range(max = 31_536_000))]
+    pub cancel_grace_seconds: u64,
+}
+
+fn default_cancel_grace_seconds() -> u64 {
+    600
 }
 
 fn default_max_concurrent_steps() -> u32 {
@@ -120,13 +128,21 @@ pub struct HooksPreapprovalSettings {
     pub preapproved_hooks_directory: Option<PathBuf>,
 }
 
-/// How engine binaries are found.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+/// How engine binaries are found, and what they share.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EngineSettings {
     /// Directories put in front of PATH when looking for terraform, tofu and pulumi.
     #[schemars(with = "Vec<PathText>")]
     pub additional_binary_paths: Vec<PathBuf>,
+    /// Keep the providers of terraform and tofu once for all modules, in `plugincache` of the working directory.
+    pub plugin_cache_enabled: bool,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        Self { additional_binary_paths: Vec::new(), plugin_cache_enabled: true }
+    }
 }
 
 /// How job logs are batched on their way to the server.

@@ -44,7 +44,7 @@ pub fn program() -> io::Result<PathBuf> {
 ///
 /// `module` is the lock of the module's directory, which the supervisor holds as well until it ends: a runner that
 /// dies must not free the directory for another one while its script goes on. It travels as the supervisor's stdout,
-/// which it has no other use for.
+/// which it has no other use for. A lock that the task wants to be held travels as its stderr in the same way.
 pub fn launch(
     program: &Path,
     folder: &Folder,
@@ -60,6 +60,7 @@ pub fn launch(
     let failed = |source| LaunchError::Start { program: program.to_owned(), source };
     // The supervisor runs in the script's directory, so a relative path would lead elsewhere.
     let path = std::path::absolute(folder.path()).map_err(failed)?;
+    let held = launch.held.as_ref().map(|file| file.try_clone()).transpose().map_err(failed)?;
     let mut child = Command::new(program)
         .arg0("hawser")
         .arg("supervise")
@@ -69,7 +70,7 @@ pub fn launch(
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::from(lock))
         .stdout(module.map_or_else(Stdio::null, Stdio::from))
-        .stderr(Stdio::null())
+        .stderr(held.map_or_else(Stdio::null, Stdio::from))
         .process_group(0)
         .spawn()
         .map_err(failed)?;

@@ -14,6 +14,7 @@ mod fault;
 mod init;
 mod output;
 mod plan;
+mod plugins;
 mod script;
 mod shape;
 mod source;
@@ -21,6 +22,7 @@ mod variables;
 mod verdict;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -63,6 +65,8 @@ pub struct Launch {
     pub directory: PathBuf,
     /// The whole environment of the script.
     pub environment: Vec<(OsString, OsString)>,
+    /// A lock that is to be held until the script has ended, whatever becomes of the runner.
+    pub held: Option<Arc<File>>,
 }
 
 /// Why a task did not complete.

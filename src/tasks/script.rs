@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::contract::{Engine, Fault, TaskRequest};
+use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::Environment;
 use crate::engine::{EngineError, Places, Work, flags};
 use crate::files::write_private_atomic;
@@ -15,7 +15,7 @@ use crate::step::Scratch;
 use crate::workspace::Workspace;
 
 use super::shape::Shape;
-use super::{Context, Launch, Prepared, TaskError, fault};
+use super::{Context, Launch, Prepared, TaskError, fault, plugins};
 
 /// An engine that does not say its version within this time is run all the same.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -50,7 +50,7 @@ impl<'a> Module<'a> {
         shape: &Shape<'_>,
         variables: &BTreeMap<String, String>,
         allow_questions: bool,
-        work: Work,
+        mut work: Work,
     ) -> Result<Prepared, TaskError> {
         let mut environment = self.environment(shape.engine, variables);
         if allow_questions {
@@ -61,9 +61,13 @@ impl<'a> Module<'a> {
         }
         self.say_version(shape, &environment).await?;
         let unknown = shape.flags.into_iter().flat_map(flags::unknown_flags);
-        for warning in unknown.chain(work.warnings) {
+        for warning in unknown.chain(std::mem::take(&mut work.warnings)) {
             self.context.warn(&warning);
         }
+        let held = match shape.task {
+            Task::Init => plugins::share(self, shape.engine, &mut environment, &mut work).await?,
+            _ => None,
+        };
         for path in &work.writes {
             remove_if_there(Path::new(path))?;
         }
@@ -84,7 +88,7 @@ impl<'a> Module<'a> {
         let script = script.text(&folder.part_path(), &folder.cancel_path())?;
         self.workspace.write_private(shape.script, script.as_bytes())?;
         let directory = self.directory.clone();
-        Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables() }))
+        Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables(), held }))
     }
 
     fn give_scratch(&self, environment: &mut Environment) -> Result<(), TaskError> {
@@ -109,7 +113,9 @@ impl<'a> Module<'a> {
     /// before hook may still bring it.
     async fn say_version(&self, shape: &Shape<'_>, environment: &Environment) -> Result<(), TaskError> {
         let name = shape.engine.program();
-        let place = self.directory.display();
+        // Joined to an empty subdirectory a path ends in a slash.
+        let place = self.directory.components().collect::<PathBuf>();
+        let place = place.display();
         let program = match find_program(name, &environment.path()) {
             Ok(program) => program,
             Err(missing) if shape.before.is_some() => {

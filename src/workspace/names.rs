@@ -10,7 +10,7 @@ use super::WorkspaceError;
 const LONGEST_NAME: usize = 240;
 
 /// Names of folders beside the stacks that belong to the runner.
-const RESERVED_BESIDE_STACKS: [&str; 3] = [".hawser", ".temp", "sourcecache"];
+const RESERVED_BESIDE_STACKS: [&str; 4] = [".hawser", ".temp", "sourcecache", "plugincache"];
 
 /// The runner's private folder in the init directory.
 pub(super) const PRIVATE_FOLDER: &str = ".snapcd";
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn what_the_runner_keeps_beside_the_stacks_is_no_stack() {
         let check = |name| check_stack_name(name, Path::new("/work"), Path::new("/work/scratch/deep"));
-        for name in [".hawser", ".HAWSER", ".temp", "sourcecache", "scratch"] {
+        for name in [".hawser", ".HAWSER", ".temp", "sourcecache", "plugincache", "scratch"] {
             check(name).unwrap_err();
         }
         check("hawser").unwrap();

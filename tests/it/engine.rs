@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use hawser::contract::requests::CancelKind;
 use hawser::contract::requests::{
     ApplyFromPlan, BackendConfiguration, DestroyFromPlan, Init, Input, Output, Plan, PlanDestroy, Validate,
 };
 use hawser::contract::{
     Engine, Flag, FlagLists, PlanData, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
 };
+use hawser::tasks::TaskError;
 use serde_json::json;
 
-use crate::support::steps::{Bench, Ran};
+use crate::support::steps::{Bench, Interrupt, Ran};
 
 #[track_caller]
 fn counts(ran: Ran) -> PlanData {
@@ -181,4 +183,15 @@ async fn a_flag_that_the_engine_does_not_know_is_its_own_failure() {
         FlagLists { pulumi_flags: vec![Flag::new(PulumiFlag::Remove, None)].into(), ..FlagLists::default() };
     let fault = bench.run(pulumi_plan(&[], flags)).await.faulted();
     assert!(fault.message.contains("error: unknown flag: --remove"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_graceful_cancel_lets_pulumi_stop_by_itself() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"slow": true}, "c": {}}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    let interrupt = Interrupt { at: "creating b", kind: CancelKind::Graceful };
+    let ran = bench.run_interrupted(pulumi_apply(), Some(interrupt)).await;
+    assert!(ran.says("^C received; cancelling."), "{:#?}", ran.log);
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
 }

@@ -1,7 +1,8 @@
 //! Whole jobs over the real protocol: a hub, runner processes, git and Terraform.
 
 use hawser::contract::Task;
-use hawser::local::{HubEvent, JobKind, JobState};
+use hawser::contract::requests::CancelKind;
+use hawser::local::{HubEvent, JobKind, JobState, TaskState};
 
 use crate::support::world::{World, job, soon, until};
 
@@ -236,4 +237,124 @@ async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
     let cancel = json!({"jobId": uuid::Uuid::new_v4()});
     let answer = soon("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();
     assert_eq!(answer, Ok(serde_json::Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_graceful_cancel_that_is_not_obeyed_becomes_a_kill_after_the_grace() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
+    let _runner = world.runner_with("one", &[("Runner__CancelGraceSeconds", "1")]);
+    let pid_file = world.path("deaf.pid");
+    let mut spec = job(JobKind::Apply, &url, "deaf");
+    spec.hooks.apply_before = Some(format!(
+        "bash -c 'trap \"\" INT; echo $$ > {}; echo deaf; while :; do sleep 0.1; done'",
+        pid_file.display()
+    ));
+    let id = world.hub.submit(spec);
+    until("it is deaf", || world.messages(id).iter().any(|line| line == "deaf").then_some(())).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    let task = ended.tasks.iter().find(|it| it.task == Task::ApplyFromPlan).unwrap();
+    assert_eq!(task.state, TaskState::Cancelled);
+    let pid = std::fs::read_to_string(&pid_file).unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "it still runs");
+    let messages = world.messages(id);
+    let at = |text: &str| messages.iter().position(|line| line.contains(text));
+    let (interrupt, kill) = (at("interrupt sent"), at("kill sent"));
+    assert!(interrupt.is_some() && interrupt < kill, "{messages:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_works_in_every_task_that_runs_a_script() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
+    let _runner = world.runner_with("one", &[("Runner__MaxConcurrentSteps", "7")]);
+    let hook = || Some("echo reached; while :; do sleep 0.1; done".to_owned());
+    let submit = |task: Task| {
+        let kind = match task {
+            Task::PlanDestroy | Task::DestroyFromPlan => JobKind::Destroy,
+            _ => JobKind::Apply,
+        };
+        let mut spec = job(kind, &url, &task.to_string());
+        let hooks = &mut spec.hooks;
+        match task {
+            Task::Init => hooks.init_before = hook(),
+            Task::Validate => hooks.validate_before = hook(),
+            Task::Plan => hooks.plan_after = hook(),
+            Task::PlanDestroy => hooks.plan_destroy_before = hook(),
+            Task::ApplyFromPlan => hooks.apply_after = hook(),
+            Task::DestroyFromPlan => hooks.destroy_before = hook(),
+            _ => hooks.output_before = hook(),
+        }
+        world.hub.submit(spec)
+    };
+    let scripted = [
+        Task::Init,
+        Task::Validate,
+        Task::Plan,
+        Task::PlanDestroy,
+        Task::ApplyFromPlan,
+        Task::DestroyFromPlan,
+        Task::Output,
+    ];
+    // Init first and alone: while its hook runs, it keeps the plugin cache from the others.
+    for tasks in [&scripted[..1], &scripted[1..]] {
+        let jobs: Vec<_> = tasks.iter().map(|task| (*task, submit(*task))).collect();
+        for (task, id) in jobs {
+            until(&format!("{task} is reached"), || {
+                world.messages(id).iter().any(|line| line == "reached").then_some(())
+            })
+            .await;
+            world.hub.cancel(id, CancelKind::Graceful).unwrap();
+            let ended = world.ended(id).await;
+            assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+            let own = ended.tasks.iter().find(|it| it.task == task).unwrap();
+            assert_eq!(own.state, TaskState::Cancelled, "{ended:#?}");
+        }
+    }
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
+    let world = World::new().await;
+    let _runner = world.runner("one");
+    world.connected(1).await;
+    for task in [Task::GetDefinitiveRevision, Task::GetModule] {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/silent.git", server.local_addr().unwrap());
+        let mut spec = job(JobKind::Tasks(vec![task]), &url, &task.to_string());
+        spec.source.source_definitive_revision = Some("0123456789012345678901234567890123456789".into());
+        let id = world.hub.submit(spec);
+        let _silent = soon("git calls", server.accept()).await.unwrap();
+        world.hub.cancel(id, CancelKind::Graceful).unwrap();
+        let ended = world.ended(id).await;
+        assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    }
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_ends_an_engine_that_waits_for_its_backend() {
+    let world = World::new().await;
+    let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let backend =
+        format!("terraform {{\n  backend \"http\" {{\n    address = \"http://{address}/\"\n  }}\n}}\n");
+    let url = world.repository("repo", &[("main.tf", &backend)]);
+    let _runner = world.runner_with("one", &[("Runner__CancelGraceSeconds", "1")]);
+    let id = world.hub.submit(job(JobKind::Plan, &url, "waiting"));
+    let (mut silent, _) = soon("terraform calls", server.accept()).await.unwrap();
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    let init = ended.tasks.iter().find(|it| it.task == Task::Init).unwrap();
+    assert_eq!(init.state, TaskState::Cancelled);
+    assert!(world.messages(id).iter().any(|line| line.contains("interrupt sent")));
+    // The other end of the connection is gone.
+    let mut rest = Vec::new();
+    let _ = soon("the end", tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut rest)).await;
+    world.assert_no_violation();
 }

@@ -107,6 +107,7 @@ fn what_is_required_is_enough_and_the_rest_has_the_defaults_of_the_contract() {
     assert_eq!(settings.runner.instance, "host-1");
     assert_eq!(settings.runner.max_concurrent_steps, 4);
     assert_eq!(settings.runner.drain_timeout_seconds, None);
+    assert_eq!(settings.runner.cancel_grace_seconds, 600);
     assert_eq!(settings.server.url.as_str(), "https://example.com/prefix/");
     assert_eq!(settings.server.ca_file, None);
     assert_eq!(settings.server.max_message_bytes, 32 * 1024);
@@ -115,6 +116,7 @@ fn what_is_required_is_enough_and_the_rest_has_the_defaults_of_the_contract() {
     assert!(!settings.hooks_preapproval.enabled);
     assert_eq!(settings.hooks_preapproval.preapproved_hooks_directory, None);
     assert!(settings.engine.additional_binary_paths.is_empty());
+    assert!(settings.engine.plugin_cache_enabled);
     assert_eq!(settings.job_log_stream.batch_size_limit, 50);
     assert_eq!(settings.job_log_stream.period_seconds, 5);
     assert!(settings.job_log_stream.eagerly_emit_first_event);

@@ -43,6 +43,7 @@ impl Step {
             script: String::new(),
             directory: self.work.clone(),
             environment: vec![("PATH".into(), path), ("GREETING".into(), OsString::from("hello"))],
+            held: None,
         }
     }
 
@@ -269,4 +270,23 @@ async fn waiting_can_be_given_up_and_the_step_goes_on() {
 fn the_running_program_can_be_started_again() {
     let started = std::process::Command::new(program().unwrap()).arg("--help").output().unwrap();
     assert!(started.status.success());
+}
+
+#[tokio::test]
+async fn a_lock_that_a_task_wants_held_is_held_until_its_script_has_ended() {
+    let step = Step::new("touch started; until [ -e go ]; do sleep 0.02; done");
+    let path = step.work.join("shared.lock");
+    let take = || {
+        let file = fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        file.try_lock().is_ok().then_some(file)
+    };
+    let what = Launch { held: Some(std::sync::Arc::new(take().unwrap())), ..step.to_launch() };
+    step.try_launch(&what).unwrap();
+    // The runner may be gone from here on.
+    drop(what);
+    step.until_written("started").await;
+    assert!(take().is_none());
+    step.go();
+    step.wait().await;
+    until("the supervisor is gone", || take().is_some()).await;
 }

@@ -2,6 +2,7 @@
 
 mod hooks;
 mod initialising;
+mod plugins;
 mod stopping;
 
 use std::collections::BTreeMap;
@@ -110,6 +111,7 @@ async fn a_module_goes_through_all_ten_tasks() {
     let (stream, first) = ran.log[0].clone();
     assert_eq!(stream, Stream::Information);
     assert!(first.starts_with("terraform 1.") && first.contains("/terraform)"), "{first}");
+    assert!(first.ends_with("/stack/space/module"), "{first}");
     assert_eq!(ran.completed(), Success::Done);
     let validate = TaskRequest::Validate(Validate { engine: ENGINE, ..Validate::default() });
     assert_eq!(bench.run(validate).await.completed(), Success::Done);
@@ -290,6 +292,31 @@ async fn a_flag_value_with_spaces_quotes_and_dollars_reaches_the_engine_as_it_is
 }
 
 #[tokio::test]
+async fn the_value_of_a_variable_flag_arrives_as_it_is_and_flags_of_apply_come_before_the_plan() {
+    let bench =
+        Bench::new(&[("main.tf", "variable \"x\" { type = string }\noutput \"x\" { value = var.x }\n")]);
+    bench.run(init()).await.completed();
+    let nasty = "a  b 'c' \"d\" `e` $HOME ${f} $(g) \\ %s * ; é -h";
+    let flags = FlagLists {
+        terraform_array_flags: vec![Flag::new(TerraformArrayFlag::Var, Some(&format!("x={nasty}")))].into(),
+        ..FlagLists::default()
+    };
+    counts(bench.run(plan_with(&[], flags)).await);
+    let flags = FlagLists {
+        terraform_flags: vec![
+            Flag::new(TerraformFlag::Parallelism, Some("3")),
+            Flag::new(TerraformFlag::LockTimeout, Some("5s")),
+            Flag::new(TerraformFlag::NoColor, None),
+        ]
+        .into(),
+        ..FlagLists::default()
+    };
+    let own = ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() };
+    bench.run(TaskRequest::ApplyFromPlan(own, flags)).await.completed();
+    assert_eq!(outputs(bench.run(output()).await).outputs[0].value, nasty);
+}
+
+#[tokio::test]
 async fn an_unknown_flag_is_named_in_the_log_and_the_plan_goes_on() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.run(init()).await.completed();
@@ -320,6 +347,57 @@ async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_run
     bench.run(apply()).await.completed();
     let ran = bench.run(output()).await;
     assert_eq!(outputs(ran).outputs[0].value, secret);
+}
+
+#[tokio::test]
+async fn variables_are_found_whatever_stands_around_them_and_a_broken_file_is_a_warning() {
+    let bench = Bench::new(&[
+        (
+            "main.tf",
+            r##"
+variable "doc" {
+  description = <<-EOT
+    # variable "no" {}
+    "}" is no end
+  EOT
+  default     = "/* variable \"neither\" {} */ // # }"
+}
+variable "deep" { # a comment }
+  type = map(object({ a = optional(list(tuple([string, set(number)])), []) }))
+}
+"##,
+        ),
+        ("broken.tf", "variable \"lost\" {"),
+        ("more.tf.json", r#"{"variable": {"json": {"type": "string", "sensitive": true}}}"#),
+    ]);
+    let ran = bench.run(TaskRequest::Variables(Input { engine: ENGINE, ..Input::default() })).await;
+    assert!(
+        ran.log.iter().any(|(stream, line)| *stream == Stream::Warning && line.starts_with("broken.tf")),
+        "{:#?}",
+        ran.log
+    );
+    let set = variables(ran).unwrap();
+    let seen: Vec<_> = set.variables.iter().map(|it| (it.name.as_str(), it.kind.as_deref())).collect();
+    let deep = "map(object({ a = optional(list(tuple([string, set(number)])), []) }))";
+    assert_eq!(seen, [("deep", Some(deep)), ("doc", None), ("json", Some("string"))]);
+    assert_eq!(set.variables[1].description.as_deref(), Some("# variable \"no\" {}\n\"}\" is no end\n"));
+}
+
+#[tokio::test]
+async fn an_engine_that_would_ask_fails_instead() {
+    let bench = Bench::new(&[("main.tf", "variable \"x\" {}\n")]);
+    // Even a module that asks for questions gets none: nobody is there to answer.
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: BTreeMap::from([("TF_INPUT".to_owned(), "1".to_owned())]),
+        init_after_hook: Some("read -r line || echo \"automation: $TF_IN_AUTOMATION\"".to_owned()),
+        ..Init::default()
+    };
+    let ran = bench.run(TaskRequest::Init(own)).await;
+    assert!(ran.says("automation: 1"), "{:#?}", ran.log);
+    ran.completed();
+    let fault = bench.run(plan()).await.faulted();
+    assert!(fault.message.contains("No value for required variable"), "{fault:?}");
 }
 
 #[tokio::test]

@@ -34,7 +34,8 @@ fn another_process() {
             let folder = Folder::at(place.join("step"));
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
-            let what = Launch { script: String::new(), directory: place.join("work"), environment };
+            let what =
+                Launch { script: String::new(), directory: place.join("work"), environment, held: None };
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             std::thread::sleep(PATIENCE);
         }
@@ -47,7 +48,7 @@ fn another_process() {
             folder.set_shipped(hawser::step::Position::default()).unwrap();
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
-            let what = Launch { script: String::new(), directory: place, environment };
+            let what = Launch { script: String::new(), directory: place, environment, held: None };
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(wait(&folder, &CancellationToken::new())).unwrap().unwrap();

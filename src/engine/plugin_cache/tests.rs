@@ -1,0 +1,76 @@
+use super::*;
+
+const FAKE: &str = "example.test/acme/fake/1.0.0/linux_amd64";
+
+fn cache() -> (tempfile::TempDir, PluginCache) {
+    let root = tempfile::tempdir().unwrap();
+    let cache = PluginCache::of(Engine::Terraform, root.path()).unwrap();
+    (root, cache)
+}
+
+fn add(cache: &PluginCache, package: &str) {
+    let folder = cache.directory().join(package);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("terraform-provider-fake_v1.0.0"), "program").unwrap();
+}
+
+#[test]
+fn only_one_may_hold_the_lock_and_it_passes_on_with_the_last_copy_of_the_file() {
+    let (_root, cache) = cache();
+    let lock = cache.try_lock("a/b/c").unwrap().unwrap();
+    let copy = lock.try_clone().unwrap();
+    drop(lock);
+    assert_eq!(cache.holder(), "a/b/c");
+    assert!(cache.try_lock("a/b/c").unwrap().is_none());
+    drop(copy);
+    assert!(cache.try_lock("a/b/c").unwrap().is_some());
+}
+
+#[test]
+fn what_an_init_that_did_not_complete_has_added_is_removed_and_the_rest_stays() {
+    let (_root, cache) = cache();
+    let _lock = cache.try_lock("a/b/c").unwrap().unwrap();
+    assert_eq!(cache.begin().unwrap(), Vec::<String>::new());
+    add(&cache, FAKE);
+    fs::remove_file(cache.unfinished_path()).unwrap();
+    assert_eq!(cache.begin().unwrap(), Vec::<String>::new());
+    let half = "example.test/acme/fake/1.1.0/linux_amd64";
+    add(&cache, half);
+    assert_eq!(cache.begin().unwrap(), [half]);
+    assert!(cache.directory().join(FAKE).is_dir() && !cache.directory().join(half).exists());
+    // Nobody has completed yet, and what was removed is not taken for something that was there.
+    add(&cache, half);
+    assert_eq!(cache.begin().unwrap(), [half]);
+}
+
+#[test]
+fn a_package_counts_only_for_a_lock_file_that_lists_its_checksum() {
+    let (root, cache) = cache();
+    let lock_file = |hash: &str| {
+        let text = format!(
+            "provider \"example.test/acme/fake\" {{\n  version = \"1.0.0\"\n  hashes = [\n    \"zh:00\",\n    \"{hash}\",\n  ]\n}}\n"
+        );
+        fs::write(root.path().join(".terraform.lock.hcl"), text).unwrap();
+    };
+    assert_eq!(cache.mismatch(root.path()).unwrap(), None);
+    lock_file("h1:other");
+    assert_eq!(cache.mismatch(root.path()).unwrap(), None, "nothing is cached yet");
+    add(&cache, FAKE);
+    assert_eq!(cache.mismatch(root.path()).unwrap().unwrap(), "example.test/acme/fake");
+    lock_file(&hash(&cache.directory().join(FAKE)).unwrap());
+    assert_eq!(cache.mismatch(root.path()).unwrap(), None);
+}
+
+#[test]
+fn a_cache_of_the_users_own_configuration_is_seen() {
+    let root = tempfile::tempdir().unwrap();
+    let home = |name: &str| (name == "HOME").then(|| root.path().to_owned());
+    assert!(!is_configured(home));
+    fs::write(root.path().join(".terraformrc"), "# plugin_cache_dir = \"/a\"\n").unwrap();
+    assert!(!is_configured(home));
+    fs::create_dir(root.path().join(".terraform.d")).unwrap();
+    fs::write(root.path().join(".terraform.d/x.tfrc"), "plugin_cache_dir = \"/a\"\n").unwrap();
+    assert!(is_configured(home));
+    let elsewhere = |name: &str| (name == "TF_CLI_CONFIG_FILE").then(|| root.path().join("none"));
+    assert!(!is_configured(elsewhere));
+}
