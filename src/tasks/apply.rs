@@ -8,7 +8,7 @@ use crate::engine::{pulumi, state, terraform};
 
 use super::script::{Module, read};
 use super::shape::Shape;
-use super::{Context, Prepared, TaskError};
+use super::{Context, Prepared, TaskError, rescue};
 
 pub(super) async fn prepare(
     context: &Context,
@@ -28,6 +28,9 @@ pub(super) async fn prepare(
     if let Some(plan) = plan.filter(|plan| !Path::new(plan).is_file()) {
         let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
         return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
+    }
+    if shape.engine != Engine::Pulumi {
+        rescue::set_aside(context, &module.workspace, &module.directory, shape.engine)?;
     }
     let work = match shape.engine {
         Engine::Pulumi => pulumi::apply(direction, flags, places),

@@ -2,6 +2,7 @@
 
 mod hooks;
 mod initialising;
+mod rescuing;
 mod stopping;
 
 use std::collections::BTreeMap;
