@@ -204,7 +204,7 @@ impl Search {
         let more = pending.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(format!(
-            "{} pending operations, which Pulumi began and did not see end ({kept}): {}{more}. Check what became of them, \
+            "Pending operations ({}), which Pulumi began and did not see end: {}{more}; {kept}. Check what became of them, \
              then clear them by hand, which must be interactive for those that create: `cd {directory} && pulumi refresh`",
             pending.len(),
             pending[..pending.len().min(NAMED)].join(", "),
@@ -260,6 +260,8 @@ fn push_command(engine: Engine, directory: &Path, state: &Path) -> String {
 }
 
 fn quoted(path: &Path) -> String {
+    // A path that was joined with an empty one ends with a slash.
+    let path: PathBuf = path.components().collect();
     quote(&path.to_string_lossy())
 }
 

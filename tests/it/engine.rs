@@ -169,12 +169,11 @@ async fn what_pulumi_began_and_did_not_see_end_is_named_and_the_state_is_kept() 
     counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
     let fault = bench.run(pulumi_apply()).await.faulted();
     let urn = "creating urn:pulumi:snapcd::standin::standin:index:Thing::b";
-    assert!(fault.message.contains("1 pending operations") && fault.message.contains(urn), "{fault:?}");
+    assert!(fault.message.contains("Pending operations (1)") && fault.message.contains(urn), "{fault:?}");
     let refresh = format!("`cd {} && pulumi refresh`", bench.module().display());
     assert!(fault.message.contains(&refresh), "{fault:?}");
     assert_eq!(fault.resources, Some(1));
-    let kept: Vec<_> =
-        fs::read_dir(bench.rescued()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let kept: Vec<_> = fs::read_dir(bench.rescued()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert!(fault.message.contains(kept[0].to_str().unwrap()), "{fault:?}");
     let kept: serde_json::Value = serde_json::from_slice(&fs::read(&kept[0]).unwrap()).unwrap();

@@ -226,7 +226,10 @@ async fn a_local_state_that_somebody_works_with_is_not_said_to_be_unlockable() {
 async fn what_a_lost_step_left_behind_is_found_too() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.write("errored.tfstate", "{\"version\": 4, \"resources\": []}");
-    bench.write(".terraform.tfstate.lock.info", "{\"ID\": \"stale-id\", \"Operation\": \"OperationTypeApply\"}");
+    bench.write(
+        ".terraform.tfstate.lock.info",
+        "{\"ID\": \"stale-id\", \"Operation\": \"OperationTypeApply\"}",
+    );
     let fault = explain_lost(&bench.context(), &apply(), Fault::new("unknown outcome.")).await;
     assert!(fault.message.starts_with("unknown outcome. The backend did not take"), "{fault:?}");
     assert!(fault.message.contains("The state lock stale-id (apply) stayed behind in"), "{fault:?}");
