@@ -61,6 +61,8 @@ impl Lock {
 pub enum LockTrouble {
     /// Somebody else has the lock, or somebody who is gone left it.
     Held(Lock),
+    /// A process that still runs has the lock of a state on this machine.
+    HeldByProcess(Lock),
     /// The engine had the lock and could not give it back. It does not say which it was.
     NotReleased,
     /// Pulumi names the lock files, or nothing at all when the service keeps the lock.
@@ -72,7 +74,7 @@ pub fn lock_trouble(lines: &[String]) -> Option<LockTrouble> {
     let lines: Vec<&str> = lines.iter().map(|line| unframed(line)).collect();
     let after = |text: &str| lines.iter().position(|line| line.contains(text)).map(|at| &lines[at..]);
     if let Some(said) = after("Error acquiring the state lock") {
-        return held(said).map(LockTrouble::Held);
+        return held(said);
     }
     if after("Error releasing the state lock").is_some() {
         return Some(LockTrouble::NotReleased);
@@ -90,13 +92,15 @@ fn unframed(line: &str) -> &str {
     line.trim_start_matches(['│', '╷', '╵']).trim_end()
 }
 
-fn held(said: &[&str]) -> Option<Lock> {
+fn held(said: &[&str]) -> Option<LockTrouble> {
     let info = said.iter().position(|line| line.trim() == "Lock Info:")?;
     let (message, info) = said.split_at(info);
-    let message = message.join(" ");
-    if let Some((_, other)) = message.split_once("already locked:").and_then(|(_, it)| it.split_once("ID=")) {
-        let id = other.split_whitespace().next()?.to_owned();
-        return Some(Lock { id, ..Lock::default() });
+    // Long lines are wrapped anywhere.
+    let words = message.iter().flat_map(|line| line.split_whitespace()).collect::<Vec<_>>();
+    let message = words.join(" ");
+    if let Some((_, other)) = message.split_once("HTTP remote state already locked") {
+        let id = other.strip_prefix(": ID=")?.split_whitespace().next()?.to_owned();
+        return Some(LockTrouble::Held(Lock { id, ..Lock::default() }));
     }
     let mut lock = Lock::default();
     for line in &info[1..] {
@@ -111,7 +115,9 @@ fn held(said: &[&str]) -> Option<Lock> {
             _ => {}
         }
     }
-    Some(lock).filter(|lock| !lock.id.is_empty())
+    let of_process = message.contains("resource temporarily unavailable");
+    let trouble = if of_process { LockTrouble::HeldByProcess } else { LockTrouble::Held };
+    Some(lock).filter(|lock| !lock.id.is_empty()).map(trouble)
 }
 
 /// Whether the engine says that it wrote an `errored.tfstate`.
@@ -230,7 +236,7 @@ mod tests {
             │   Operation: OperationTypeApply\n│   Who:       root@vm\n│   Version:   1.11.4\n\
             │   Created:   2026-11-16 02:12:58.67 +0000 UTC\n│   Info:      \n│ \n│ \n\
             │ Terraform acquires: a state lock\n╵";
-        let Some(LockTrouble::Held(lock)) = lock_trouble(&lines(said)) else { panic!("not found") };
+        let Some(LockTrouble::HeldByProcess(lock)) = lock_trouble(&lines(said)) else { panic!("not found") };
         assert_eq!((lock.id.as_str(), lock.path.as_str()), ("56fe9e98-9649", "terraform.tfstate"));
         assert_eq!(lock.about(), " (apply, by root@vm, since 2026-11-16 02:12:58.67 +0000 UTC)");
     }
@@ -242,6 +248,12 @@ mod tests {
         let theirs = Lock { id: "theirs".into(), ..Lock::default() };
         assert_eq!(theirs.about(), "");
         assert_eq!(lock_trouble(&lines(said)), Some(LockTrouble::Held(theirs)));
+        let unnamed = said.replace(":\nID=theirs", ", failed to read body");
+        assert_eq!(lock_trouble(&lines(&unnamed)), None);
+        let stored =
+            said.replace("HTTP remote state already locked:\nID=theirs", "state blob is already locked");
+        let stored = lock_trouble(&lines(&stored));
+        assert!(matches!(&stored, Some(LockTrouble::Held(lock)) if lock.id == "ours"), "{stored:?}");
     }
 
     #[test]

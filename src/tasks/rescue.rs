@@ -10,12 +10,13 @@
 //!   20261116T021036Z-{job id}-pulumi-export.json        a state with pending operations
 //! ```
 //!
-//! Nothing here removes them: whoever has pushed a state does. The time is that of the file. The order is copy (with
-//! fsync), note in the step folder (`rescued`), removal, so that a crash at any point loses neither the file nor the
+//! Nothing here removes them: whoever has pushed a state does. The time is that of the file. The order is a second name or a
+//! copy (with fsync), note in the step folder (`rescued`), removal, so that a crash at any point loses neither the file nor the
 //! word about it, and concluding once more says the same.
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::contract::{Engine, Fault, Task, TaskRequest};
@@ -91,31 +92,45 @@ async fn look(context: &Context, engine: Engine, task: Task, stopped: bool) -> F
     tokio::task::spawn_blocking(move || search.run()).await.unwrap_or_default()
 }
 
-/// Takes an `errored.tfstate` out of the way of an apply that would overwrite it.
+/// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and returns what to say about it.
 pub(super) fn set_aside(
     context: &Context,
     workspace: &Workspace,
     directory: &Path,
     engine: Engine,
-) -> Result<(), TaskError> {
+) -> Result<Option<String>, TaskError> {
     let from = directory.join(ERRORED_STATE);
     let name = format!("before-{}-{ERRORED_STATE}", context.common.job_id);
-    let Some((kept, _)) = copy(&from, workspace.rescued_dir(), &name).map_err(|error| {
+    let Some((kept, _)) = keep(&from, workspace.rescued_dir(), &name, By::Link).map_err(|error| {
         let from = from.display();
         Fault::new(format!(
             "{from} is from an earlier apply and would be overwritten, but cannot be kept safe: {error}"
         ))
     })?
     else {
-        return Ok(());
+        return Ok(None);
     };
+    remove(&from).map_err(|error| Fault::new(format!("cannot remove {}: {error}", from.display())))?;
     let push = push_command(engine, directory, &kept);
-    context.warn(&format!(
+    Ok(Some(format!(
         "An earlier apply left an {ERRORED_STATE}, a state that its backend did not take. It is kept in {}. If it was \
          not pushed since: `{push}`",
         kept.display()
-    ));
-    remove(&from).map_err(|error| Fault::new(format!("cannot remove {}: {error}", from.display())).into())
+    )))
+}
+
+/// Says that there are rescued states: a plan that does not know of them makes again what they have.
+pub(super) fn reminder(workspace: &Workspace) -> Option<String> {
+    let folder = workspace.rescued_dir();
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.file_name());
+    let count = files.filter(|name| name.to_string_lossy().ends_with(ERRORED_STATE)).count();
+    (count > 0).then(|| {
+        format!(
+            "There are rescued states ({count}) in {}, which a backend did not take. Push what was not pushed before \
+             anything is applied, and remove what was",
+            folder.display()
+        )
+    })
 }
 
 impl Search {
@@ -136,7 +151,7 @@ impl Search {
         let from = self.directory.join(ERRORED_STATE);
         let note = self.context.folder.rescued_path();
         let name = format!("{}-{ERRORED_STATE}", self.context.common.job_id);
-        let kept = copy(&from, self.workspace.rescued_dir(), &name);
+        let kept = keep(&from, self.workspace.rescued_dir(), &name, By::Link);
         let (place, state) = match kept {
             Ok(Some((kept, state))) => {
                 let noted = kept.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"));
@@ -196,7 +211,7 @@ impl Search {
             return None;
         }
         let name = format!("{}-pulumi-export.json", self.context.common.job_id);
-        let kept = match copy(&export, self.workspace.rescued_dir(), &name) {
+        let kept = match keep(&export, self.workspace.rescued_dir(), &name, By::Copy) {
             Ok(Some((kept, _))) => format!("the state is kept in {}", kept.display()),
             Ok(None) => "the state is gone".to_owned(),
             Err(error) => format!("the state could not be kept: {error}"),
@@ -215,14 +230,14 @@ impl Search {
         let (engine, directory) = (self.engine, quoted(&self.directory));
         let local = (engine != Engine::Pulumi).then(|| leftovers::local_state(&self.directory)).flatten();
         Some(match (leftovers::lock_trouble(said), local) {
-            (Some(LockTrouble::Held(lock)), Some(state)) => format!(
+            (Some(LockTrouble::HeldByProcess(lock)), _) => format!(
                 "The state {} is locked, lock id {}{}, by a process that still runs: the lock ends with it and cannot \
                  be forced",
-                state.display(),
+                lock.path,
                 lock.id,
                 lock.about()
             ),
-            (Some(LockTrouble::Held(lock)), None) => format!(
+            (Some(LockTrouble::Held(lock)), _) => format!(
                 "The state is locked, lock id {}{}. Only when it is certain that nobody works with it: \
                  `cd {directory} && {engine} force-unlock {}`",
                 lock.id,
@@ -265,9 +280,19 @@ fn quoted(path: &Path) -> String {
     quote(&path.to_string_lossy())
 }
 
-/// Copies a file into a private folder, under its time and `name`, and returns where it is and what it holds. A copy that
+/// How a file gets its second place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// A copy of its contents.
+    Copy,
+    /// A second name where that is possible: should an engine that nobody watches any more still be writing the file,
+    /// the rest of it arrives too.
+    Link,
+}
+
+/// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
 /// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
-fn copy(from: &Path, folder: &Path, name: &str) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
+fn keep(from: &Path, folder: &Path, name: &str, by: By) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
     let found = match from.symlink_metadata() {
         Ok(found) if found.is_file() => found,
         // A symlink or a folder of that name is nothing that an engine has written.
@@ -289,12 +314,21 @@ fn copy(from: &Path, folder: &Path, name: &str) -> io::Result<Option<(PathBuf, V
             Ok(earlier) if earlier == contents => return Ok(Some((place, contents))),
             Ok(_) => count += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_private_atomic(&place, &contents)?;
+                if by == By::Copy || link(from, &place).is_err() {
+                    write_private_atomic(&place, &contents)?;
+                }
                 return Ok(Some((place, contents)));
             }
             Err(error) => return Err(error),
         }
     }
+}
+
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o600))?;
+    fs::File::open(to)?.sync_all()?;
+    to.parent().map_or(Ok(()), sync_dir)
 }
 
 fn remove(file: &Path) -> io::Result<()> {
@@ -310,19 +344,32 @@ mod tests {
     fn a_copy_is_made_once_and_overwrites_nothing() {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("a/b"));
-        assert_eq!(copy(&from, &folder, "x").unwrap(), None);
+        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
         fs::write(&from, "one").unwrap();
-        let (first, contents) = copy(&from, &folder, "x").unwrap().unwrap();
+        let (first, contents) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
         assert_eq!(contents, b"one");
-        assert_eq!(copy(&from, &folder, "x").unwrap().unwrap().0, first);
+        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap().unwrap().0, first);
         let time = fs::metadata(&from).unwrap().modified().unwrap();
         fs::write(&from, "two").unwrap();
         fs::File::options().write(true).open(&from).unwrap().set_modified(time).unwrap();
-        let (second, _) = copy(&from, &folder, "x").unwrap().unwrap();
+        let (second, _) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
         assert_ne!(first, second);
         assert_eq!(fs::read(first).unwrap(), b"one");
-        fs::remove_file(&from).unwrap();
+        remove(&from).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
-        assert_eq!(copy(&from, &folder, "x").unwrap(), None);
+        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
+    }
+    #[test]
+    fn what_is_written_after_the_rescue_is_rescued_too() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("kept"));
+        let mut writer = fs::File::create(&from).unwrap();
+        io::Write::write_all(&mut writer, b"one").unwrap();
+        let (kept, _) = keep(&from, &folder, "x", By::Link).unwrap().unwrap();
+        assert_eq!(keep(&from, &folder, "x", By::Link).unwrap().unwrap().0, kept);
+        remove(&from).unwrap();
+        io::Write::write_all(&mut writer, b" two").unwrap();
+        assert_eq!(fs::read(&kept).unwrap(), b"one two");
+        assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

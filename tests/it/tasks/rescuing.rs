@@ -7,10 +7,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use hawser::contract::Fault;
-use hawser::tasks::{conclude, explain_lost};
+use hawser::contract::requests::CancelKind;
+use hawser::tasks::{TaskError, conclude, explain_lost};
 
 use super::*;
-use crate::support::steps::execute;
+use crate::support::steps::{Interrupt, execute};
 
 /// What a state server of Terraform's `http` backend knows, and what it refuses.
 #[derive(Default)]
@@ -145,7 +146,32 @@ async fn a_state_that_cannot_be_written_is_kept_safe_and_the_printed_command_pus
 
     server.kept.lock().unwrap().refuses_state = false;
     run_by_hand(&command(&fault.message, "state push"));
-    assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
+    let ran = bench.run(plan()).await;
+    assert!(ran.says("There are rescued states (1) in"), "{:#?}", ran.log);
+    assert_eq!(counts(ran).total_unchanged_count, 1);
+    fs::remove_file(file).unwrap();
+    assert!(!bench.run(plan()).await.says("rescued states"));
+}
+
+#[tokio::test]
+async fn a_cancelled_apply_whose_state_cannot_be_written_says_so_in_the_log() {
+    let server = StateServer::start();
+    let sleeps = "resource \"terraform_data\" \"slow\" {\n  provisioner \"local-exec\" {\n    command = \"echo now \
+                  sleeping; exec sleep 300.25\"\n  }\n}\n";
+    let bench = Bench::new(&[("main.tf", &format!("{}{sleeps}", server.module()))]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    server.kept.lock().unwrap().refuses_state = true;
+    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Graceful };
+    let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    let files = rescued(&bench);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let (_, line) = ran.log.iter().find(|(_, line)| line.contains("`cd ")).unwrap();
+    assert!(line.contains(files[0].to_str().unwrap()), "{line}");
+    server.kept.lock().unwrap().refuses_state = false;
+    run_by_hand(&command(line, "state push"));
+    assert_eq!(counts(bench.run(plan()).await).total_count_before, 2);
 }
 
 #[tokio::test]
