@@ -311,10 +311,15 @@ fn keep(from: &Path, folder: &Path, name: &str, by: By) -> io::Result<Option<(Pa
         let number = if count == 1 { String::new() } else { format!("-{count}") };
         let place = folder.join(format!("{time}{number}-{name}"));
         match fs::read(&place) {
-            Ok(earlier) if earlier == contents => return Ok(Some((place, contents))),
+            Ok(earlier) if earlier == contents => {
+                // Whoever put it there may not have come to this.
+                settle(&place)?;
+                return Ok(Some((place, contents)));
+            }
             Ok(_) => count += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if by == By::Copy || link(from, &place).is_err() {
+                let linked = || fs::hard_link(from, &place).and_then(|()| settle(&place));
+                if by == By::Copy || linked().is_err() {
                     write_private_atomic(&place, &contents)?;
                 }
                 return Ok(Some((place, contents)));
@@ -324,11 +329,11 @@ fn keep(from: &Path, folder: &Path, name: &str, by: By) -> io::Result<Option<(Pa
     }
 }
 
-fn link(from: &Path, to: &Path) -> io::Result<()> {
-    fs::hard_link(from, to)?;
-    fs::set_permissions(to, fs::Permissions::from_mode(0o600))?;
-    fs::File::open(to)?.sync_all()?;
-    to.parent().map_or(Ok(()), sync_dir)
+/// Makes a file private and lets it survive a power cut.
+fn settle(file: &Path) -> io::Result<()> {
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600))?;
+    fs::File::open(file)?.sync_all()?;
+    file.parent().map_or(Ok(()), sync_dir)
 }
 
 fn remove(file: &Path) -> io::Result<()> {
