@@ -7,6 +7,7 @@
 pub mod declarations;
 pub mod environment;
 pub mod flags;
+pub mod leftovers;
 pub mod outputs;
 pub mod plan;
 pub mod plugin_cache;

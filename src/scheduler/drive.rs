@@ -124,7 +124,7 @@ impl Driver {
             Stage::Prepare => self.begin(&context, request, module).await,
             Stage::Running => self.execution(&context, request, None).await,
             Stage::Conclude => self.conclusion(&context, request, module).await,
-            Stage::Lost => Err(lost(&step.folder).into()),
+            Stage::Lost => Err(lost(&context, request).await.into()),
             Stage::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
         };
         match ended {
@@ -153,7 +153,7 @@ impl Driver {
             return self.execution(context, request, module).await;
         };
         if folder.supervisor().map_err(|error| broken(&error))?.is_some() {
-            return Err(lost(folder).into());
+            return Err(lost(context, request).await.into());
         }
         is_wanted(folder)?;
         let launch = match tasks::prepare(context, &request.task).await? {
@@ -193,7 +193,7 @@ impl Driver {
     ) -> Result<Success, TaskError> {
         let Some(exit) = read_exit(&context.folder).await.map_err(|error| broken(&error))? else {
             return match context.folder.supervisor().map_err(|error| broken(&error))? {
-                Some(_) => Err(lost(&context.folder).into()),
+                Some(_) => Err(lost(context, request).await.into()),
                 None => {
                     Err(Fault::new("the supervisor ended before it could start anything; nothing was run")
                         .into())
@@ -323,8 +323,8 @@ fn broken(error: &FolderError) -> Fault {
 }
 
 /// The script was started, and there is nobody left who could say how it ended.
-fn lost(folder: &Folder) -> Fault {
-    let note = folder.supervisor().ok().flatten();
+async fn lost(context: &Context, request: &Request) -> Fault {
+    let note = context.folder.supervisor().ok().flatten();
     let rebooted = note
         .as_ref()
         .and_then(|note| note.boot_id.clone())
@@ -337,9 +337,10 @@ fn lost(folder: &Folder) -> Fault {
          may still be running"
     };
     let started = note.map_or_else(String::new, |note| format!(" It was started at {}.", note.started));
-    Fault::new(format!(
+    let fault = Fault::new(format!(
         "unknown outcome: {why}.{started} It was not run again. Before the next run, check what it changed: \
          look for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
          resources that are not in the state."
-    ))
+    ));
+    tasks::explain_lost(context, &request.task, fault).await
 }

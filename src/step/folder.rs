@@ -140,6 +140,11 @@ impl Folder {
         self.path.join("reserve")
     }
 
+    /// Says where a state is that the engine left behind and that was kept safe.
+    pub fn rescued_path(&self) -> PathBuf {
+        self.path.join("rescued")
+    }
+
     pub fn cancel_path(&self) -> PathBuf {
         self.path.join("cancel.json")
     }

@@ -8,7 +8,7 @@ use crate::engine::{pulumi, state, terraform};
 
 use super::script::{Module, read};
 use super::shape::Shape;
-use super::{Context, Prepared, TaskError};
+use super::{Context, Prepared, TaskError, rescue};
 
 pub(super) async fn prepare(
     context: &Context,
@@ -29,10 +29,15 @@ pub(super) async fn prepare(
         let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
         return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
     }
-    let work = match shape.engine {
+    let set_aside = match shape.engine {
+        Engine::Pulumi => None,
+        engine => rescue::set_aside(context, &module.workspace, &module.directory, engine)?,
+    };
+    let mut work = match shape.engine {
         Engine::Pulumi => pulumi::apply(direction, flags, places),
         engine => terraform::apply(engine, direction, flags, places),
     };
+    work.warnings.extend(set_aside);
     module.launch(shape, &variables, false, work).await
 }
 

@@ -15,6 +15,7 @@ mod init;
 mod output;
 mod plan;
 mod plugins;
+mod rescue;
 mod script;
 mod shape;
 mod source;
@@ -34,6 +35,7 @@ use crate::settings::Settings;
 use crate::step::{Exit, Folder, Stream};
 use shape::Shape;
 
+pub use rescue::explain_lost;
 pub use source::refresh;
 
 /// What a task may use.
@@ -152,13 +154,18 @@ async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, Task
 /// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
 pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> Result<Success, TaskError> {
     let shape = Shape::of(request).ok_or_else(|| script::no_script(request))?;
-    let judged = verdict::judge(context, &shape, exit);
+    let judged = match verdict::judge(context, &shape, exit) {
+        Ok(()) => Ok(()),
+        Err(error) => Err(rescue::explain(context, &shape, error).await),
+    };
     match request {
         TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => match judged {
             Ok(()) => apply::conclude(context, &shape).await,
             Err(TaskError::Faulted(mut fault)) => {
                 // What the state holds after a failure is worth knowing, but not worth another failure.
-                fault.resources = apply::resources(context, &shape).await.ok();
+                if fault.resources.is_none() {
+                    fault.resources = apply::resources(context, &shape).await.ok();
+                }
                 Err(fault.into())
             }
             Err(cancelled) => Err(cancelled),

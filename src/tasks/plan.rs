@@ -9,7 +9,7 @@ use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
 use super::shape::Shape;
-use super::{Context, Prepared, TaskError};
+use super::{Context, Prepared, TaskError, rescue};
 
 pub(super) async fn prepare(
     context: &Context,
@@ -20,7 +20,7 @@ pub(super) async fn prepare(
 ) -> Result<Prepared, TaskError> {
     let module = Module::open(context)?;
     let variables = module.workspace.load_environment()?;
-    let work = match shape.engine {
+    let mut work = match shape.engine {
         Engine::Pulumi => pulumi::plan(direction, parameters, flags, &module.places)?,
         engine => {
             let inputs = terraform::inputs(parameters)?;
@@ -28,6 +28,7 @@ pub(super) async fn prepare(
             terraform::plan(engine, direction, flags, &module.places)
         }
     };
+    work.warnings.extend(rescue::reminder(&module.workspace));
     module.launch(shape, &variables, false, work).await
 }
 

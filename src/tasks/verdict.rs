@@ -101,29 +101,41 @@ fn hint(lines: &[String]) -> Option<&'static str> {
     None
 }
 
-/// The last lines of stderr, or of stdout when stderr was silent, as plain text.
+/// The last lines of stderr, or of stdout when stderr was silent.
 fn last_lines(folder: &Folder) -> Vec<String> {
+    let Tail { stdout, stderr } = tail(folder);
+    let mut lines = if stderr.is_empty() { stdout } else { stderr };
+    lines.drain(..lines.len().saturating_sub(LINES));
+    lines
+}
+
+/// What a script printed towards its end, as plain text without empty lines.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    pub stdout: Vec<String>,
+    pub stderr: Vec<String>,
+}
+
+pub(super) fn tail(folder: &Folder) -> Tail {
+    let mut tail = Tail::default();
     let path = folder.output_path();
     let length = fs::metadata(&path).map_or(0, |found| found.len());
     let start = length.saturating_sub(TAIL);
-    let Ok(mut reader) = Reader::open(&path, start) else { return Vec::new() };
+    let Ok(mut reader) = Reader::open(&path, start) else { return tail };
     if start > 0 {
         // The place is inside some record.
         let _ = reader.next();
     }
-    let (mut stderr, mut stdout) = (Vec::new(), Vec::new());
     while let Ok(Some(record)) = reader.next() {
         let text = String::from_utf8_lossy(&record.text);
         let text = console::strip_ansi_codes(&text);
         let line: String = text.trim_end().chars().take(LINE_LENGTH).collect();
         match record.stream {
             _ if line.is_empty() => {}
-            Stream::Stderr => stderr.push(line),
-            Stream::Stdout => stdout.push(line),
+            Stream::Stderr => tail.stderr.push(line),
+            Stream::Stdout => tail.stdout.push(line),
             _ => {}
         }
     }
-    let mut lines = if stderr.is_empty() { stdout } else { stderr };
-    lines.drain(..lines.len().saturating_sub(LINES));
-    lines
+    tail
 }

@@ -9,6 +9,7 @@
 //!   .hawser/locks/{stack}/{namespace}/{module}.lock
 //!   .hawser/checkout/{stack}/{namespace}/{module}/new   the next revision while it is made
 //!                                                 /old   the last one while the two change places
+//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that no backend has, see [`crate::tasks`]
 //! ```
 //!
 //! The subdirectory is the registry's folder (`//modules/vpc`) followed by the request's `sourceSubdirectory`; the module
@@ -135,6 +136,7 @@ pub struct Workspace {
     module_root: PathBuf,
     staging: PathBuf,
     lock_file: PathBuf,
+    rescued: PathBuf,
     subdirectory: PathBuf,
 }
 
@@ -159,6 +161,7 @@ impl Workspace {
             module_root: working_directory.join(&below).join(module_name),
             staging: own.join("checkout").join(&below).join(module_name),
             lock_file: own.join("locks").join(&below).join(format!("{module_name}.lock")),
+            rescued: own.join("rescued").join(&below).join(module_name),
             subdirectory,
         })
     }
@@ -171,6 +174,11 @@ impl Workspace {
     /// The checkout.
     pub fn module_root(&self) -> &Path {
         &self.module_root
+    }
+
+    /// Where files are kept that must survive the checkout. It may not be there yet.
+    pub fn rescued_dir(&self) -> &Path {
+        &self.rescued
     }
 
     /// Where the engine runs. [`checked_init_dir`](Self::checked_init_dir) says whether it is there and inside.

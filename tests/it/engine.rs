@@ -165,6 +165,38 @@ async fn a_pulumi_update_that_fails_says_so_with_its_code_and_counts_what_is_the
 }
 
 #[tokio::test]
+async fn what_pulumi_began_and_did_not_see_end_is_named_and_the_state_is_kept() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"fail": true, "pending": true}}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    let fault = bench.run(pulumi_apply()).await.faulted();
+    let urn = "creating urn:pulumi:snapcd::standin::standin:index:Thing::b";
+    assert!(fault.message.contains("Pending operations (1)") && fault.message.contains(urn), "{fault:?}");
+    let refresh = format!("`cd {} && pulumi refresh`", bench.module().display());
+    assert!(fault.message.contains(&refresh), "{fault:?}");
+    assert_eq!(fault.resources, Some(1));
+    let kept: Vec<_> = fs::read_dir(bench.rescued()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(fault.message.contains(kept[0].to_str().unwrap()), "{fault:?}");
+    let kept: serde_json::Value = serde_json::from_slice(&fs::read(&kept[0]).unwrap()).unwrap();
+    assert_eq!(kept["deployment"]["pending_operations"][0]["type"], "creating");
+}
+
+#[tokio::test]
+async fn a_locked_pulumi_stack_is_named_with_its_lock() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    let lock = bench.root.path().join("pulumi home/locked");
+    fs::write(&lock, "").unwrap();
+    let fault = bench.run(pulumi_apply()).await.faulted();
+    assert!(fault.message.contains("The stack is locked: file://"), "{fault:?}");
+    assert!(fault.message.contains(lock.to_str().unwrap()), "{fault:?}");
+    assert!(fault.message.contains("&& pulumi cancel`"), "{fault:?}");
+    assert!(!bench.rescued().exists());
+}
+
+#[tokio::test]
 async fn a_pulumi_token_is_read_from_a_private_file() {
     let bench = pulumi_module(&json!({"resources": {}}));
     let flags = [(PulumiFlag::LoginCloud, None), (PulumiFlag::OidcToken, Some("the token"))];

@@ -432,6 +432,52 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_safe() {
+    let world = World::new().await;
+    let pid_file = world.path("terraform.pid");
+    let command = format!("echo $PPID > '{}'; echo started; exec sleep 5", pid_file.display());
+    let module = format!(
+        "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
+    );
+    let url = world.repository("repo", &[("main.tf", &module)]);
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(job(JobKind::Apply, &url, "lost"));
+    let terraform =
+        until("the apply runs", || fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n')))
+            .await;
+    let folder = runner.steps().into_iter().find(|step| step.to_string_lossy().ends_with(".ApplyFromPlan"));
+    let folder = folder.unwrap();
+
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    let terraform = rustix::process::Pid::from_raw(terraform.trim().parse().unwrap()).unwrap();
+    // It may have gone with its supervisor.
+    let _ = rustix::process::kill_process(terraform, Signal::KILL);
+    let place = runner.working.join("local/local/lost");
+    let lock = fs::read(place.join(".terraform.tfstate.lock.info")).unwrap();
+    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    let state = "{\"version\": 4, \"resources\": []}";
+    fs::write(place.join("errored.tfstate"), state).unwrap();
+
+    let _next = world.runner("one");
+    let error = world.ended(id).await.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    assert!(error.message.contains(lock["ID"].as_str().unwrap()), "{error:?}");
+    let kept: Vec<_> =
+        fs::read_dir(runner.working.join(".hawser/rescued/local/local/lost")).unwrap().collect();
+    let [Ok(kept)] = kept.as_slice() else { panic!("{kept:?}") };
+    assert_eq!(fs::read_to_string(kept.path()).unwrap(), state);
+    let name = kept.file_name().into_string().unwrap();
+    assert!(name.contains(&id.to_string()), "{name}");
+    assert!(error.message.contains(&name), "{error:?}");
+    let said = until("the log says it too", || {
+        world.messages(id).into_iter().find(|line| line.contains("state push"))
+    });
+    assert!(said.await.contains(&name));
+    assert!(!place.join("errored.tfstate").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_is_pushed_again_is_reported_again_and_runs_once() {
     let world = World::with(HubOptions { redispatch_on_reconnect: true, ..HubOptions::default() }).await;
     let url = world.repository("repo", EMPTY);
@@ -589,7 +635,7 @@ async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_r
         "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
     );
     let url = world.repository("repo", &[("main.tf", &module)]);
-    let _runner = world.runner("one");
+    let runner = world.runner("one");
     let id = world.hub.submit(job(JobKind::Apply, &url, "cancelled"));
     until("the provisioner sleeps", || {
         world.messages(id).iter().any(|line| line.ends_with("started")).then_some(())
@@ -602,6 +648,9 @@ async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_r
     assert!(!Path::new(&format!("/proc/{}", sleeper.trim())).exists(), "the provisioner still runs");
     let messages = world.messages(id).join("\n");
     assert!(messages.to_lowercase().contains("interrupt"), "{messages}");
+    let state = fs::read(runner.working.join("local/local/cancelled/terraform.tfstate")).unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    assert_eq!(state["resources"][0]["name"], "slow", "{state:#}");
     world.assert_no_violation();
 }
 

@@ -3,6 +3,7 @@
 mod hooks;
 mod initialising;
 mod plugins;
+mod rescuing;
 mod stopping;
 
 use std::collections::BTreeMap;

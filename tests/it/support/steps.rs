@@ -99,6 +99,11 @@ impl Bench {
         self.module().join(".snapcd").join(name)
     }
 
+    /// Where the module's rescued files are.
+    pub(crate) fn rescued(&self) -> PathBuf {
+        self.root.path().join("work/.hawser/rescued/stack/space/module")
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.module().join(name), text).unwrap();
     }

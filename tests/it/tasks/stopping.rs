@@ -45,6 +45,11 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     assert!(!is_running("300.125"), "the provisioner still runs");
     assert!(!bench.module().join(".terraform.tfstate.lock.info").exists(), "the state is still locked");
+    // The resource was made and its provisioner was not done: the state has it, tainted.
+    let state: serde_json::Value =
+        serde_json::from_slice(&fs::read(bench.module().join("terraform.tfstate")).unwrap()).unwrap();
+    assert_eq!(state["resources"][0]["instances"][0]["status"], "tainted", "{state:#}");
+    assert!(!bench.rescued().exists());
 }
 
 #[tokio::test]
@@ -53,6 +58,13 @@ async fn a_kill_is_a_cancel_too() {
     let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Kill };
     let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    // Terraform could not clean up: its lock is named.
+    let lock = fs::read(bench.module().join(".terraform.tfstate.lock.info")).unwrap();
+    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    let named = format!("The state lock {} (apply, by ", lock["ID"].as_str().unwrap());
+    assert!(ran.says(&named), "{:#?}", ran.log);
+    // And it keeps nobody from the state, as the message says.
+    counts(bench.run(plan()).await);
 }
 
 #[tokio::test]

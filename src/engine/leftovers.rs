@@ -1,0 +1,312 @@
+//! What an engine leaves behind when it could not finish: a state that it could not write, a state lock, operations
+//! that nobody saw the end of.
+//!
+//! * Terraform and OpenTofu write `errored.tfstate` to the working directory when the backend refuses the new state.
+//! * A lock that somebody else holds is described on stderr, in a frame of `│` when there is colour:
+//!
+//!   ```text
+//!   Error: Error acquiring the state lock
+//!   Error message: HTTP remote state already locked:
+//!   ID=2ec423c9-6fa8-723e-833f-b1d8c89176fa
+//!   Lock Info:
+//!     ID:        ca427c02-585d-ab02-42b7-462069251054
+//!     Path:      …
+//!     Operation: OperationTypePlan
+//!     Who:       root@vm
+//!     Created:   2026-11-16 02:12:57.758552812 +0000 UTC
+//!   ```
+//!
+//!   The `http` backend describes under `Lock Info` the lock that it asked for and did not get; the one that is in the
+//!   way is in the error message (tried with 1.11). To name the wrong one would be worse than to name none.
+//! * A lock that could not be released is reported without its id; the next command that wants it learns the id.
+//! * A local state is locked through the operating system, which unlocks it when the process ends. The description of
+//!   the lock beside it (`.terraform.tfstate.lock.info`) stays after a kill and keeps nobody from the state.
+//! * Pulumi lists operations that it began and did not see end under `pending_operations` of the exported state.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{EngineError, read_json};
+
+/// The file in which an engine puts a state that the backend did not take.
+pub const ERRORED_STATE: &str = "errored.tfstate";
+
+/// A lock as the engine describes it. Only the id is always known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Lock {
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub path: String,
+    pub operation: String,
+    pub who: String,
+    pub created: String,
+}
+
+impl Lock {
+    /// What is known besides the id, in brackets, or nothing.
+    pub fn about(&self) -> String {
+        let operation = self.operation.trim_start_matches("OperationType").to_lowercase();
+        let parts = [("", operation), ("by ", self.who.clone()), ("since ", self.created.clone())];
+        let known: Vec<_> =
+            parts.iter().filter(|(_, it)| !it.is_empty()).map(|(word, it)| format!("{word}{it}")).collect();
+        if known.is_empty() { String::new() } else { format!(" ({})", known.join(", ")) }
+    }
+}
+
+/// What the engine said about locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockTrouble {
+    /// Somebody else has the lock, or somebody who is gone left it.
+    Held(Lock),
+    /// A process that still runs has the lock of a state on this machine.
+    HeldByProcess(Lock),
+    /// The engine had the lock and could not give it back. It does not say which it was.
+    NotReleased,
+    /// Pulumi names the lock files, or nothing at all when the service keeps the lock.
+    Stack(Vec<String>),
+}
+
+/// Looks for trouble with locks in what an engine printed, without colours.
+pub fn lock_trouble(lines: &[String]) -> Option<LockTrouble> {
+    let lines: Vec<&str> = lines.iter().map(|line| unframed(line)).collect();
+    let after = |text: &str| lines.iter().position(|line| line.contains(text)).map(|at| &lines[at..]);
+    if let Some(said) = after("Error acquiring the state lock") {
+        return held(said);
+    }
+    if after("Error releasing the state lock").is_some() {
+        return Some(LockTrouble::NotReleased);
+    }
+    if let Some(said) = after("the stack is currently locked by") {
+        let locks = said.iter().skip(1).map(|line| line.trim());
+        let locks = locks.take_while(|line| line.contains("created by")).take(3);
+        return Some(LockTrouble::Stack(locks.map(str::to_owned).collect()));
+    }
+    after("Another update is currently in progress").map(|_| LockTrouble::Stack(Vec::new()))
+}
+
+/// The line without the frame that is drawn around errors.
+fn unframed(line: &str) -> &str {
+    line.trim_start_matches(['│', '╷', '╵']).trim_end()
+}
+
+fn held(said: &[&str]) -> Option<LockTrouble> {
+    let info = said.iter().position(|line| line.trim() == "Lock Info:")?;
+    let (message, info) = said.split_at(info);
+    // Long lines are wrapped anywhere.
+    let words = message.iter().flat_map(|line| line.split_whitespace()).collect::<Vec<_>>();
+    let message = words.join(" ");
+    if let Some((_, other)) = message.split_once("HTTP remote state already locked") {
+        let id = other.strip_prefix(": ID=")?.split_whitespace().next()?.to_owned();
+        return Some(LockTrouble::Held(Lock { id, ..Lock::default() }));
+    }
+    let mut lock = Lock::default();
+    for line in &info[1..] {
+        let Some((name, value)) = line.split_once(':') else { break };
+        let value = value.trim().to_owned();
+        match name.trim() {
+            "ID" => lock.id = value,
+            "Path" => lock.path = value,
+            "Operation" => lock.operation = value,
+            "Who" => lock.who = value,
+            "Created" => lock.created = value,
+            _ => {}
+        }
+    }
+    let of_process = message.contains("resource temporarily unavailable");
+    let trouble = if of_process { LockTrouble::HeldByProcess } else { LockTrouble::Held };
+    Some(lock).filter(|lock| !lock.id.is_empty()).map(trouble)
+}
+
+/// Whether the engine says that it wrote an `errored.tfstate`.
+pub fn says_errored_state(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.contains("state push errored.tfstate"))
+}
+
+#[derive(Deserialize)]
+struct Initialised {
+    backend: Option<Backend>,
+}
+
+#[derive(Deserialize)]
+struct Backend {
+    r#type: String,
+    #[serde(default)]
+    config: LocalBackend,
+}
+
+#[derive(Deserialize, Default)]
+struct LocalBackend {
+    path: Option<String>,
+    workspace_dir: Option<String>,
+}
+
+/// Where a module keeps its state on this machine; `None` when a backend elsewhere has it.
+pub fn local_state(directory: &Path) -> Option<PathBuf> {
+    let data = directory.join(".terraform");
+    let noted = fs::read(data.join("terraform.tfstate")).ok();
+    let backend = noted.and_then(|text| serde_json::from_slice::<Initialised>(&text).ok()?.backend);
+    let config = match backend {
+        None => LocalBackend::default(),
+        Some(backend) if backend.r#type == "local" => backend.config,
+        Some(_) => return None,
+    };
+    let workspace = fs::read_to_string(data.join("environment")).unwrap_or_default();
+    Some(match workspace.trim() {
+        "" | "default" => directory.join(config.path.as_deref().unwrap_or("terraform.tfstate")),
+        other => {
+            let folder = directory.join(config.workspace_dir.as_deref().unwrap_or("terraform.tfstate.d"));
+            folder.join(other).join("terraform.tfstate")
+        }
+    })
+}
+
+/// The description of a lock that was left beside a local state.
+pub fn local_lock(state: &Path) -> Option<(PathBuf, Lock)> {
+    let name = state.file_name()?.to_string_lossy();
+    let file = state.with_file_name(format!(".{name}.lock.info"));
+    let lock: Lock = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+    (!lock.id.is_empty()).then_some((file, lock))
+}
+
+#[derive(Deserialize)]
+struct State {
+    version: u64,
+    #[serde(default)]
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    mode: String,
+    #[serde(default)]
+    instances: Vec<serde::de::IgnoredAny>,
+}
+
+/// The managed resources in a state as the engine stores it; `None` when it is no such state.
+pub fn stored_resources(state: &[u8]) -> Option<u64> {
+    let state: State = serde_json::from_slice(state).ok().filter(|state: &State| state.version == 4)?;
+    let managed = state.resources.iter().filter(|resource| resource.mode == "managed");
+    Some(managed.map(|resource| resource.instances.len() as u64).sum())
+}
+
+#[derive(Deserialize)]
+struct Export {
+    deployment: Option<Deployment>,
+}
+
+#[derive(Deserialize)]
+struct Deployment {
+    pending_operations: Option<Vec<Operation>>,
+}
+
+#[derive(Deserialize)]
+struct Operation {
+    r#type: String,
+    resource: PendingResource,
+}
+
+#[derive(Deserialize)]
+struct PendingResource {
+    urn: String,
+}
+
+/// What Pulumi began and did not see end, each as `creating urn:…`.
+pub fn pending_operations(export: &str) -> Result<Vec<String>, EngineError> {
+    let export: Export = read_json("the exported state", export)?;
+    let pending = export.deployment.and_then(|it| it.pending_operations).unwrap_or_default();
+    Ok(pending.iter().map(|it| format!("{} {}", it.r#type, it.resource.urn)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_held_lock_is_found_in_a_frame() {
+        let said = "╷\n│ Error: Error acquiring the state lock\n│ \n│ Error message: resource temporarily unavailable\n\
+            │ Lock Info:\n│   ID:        56fe9e98-9649\n│   Path:      terraform.tfstate\n\
+            │   Operation: OperationTypeApply\n│   Who:       root@vm\n│   Version:   1.11.4\n\
+            │   Created:   2026-11-16 02:12:58.67 +0000 UTC\n│   Info:      \n│ \n│ \n\
+            │ Terraform acquires: a state lock\n╵";
+        let Some(LockTrouble::HeldByProcess(lock)) = lock_trouble(&lines(said)) else { panic!("not found") };
+        assert_eq!((lock.id.as_str(), lock.path.as_str()), ("56fe9e98-9649", "terraform.tfstate"));
+        assert_eq!(lock.about(), " (apply, by root@vm, since 2026-11-16 02:12:58.67 +0000 UTC)");
+    }
+
+    #[test]
+    fn the_lock_in_the_way_is_named_and_not_the_one_that_was_asked_for() {
+        let said = "Error: Error acquiring the state lock\n\nError message: HTTP remote state already locked:\n\
+            ID=theirs\nLock Info:\n  ID:        ours\n  Who:       root@vm\n";
+        let theirs = Lock { id: "theirs".into(), ..Lock::default() };
+        assert_eq!(theirs.about(), "");
+        assert_eq!(lock_trouble(&lines(said)), Some(LockTrouble::Held(theirs)));
+        let unnamed = said.replace(":\nID=theirs", ", failed to read body");
+        assert_eq!(lock_trouble(&lines(&unnamed)), None);
+        let stored =
+            said.replace("HTTP remote state already locked:\nID=theirs", "state blob is already locked");
+        let stored = lock_trouble(&lines(&stored));
+        assert!(matches!(&stored, Some(LockTrouble::Held(lock)) if lock.id == "ours"), "{stored:?}");
+    }
+
+    #[test]
+    fn other_trouble_with_locks_is_told_apart_and_no_trouble_is_none() {
+        let said = |text: &str| lock_trouble(&lines(text));
+        assert_eq!(said("│ Error: Error releasing the state lock"), Some(LockTrouble::NotReleased));
+        assert_eq!(said("Error: Error acquiring the state lock\n\nError message: no such host"), None);
+        let locked = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end \
+            or delete the lock file with `pulumi cancel`.\n  file:///x/a.json: created by me@vm (pid 7) at now\nbye";
+        let lock = "file:///x/a.json: created by me@vm (pid 7) at now".to_owned();
+        assert_eq!(said(locked), Some(LockTrouble::Stack(vec![lock])));
+        let busy = "error: [409] Conflict: Another update is currently in progress.";
+        assert_eq!(said(busy), Some(LockTrouble::Stack(Vec::new())));
+        assert_eq!(said("Error: something else\nLock Info:\n  ID: x"), None);
+    }
+
+    #[test]
+    fn the_place_of_a_local_state_follows_backend_and_workspace() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        assert_eq!(local_state(at), Some(at.join("terraform.tfstate")));
+        fs::create_dir(at.join(".terraform")).unwrap();
+        let backend = |kind: &str, config: serde_json::Value| {
+            let text = json!({"version": 3, "backend": {"type": kind, "config": config}}).to_string();
+            fs::write(at.join(".terraform/terraform.tfstate"), text).unwrap();
+        };
+        backend("local", json!({"path": "a/b.tfstate", "workspace_dir": null}));
+        assert_eq!(local_state(at), Some(at.join("a/b.tfstate")));
+        fs::write(at.join(".terraform/environment"), "dev").unwrap();
+        assert_eq!(local_state(at), Some(at.join("terraform.tfstate.d/dev/terraform.tfstate")));
+        backend("s3", json!({"bucket": "x", "path": null}));
+        assert_eq!(local_state(at), None);
+    }
+
+    #[test]
+    fn a_lock_that_was_left_beside_a_local_state_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("b.tfstate");
+        assert_eq!(local_lock(&state), None);
+        let file = folder.path().join(".b.tfstate.lock.info");
+        fs::write(&file, r#"{"ID":"56fe","Operation":"OperationTypeApply","Info":"","Who":"root@vm"}"#)
+            .unwrap();
+        let (at, lock) = local_lock(&state).unwrap();
+        assert_eq!((at, lock.about()), (file, " (apply, by root@vm)".to_owned()));
+    }
+
+    #[test]
+    fn a_stored_state_says_how_many_resources_it_has() {
+        let state = json!({"version": 4, "resources": [
+            {"mode": "managed", "instances": [{}, {"index_key": 1}]}, {"mode": "data", "instances": [{}]},
+        ]});
+        assert_eq!(stored_resources(state.to_string().as_bytes()), Some(2));
+        assert_eq!(stored_resources(b"{\"version\": 4, \"resou"), None);
+        assert_eq!(stored_resources(b"{\"version\": 3}"), None);
+    }
+}

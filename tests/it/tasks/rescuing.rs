@@ -1,0 +1,270 @@
+//! States that could not be written, and locks that stay behind.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use hawser::contract::Fault;
+use hawser::contract::requests::CancelKind;
+use hawser::tasks::{TaskError, conclude, explain_lost};
+
+use super::*;
+use crate::support::steps::{Interrupt, execute};
+
+/// What a state server of Terraform's `http` backend knows, and what it refuses.
+#[derive(Default)]
+struct Kept {
+    state: Vec<u8>,
+    lock: Vec<u8>,
+    refuses_state: bool,
+    refuses_unlock: bool,
+}
+
+struct StateServer {
+    address: SocketAddr,
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl StateServer {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let kept = Arc::new(Mutex::new(Kept::default()));
+        let shared = Arc::clone(&kept);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                answer(stream, &mut shared.lock().unwrap());
+            }
+        });
+        Self { address, kept }
+    }
+
+    fn module(&self) -> String {
+        let address = format!("http://{}/state", self.address);
+        format!(
+            "terraform {{\n  backend \"http\" {{\n    address = \"{address}\"\n    lock_address = \"{address}\"\n    \
+             unlock_address = \"{address}\"\n    retry_max = 0\n  }}\n}}\n\
+             resource \"terraform_data\" \"it\" {{\n  input = \"precious\"\n}}\n"
+        )
+    }
+
+    fn lock_id(&self) -> String {
+        let lock: serde_json::Value = serde_json::from_slice(&self.kept.lock().unwrap().lock).unwrap();
+        lock["ID"].as_str().unwrap().to_owned()
+    }
+}
+
+fn answer(stream: TcpStream, kept: &mut Kept) {
+    let mut reader = BufReader::new(stream);
+    let (mut method, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        if method.is_empty() {
+            method = line.split(' ').next().unwrap().to_owned();
+        }
+        match line.to_ascii_lowercase().strip_prefix("content-length:") {
+            Some(value) => length = value.trim().parse().unwrap(),
+            None if line.trim().is_empty() => break,
+            None => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let (code, text) = match method.as_str() {
+        "GET" if kept.state.is_empty() => (404, Vec::new()),
+        "GET" => (200, kept.state.clone()),
+        "POST" if kept.refuses_state => (403, Vec::new()),
+        "POST" => {
+            kept.state = body;
+            (200, Vec::new())
+        }
+        "LOCK" if !kept.lock.is_empty() => (423, kept.lock.clone()),
+        "LOCK" => {
+            kept.lock = body;
+            (200, Vec::new())
+        }
+        "UNLOCK" if kept.refuses_unlock => (403, Vec::new()),
+        "UNLOCK" => {
+            kept.lock.clear();
+            (200, Vec::new())
+        }
+        _ => (405, Vec::new()),
+    };
+    let mut stream = reader.into_inner();
+    let head = format!("HTTP/1.1 {code} x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", text.len());
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&text));
+}
+
+/// A module with its state on that server, planned.
+async fn planned(server: &StateServer) -> Bench {
+    let bench = Bench::new(&[("main.tf", &server.module())]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench
+}
+
+/// The command that a message gives, which stands between backticks.
+fn command(message: &str, about: &str) -> String {
+    let found = message.split('`').skip(1).step_by(2).find(|it| it.contains(about));
+    found.unwrap_or_else(|| panic!("no command with {about:?} in {message:?}")).to_owned()
+}
+
+fn run_by_hand(command: &str) {
+    let ran = Command::new("bash").args(["-c", command]).output().unwrap();
+    assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+fn rescued(bench: &Bench) -> Vec<PathBuf> {
+    let Ok(files) = fs::read_dir(bench.rescued()) else { return Vec::new() };
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_written_is_kept_safe_and_the_printed_command_pushes_it() {
+    let server = StateServer::start();
+    let bench = planned(&server).await;
+    server.kept.lock().unwrap().refuses_state = true;
+    // The bench concludes twice, as after a crash of the runner: both find the same file.
+    let fault = bench.run(apply()).await.faulted();
+    let files = rescued(&bench);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let file = &files[0];
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(name.ends_with(&format!("Z-{}-errored.tfstate", Uuid::from_u128(3))), "{name}");
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(bench.rescued()).unwrap().permissions().mode() & 0o777, 0o700);
+    assert!(!bench.module().join("errored.tfstate").exists());
+    let state: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!(state["resources"][0]["name"], "it");
+    assert_eq!(fault.resources, Some(1), "the backend knows of none, but there is one");
+    assert!(fault.message.contains(file.to_str().unwrap()), "{fault:?}");
+
+    server.kept.lock().unwrap().refuses_state = false;
+    run_by_hand(&command(&fault.message, "state push"));
+    let ran = bench.run(plan()).await;
+    assert!(ran.says("There are rescued states (1) in"), "{:#?}", ran.log);
+    assert_eq!(counts(ran).total_unchanged_count, 1);
+    fs::remove_file(file).unwrap();
+    assert!(!bench.run(plan()).await.says("rescued states"));
+}
+
+#[tokio::test]
+async fn a_cancelled_apply_whose_state_cannot_be_written_says_so_in_the_log() {
+    let server = StateServer::start();
+    let sleeps = "resource \"terraform_data\" \"slow\" {\n  provisioner \"local-exec\" {\n    command = \"echo now \
+                  sleeping; exec sleep 300.25\"\n  }\n}\n";
+    let bench = Bench::new(&[("main.tf", &format!("{}{sleeps}", server.module()))]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    server.kept.lock().unwrap().refuses_state = true;
+    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Graceful };
+    let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    let files = rescued(&bench);
+    assert_eq!(files.len(), 1, "{files:?}");
+    let (_, line) = ran.log.iter().find(|(_, line)| line.contains("`cd ")).unwrap();
+    assert!(line.contains(files[0].to_str().unwrap()), "{line}");
+    server.kept.lock().unwrap().refuses_state = false;
+    run_by_hand(&command(line, "state push"));
+    assert_eq!(counts(bench.run(plan()).await).total_count_before, 2);
+}
+
+#[tokio::test]
+async fn concluding_again_says_the_same_after_the_state_has_moved() {
+    let server = StateServer::start();
+    let bench = planned(&server).await;
+    server.kept.lock().unwrap().refuses_state = true;
+    let context = bench.context();
+    let Ok(Prepared::Run(launch)) = prepare(&context, &apply()).await else { panic!("not prepared") };
+    let exit = execute(&context.folder, &launch, None);
+    let mut said = Vec::new();
+    for _ in 0..2 {
+        said.push(format!("{:?}", conclude(&context, &apply(), &exit).await.unwrap_err()));
+    }
+    assert!(said[0].contains("state push"), "{said:?}");
+    assert_eq!(said[0], said[1]);
+    assert_eq!(rescued(&bench).len(), 1);
+}
+
+#[tokio::test]
+async fn an_older_errored_state_is_set_aside_before_an_apply_could_overwrite_it() {
+    let server = StateServer::start();
+    let bench = planned(&server).await;
+    bench.write("errored.tfstate", "{\"version\": 4, \"old\": true}");
+    server.kept.lock().unwrap().refuses_state = true;
+    let ran = bench.run(apply()).await;
+    let files = rescued(&bench);
+    assert_eq!(files.len(), 2, "{files:?}");
+    let old = files.iter().find(|file| file.to_str().unwrap().contains("Z-before-")).unwrap();
+    assert!(fs::read_to_string(old).unwrap().contains("\"old\""));
+    assert!(ran.says(old.to_str().unwrap()), "{:#?}", ran.log);
+    assert!(!ran.faulted().message.contains("before-"));
+}
+
+#[tokio::test]
+async fn a_state_lock_that_stays_behind_is_named_with_the_id_that_unlocks_it() {
+    let server = StateServer::start();
+    let bench = planned(&server).await;
+    server.kept.lock().unwrap().refuses_unlock = true;
+    let fault = bench.run(apply()).await.faulted();
+    assert!(fault.message.contains("could not release its state lock"), "{fault:?}");
+
+    server.kept.lock().unwrap().refuses_unlock = false;
+    let id = server.lock_id();
+    let fault = bench.run(plan()).await.faulted();
+    assert!(fault.message.contains(&format!("lock id {id}")), "{fault:?}");
+    let unlock = command(&fault.message, "force-unlock");
+    assert!(unlock.ends_with(&format!("terraform force-unlock {id}")), "{unlock}");
+    run_by_hand(&unlock.replace("force-unlock", "force-unlock -force"));
+    counts(bench.run(plan()).await);
+}
+
+#[tokio::test]
+async fn a_local_state_that_somebody_works_with_is_not_said_to_be_unlockable() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"touch begun; while [ ! -e \
+         go ]; do sleep 0.1; done\"\n  }\n}\n",
+    )]);
+    bench.run(init()).await.completed();
+    let mut other = Command::new("terraform")
+        .args(["apply", "-auto-approve", "-input=false"])
+        .current_dir(bench.module())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::support::steps::until("the other apply", || bench.module().join("begun").exists());
+    let lock = fs::read(bench.module().join(".terraform.tfstate.lock.info")).unwrap();
+    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    let fault = bench.run(plan()).await.faulted();
+    bench.write("go", "");
+    assert!(other.wait().unwrap().success());
+    assert!(fault.message.contains(lock["ID"].as_str().unwrap()), "{fault:?}");
+    assert!(fault.message.contains("still runs") && !fault.message.contains('`'), "{fault:?}");
+}
+
+#[tokio::test]
+async fn what_a_lost_step_left_behind_is_found_too() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.write("errored.tfstate", "{\"version\": 4, \"resources\": []}");
+    bench.write(
+        ".terraform.tfstate.lock.info",
+        "{\"ID\": \"stale-id\", \"Operation\": \"OperationTypeApply\"}",
+    );
+    let fault = explain_lost(&bench.context(), &apply(), Fault::new("unknown outcome.")).await;
+    assert!(fault.message.starts_with("unknown outcome. The backend did not take"), "{fault:?}");
+    assert!(fault.message.contains("The state lock stale-id (apply) stayed behind in"), "{fault:?}");
+    assert_eq!(rescued(&bench).len(), 1);
+    assert!(fault.message.contains(rescued(&bench)[0].to_str().unwrap()), "{fault:?}");
+
+    // A plan writes no such file, so one that is there is not the plan's.
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.write("errored.tfstate", "{}");
+    let fault = explain_lost(&bench.context(), &plan(), Fault::new("unknown outcome.")).await;
+    assert_eq!(fault.message, "unknown outcome.");
+}
