@@ -24,8 +24,8 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::SourceError;
 use super::url::mask_url;
-use super::{Log, SourceError};
 use crate::files::create_private_dir_all;
 
 /// How often a lock that another one holds is tried. The wait is for a transfer, so a human does not notice.
@@ -109,12 +109,12 @@ impl Entry {
         SourceError::Folder { folder: self.folder.clone(), source }
     }
 
-    /// Waits for the others, and says so once. Nothing when they took longer than `patience`.
+    /// Waits for the others, and says so when it has to. Nothing when they took longer than `patience`.
     pub(super) async fn lock(
         &self,
         hold: Hold,
         patience: Duration,
-        log: Log<'_>,
+        say: impl Fn(),
         cancel: &CancellationToken,
     ) -> Result<Option<File>, SourceError> {
         let wait = async {
@@ -124,7 +124,7 @@ impl Entry {
                     return Ok(file);
                 }
                 if !said {
-                    log("Waiting for another step that uses the cached copy of this repository");
+                    say();
                     said = true;
                 }
                 tokio::time::sleep(RETRY).await;
@@ -273,7 +273,8 @@ mod tests {
         for same in ["https://user:pw@host/repo", "https://token@host/repo", "https://host/repo/"] {
             assert_eq!(name(same), plain, "{same}");
         }
-        for other in ["https://host/Repo", "http://host/repo", "https://host:444/repo", "https://other/repo"] {
+        for other in ["https://host/Repo", "http://host/repo", "https://host:444/repo", "https://other/repo"]
+        {
             assert_ne!(name(other), plain, "{other}");
         }
         assert!(name(&format!("https://host/{}/repo", "x".repeat(5000))).len() < 120);

@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +55,8 @@ struct Wish<'a> {
     folder: &'a Path,
     log: Log<'a>,
     cancel: &'a CancellationToken,
+    /// Said once per checkout is enough.
+    has_waited: &'a AtomicBool,
 }
 
 impl Fetcher {
@@ -68,7 +71,8 @@ impl Fetcher {
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<bool, SourceError> {
-        let wish = Wish { url, commit, folder, log, cancel };
+        let has_waited = AtomicBool::new(false);
+        let wish = Wish { url, commit, folder, log, cancel, has_waited: &has_waited };
         let entry = cache.entry(url, commit.len() == 64);
         for is_damaged in [false, true] {
             match self.use_copy(&entry, is_damaged, wish).await {
@@ -90,7 +94,12 @@ impl Fetcher {
 
     async fn use_copy(&self, entry: &Entry, is_damaged: bool, wish: Wish<'_>) -> Result<Used, Trouble> {
         let Wish { commit, log, cancel, .. } = wish;
-        let lock = async |hold| entry.lock(hold, self.fetch_timeout, log, cancel).await;
+        let say = || {
+            if !wish.has_waited.swap(true, Ordering::Relaxed) {
+                log(&format!("Waiting for another step that uses the cached copy of {}", mask_url(wish.url)));
+            }
+        };
+        let lock = async |hold| entry.lock(hold, self.fetch_timeout, say, cancel).await;
         if !is_damaged {
             let Some(held) = lock(Hold::Shared).await? else { return Ok(Used::NotAtAll) };
             if entry.is_whole() && self.read_out(entry, &held, wish).await? {

@@ -243,14 +243,16 @@ impl Fetcher {
         }
         self.fetch(folder, url, &whole, all, cancel).await?;
         let object = format!("{commit}^{{commit}}");
-        match self.local(folder, format!("find {commit}"), &[place, "cat-file", "-e", &object], cancel).await {
+        match self.local(folder, format!("find {commit}"), &[place, "cat-file", "-e", &object], cancel).await
+        {
             Err(SourceError::Git(ProcessError::Failed { .. })) => {
                 return Err(SourceError::UnknownCommit { revision: commit.to_owned(), url: mask_url(url) });
             }
             other => other?,
         };
         if let Some(keep) = keep {
-            self.local(folder, format!("keep {commit}"), &[place, "update-ref", keep, commit], cancel).await?;
+            self.local(folder, format!("keep {commit}"), &[place, "update-ref", keep, commit], cancel)
+                .await?;
         }
         Ok(())
     }

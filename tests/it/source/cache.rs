@@ -2,14 +2,18 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hawser::contract::requests::GetModule;
+use hawser::contract::{Source, TaskRequest};
+use serde_json::json;
 
 use super::{Module, git_source, serve_files};
 use crate::support::git::{Repo, git_in};
+use crate::support::steps::Bench;
 
 struct Store(tempfile::TempDir);
 
@@ -175,6 +179,7 @@ async fn the_wait_for_another_process_is_said_once_and_can_be_cancelled() {
         cancelled.cancel.cancel();
     });
     assert!(got.unwrap_err().is_cancelled());
+    assert!(!cancelled.root().exists());
     assert_eq!(cancelled.log().matches("Waiting for another step").count(), 1, "{}", cancelled.log());
 
     let (got, ()) = tokio::join!(patient.get_commit(&repo, &commit), async {
@@ -287,12 +292,11 @@ async fn a_cancel_or_time_out_in_a_fetch_leaves_the_cache_usable() {
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let source = git_source(&url, "0123456789012345678901234567890123456789");
     let module = store.module();
-    let (got, ()) = tokio::join!(module.get(&source, &GetModule::default()), async {
-        let accepted = tokio::task::spawn_blocking(move || (listener.accept().unwrap(), listener));
-        let (socket, listener) = accepted.await.unwrap();
+    let request = GetModule::default();
+    let (got, _open) = tokio::join!(module.get(&source, &request), async {
+        let accepted = tokio::task::spawn_blocking(move || listener.accept().unwrap()).await.unwrap();
         module.cancel.cancel();
-        drop(socket);
-        drop(listener);
+        accepted
     });
     assert!(got.unwrap_err().is_cancelled());
     assert!(store.with_ending("busy").is_empty());
@@ -318,11 +322,9 @@ async fn a_server_that_gives_out_no_single_commits_is_cached_too() {
     let tip = repo.commit(&[("main.tf", "# two")]);
     let module = || {
         let mut module = store.module();
-        for (name, value) in [
-            ("GIT_CONFIG_COUNT", "1"),
-            ("GIT_CONFIG_KEY_0", "protocol.version"),
-            ("GIT_CONFIG_VALUE_0", "0"),
-        ] {
+        for (name, value) in
+            [("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "protocol.version"), ("GIT_CONFIG_VALUE_0", "0")]
+        {
             module.fetcher = module.fetcher.env(name, value);
         }
         module
@@ -360,10 +362,7 @@ async fn credentials_are_nowhere_in_the_cache_and_in_no_log() {
     }
     // The next one has other credentials and the same repository.
     let other = url.replace("hunter2", "changed");
-    let source = hawser::contract::Source {
-        source_definitive_revision: Some(repo.head()),
-        ..git_source(&other, "main")
-    };
+    let source = Source { source_definitive_revision: Some(repo.head()), ..git_source(&other, "main") };
     store.module().get(&source, &GetModule::default()).await.unwrap();
 }
 
@@ -371,7 +370,8 @@ async fn credentials_are_nowhere_in_the_cache_and_in_no_log() {
 async fn the_least_recently_used_goes_first_and_never_one_that_is_held() {
     let store = Store::new();
     let repos: Vec<Repo> = (0..4).map(|_| Repo::with(&[("main.tf", &noise(200_000))])).collect();
-    let get = async |at: usize| store.capped(500_000).get_commit(&repos[at], &repos[at].head()).await.unwrap();
+    let get =
+        async |at: usize| store.capped(400_000).get_commit(&repos[at], &repos[at].head()).await.unwrap();
     let name = |at: usize| {
         let path = repos[at].path().file_name().unwrap().to_str().unwrap().trim_matches('.').to_owned();
         move |copy: &PathBuf| copy.to_str().unwrap().contains(&path)
@@ -423,6 +423,43 @@ async fn a_copy_with_many_commits_is_packed_down_to_the_latest() {
     assert_eq!(kept.lines().count(), 16, "{kept}");
     repo.vanish();
     store.module().get_commit(&repo, &second).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_settings_switch_the_cache_on_and_off() {
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let get = |url: &str| {
+        let commit = Some(repo.head());
+        let source = Source { source_definitive_revision: commit, ..git_source(url, "main") };
+        TaskRequest::GetModule(source, GetModule::default())
+    };
+    let mut bench = Bench::new(&[]);
+    let cache = bench.root.path().join("work/sourcecache");
+    bench.settings["Source"] = json!({"CacheEnabled": false});
+    bench.run(get(&repo.url())).await.completed();
+    assert!(!cache.exists());
+
+    bench.settings["Source"] = json!({});
+    fs::remove_dir_all(bench.module()).unwrap();
+    bench.run(get(&repo.url())).await.completed();
+    assert_eq!(fs::metadata(&cache).unwrap().permissions().mode() & 0o777, 0o700);
+    repo.vanish();
+    fs::remove_dir_all(bench.module()).unwrap();
+    let again = bench.run(get(&repo.url())).await;
+    assert!(again.says("was in the cache already"), "{again:?}");
+    again.completed();
+}
+
+#[tokio::test]
+async fn a_fetch_takes_no_longer_than_the_settings_say() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("git://{}/repo", listener.local_addr().unwrap());
+    let mut bench = Bench::new(&[]);
+    bench.settings["Source"] = json!({"FetchTimeoutSeconds": 1});
+    let source = git_source(&url, "0123456789012345678901234567890123456789");
+    let ran = bench.run(TaskRequest::GetModule(source, GetModule::default())).await;
+    let fault = format!("{:?}", ran.faulted());
+    assert!(fault.contains("took longer"), "{fault}");
 }
 
 #[tokio::test]

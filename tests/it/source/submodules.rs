@@ -40,7 +40,9 @@ async fn submodules_are_fetched_with_theirs_and_from_the_cache_the_next_time() {
 
     for vanish in [false, true] {
         if vanish {
-            [&inner, &lib, &repo].map(Repo::vanish);
+            for repo in [&inner, &lib, &repo] {
+                repo.vanish();
+            }
         }
         let module = Module::cached(cache.path());
         module.get_commit(&repo, &commit).await.unwrap();
@@ -118,7 +120,7 @@ async fn a_repository_on_a_server_cannot_have_this_machines_files_fetched() {
 #[tokio::test]
 async fn relative_urls_keep_the_login_of_the_parent() {
     let repo = Repo::with(&[("main.tf", "")]);
-    // The server gives out the same repository at every path below.
+    // It is its own submodule, at an earlier commit.
     let first = repo.head();
     add(&repo, "self", &first, &url("../repo"));
     let source = git_source(&serve_files(&repo).await, "main");
