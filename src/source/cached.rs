@@ -157,7 +157,7 @@ impl Fetcher {
         let kept = self.kept(entry, wish.cancel).await?;
         let Some(name) = kept.iter().find(|name| name.ends_with(wish.commit)) else { return Ok(false) };
         let copy = entry.folder.to_string_lossy();
-        let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--depth=1"];
+        let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--no-prune", "--depth=1"];
         self.fetch(wish.folder, &copy, &fetch, &[name], wish.cancel).await?;
         Entry::touch(held);
         Ok(true)

@@ -223,7 +223,8 @@ impl Fetcher {
         let Target { folder, keep } = target;
         let place = if keep.is_some() { IN_BARE } else { IN_CHECKOUT };
         let wanted = keep.map_or_else(|| commit.to_owned(), |keep| format!("{commit}:{keep}"));
-        match self.fetch(folder, url, &[place, "fetch", "--quiet", "--depth=1"], &[&wanted], cancel).await {
+        let shallow = [place, "fetch", "--quiet", "--no-prune", "--depth=1"];
+        match self.fetch(folder, url, &shallow, &[&wanted], cancel).await {
             Err(SourceError::Git(error @ ProcessError::Failed { .. })) => {
                 error.to_string().lines().for_each(log);
             }

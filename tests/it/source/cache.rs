@@ -344,6 +344,38 @@ async fn a_server_that_gives_out_no_single_commits_is_cached_too() {
 }
 
 #[tokio::test]
+async fn the_operators_own_git_settings_do_not_disturb_the_cache() {
+    let store = Store::new();
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let module = || {
+        let mut module = store.module();
+        let settings = [
+            ("safe.bareRepository", "explicit"),
+            ("fetch.prune", "true"),
+            ("fetch.pruneTags", "true"),
+            ("submodule.recurse", "true"),
+            ("gc.auto", "1"),
+            ("transfer.fsckObjects", "true"),
+        ];
+        module.fetcher = module.fetcher.env("GIT_CONFIG_COUNT", settings.len().to_string());
+        for (at, (name, value)) in settings.into_iter().enumerate() {
+            let fetcher = module.fetcher.env(format!("GIT_CONFIG_KEY_{at}"), name);
+            module.fetcher = fetcher.env(format!("GIT_CONFIG_VALUE_{at}"), value);
+        }
+        module
+    };
+    let first = module().get_main(&repo).await.unwrap();
+    let second = repo.commit(&[("main.tf", "# two")]);
+    module().get_main(&repo).await.unwrap();
+    repo.vanish();
+    for commit in [first, second] {
+        let module = module();
+        module.get_commit(&repo, &commit).await.unwrap();
+        assert!(module.log().contains("was in the cache already"), "{}", module.log());
+    }
+}
+
+#[tokio::test]
 async fn credentials_are_nowhere_in_the_cache_and_in_no_log() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
@@ -378,7 +410,10 @@ async fn the_least_recently_used_goes_first_and_never_one_that_is_held() {
     };
     let is_cached = |at: usize| store.with_ending("git").iter().any(name(at));
 
+    // Somebody was killed while deleting.
+    fs::create_dir_all(store.path().join("gone-1/objects")).unwrap();
     get(0).await;
+    assert!(!store.path().join("gone-1").exists());
     get(1).await;
     get(0).await;
     assert!(is_cached(0) && is_cached(1));
@@ -428,9 +463,9 @@ async fn a_copy_with_many_commits_is_packed_down_to_the_latest() {
 #[tokio::test]
 async fn the_settings_switch_the_cache_on_and_off() {
     let repo = Repo::with(&[("main.tf", "# one")]);
+    let commit = repo.head();
     let get = |url: &str| {
-        let commit = Some(repo.head());
-        let source = Source { source_definitive_revision: commit, ..git_source(url, "main") };
+        let source = Source { source_definitive_revision: Some(commit.clone()), ..git_source(url, "main") };
         TaskRequest::GetModule(source, GetModule::default())
     };
     let mut bench = Bench::new(&[]);
