@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -288,7 +290,7 @@ async fn a_folder_that_cannot_be_used_is_gone_without() {
 #[tokio::test]
 async fn a_cancel_or_time_out_in_a_fetch_leaves_the_cache_usable() {
     let store = Store::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let source = git_source(&url, "0123456789012345678901234567890123456789");
     let module = store.module();
@@ -301,7 +303,7 @@ async fn a_cancel_or_time_out_in_a_fetch_leaves_the_cache_usable() {
     assert!(got.unwrap_err().is_cancelled());
     assert!(store.with_ending("busy").is_empty());
 
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let source = git_source(&url, "0123456789012345678901234567890123456789");
     let mut module = store.module();
@@ -312,6 +314,59 @@ async fn a_cancel_or_time_out_in_a_fetch_leaves_the_cache_usable() {
     for lock in store.with_ending("lock") {
         fs::File::open(lock).unwrap().try_lock().unwrap();
     }
+}
+
+/// Serves the repositories of a folder by the git protocol. One connection, counted from 0, never gets an answer;
+/// the receiver tells when it is there.
+fn serve_but(silent: usize, folder: &Path) -> (String, tokio::sync::oneshot::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("git://{}", listener.local_addr().unwrap());
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let mut tell = Some(tell);
+    let base = format!("--base-path={}", folder.display());
+    std::thread::spawn(move || {
+        for (at, socket) in listener.incoming().enumerate() {
+            let socket = socket.unwrap();
+            if at == silent {
+                tell.take().unwrap().send(socket).unwrap();
+                continue;
+            }
+            let mut daemon = Command::new("git")
+                .args(["daemon", "--inetd", "--export-all", &base])
+                .stdin(OwnedFd::from(socket.try_clone().unwrap()))
+                .stdout(OwnedFd::from(socket))
+                .spawn()
+                .unwrap();
+            daemon.wait().unwrap();
+        }
+    });
+    (url, told)
+}
+
+#[tokio::test]
+async fn a_fetch_that_is_given_up_half_way_is_made_good_by_the_next() {
+    let store = Store::new();
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let (server, silent) = serve_but(1, repo.path().parent().unwrap());
+    let url = format!("{server}/{}", repo.path().file_name().unwrap().to_str().unwrap());
+    let source = |commit: &str| git_source(&url, commit);
+    let request = GetModule::default();
+    store.module().get(&source(&repo.head()), &request).await.unwrap();
+    let second = source(&repo.commit(&[("main.tf", "# two")]));
+
+    let given_up = store.module();
+    tokio::select! {
+        got = given_up.get(&second, &request) => panic!("{got:?}"),
+        socket = silent => drop(socket.unwrap()),
+    }
+    assert_eq!(store.with_ending("busy").len(), 1);
+
+    let module = store.module();
+    module.get(&second, &request).await.unwrap();
+    assert_eq!(module.read("main.tf").unwrap(), "# two");
+    assert!(!module.log().contains("without the cache"), "{}", module.log());
+    assert!(store.with_ending("busy").is_empty());
+    git_in(&store.copy(), &["fsck"]);
 }
 
 #[tokio::test]
@@ -487,7 +542,7 @@ async fn the_settings_switch_the_cache_on_and_off() {
 
 #[tokio::test]
 async fn a_fetch_takes_no_longer_than_the_settings_say() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let mut bench = Bench::new(&[]);
     bench.settings["Source"] = json!({"FetchTimeoutSeconds": 1});
