@@ -24,7 +24,7 @@ use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings::levels::Levels;
 use crate::settings::model::{
     CredentialSettings, JobLogStreamSettings, LoggingSettings, RunnerSettings, ServerSettings, Settings,
-    WorkingDirectorySettings,
+    SourceSettings, WorkingDirectorySettings,
 };
 
 /// The name of the one runner.
@@ -198,6 +198,8 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
         },
         hooks_preapproval: Default::default(),
         engine: Default::default(),
+        // The snapshot is on this disk already.
+        source: SourceSettings { cache_enabled: false, ..Default::default() },
         // Somebody is watching: a second is long enough to wait for a full batch.
         job_log_stream: JobLogStreamSettings { period_seconds: 1, ..Default::default() },
         logging: LoggingSettings::default(),

@@ -27,6 +27,8 @@ pub struct Settings {
     #[serde(default)]
     pub engine: EngineSettings,
     #[serde(default)]
+    pub source: SourceSettings,
+    #[serde(default)]
     pub job_log_stream: JobLogStreamSettings,
     #[serde(default)]
     pub logging: LoggingSettings,
@@ -142,6 +144,26 @@ pub struct EngineSettings {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self { additional_binary_paths: Vec::new(), plugin_cache_enabled: true }
+    }
+}
+
+/// How module sources are fetched.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SourceSettings {
+    /// Keep a bare copy of every repository in `{WorkingDirectory}/sourcecache`, so that only what is new is fetched.
+    pub cache_enabled: bool,
+    /// Disk space in bytes that these copies may use. Beyond it the least recently used goes first.
+    #[schemars(range(max = 1_125_899_906_842_624_u64))]
+    pub cache_max_bytes: u64,
+    /// How long one transfer from a Git server may take.
+    #[schemars(range(min = 1, max = 31_536_000))]
+    pub fetch_timeout_seconds: u64,
+}
+
+impl Default for SourceSettings {
+    fn default() -> Self {
+        Self { cache_enabled: true, cache_max_bytes: 5 * 1024 * 1024 * 1024, fetch_timeout_seconds: 1800 }
     }
 }
 

@@ -169,8 +169,9 @@ impl Fetcher {
         }
     }
 
-    /// Fills an empty folder with the files of one commit. The transfer is as small as the server allows: that
-    /// commit alone, or the whole history from a server that gives out no single commits.
+    /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the
+    /// server allows: that commit alone, or the whole history from a server that gives out no single commits. With
+    /// a cache, it is what the cache does not have yet.
     pub async fn check_out(
         &self,
         url: &str,
@@ -179,34 +180,81 @@ impl Fetcher {
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
+        self.check_out_at(url, commit, folder, 0, log, cancel).await
+    }
+
+    /// `depth` is how many repositories this one is a submodule of.
+    pub(super) async fn check_out_at(
+        &self,
+        url: &str,
+        commit: &str,
+        folder: &Path,
+        depth: usize,
+        log: Log<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<(), SourceError> {
         super::url::check(url)?;
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
         }
-        let shown = mask_url(url);
-        log(&format!("Cloning {shown} at {commit}"));
+        log(&format!("Cloning {} at {commit}", mask_url(url)));
         self.init(folder, commit.len() == 64, cancel).await?;
-        let shallow = ["fetch", "--quiet", "--depth=1"];
-        match self.fetch(folder, url, &shallow, &[commit], cancel).await {
-            Err(SourceError::Git(error @ ProcessError::Failed { .. })) => {
-                error.to_string().lines().for_each(log);
-                log(&format!("Fetching the whole history of {shown} instead"));
-                self.fetch(folder, url, &["fetch", "--quiet"], &ALL_REFS, cancel).await?;
-                let object = format!("{commit}^{{commit}}");
-                let exists = ["cat-file", "-e", &object];
-                match self.local(folder, format!("find {commit}"), &exists, cancel).await {
-                    Err(SourceError::Git(ProcessError::Failed { .. })) => {
-                        return Err(SourceError::UnknownCommit { revision: commit.to_owned(), url: shown });
-                    }
-                    other => other?,
-                };
-            }
-            other => {
-                other?;
-            }
+        let filled = match &self.cache {
+            Some(cache) => self.fill_from_cache(cache, url, commit, folder, log, cancel).await?,
+            None => false,
+        };
+        if !filled {
+            self.fetch_commit(Target { folder, keep: None }, url, commit, log, cancel).await?;
         }
         let checkout = ["checkout", "--quiet", "--force", "--detach", commit];
         self.local(folder, format!("check out {commit}"), &checkout, cancel).await?;
+        self.check_out_submodules(url, folder, depth, log, cancel).await
+    }
+
+    /// Brings one commit into a repository of ours.
+    pub(super) async fn fetch_commit(
+        &self,
+        target: Target<'_>,
+        url: &str,
+        commit: &str,
+        log: Log<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<(), SourceError> {
+        let Target { folder, keep } = target;
+        let place = if keep.is_some() { IN_BARE } else { IN_CHECKOUT };
+        let wanted = keep.map_or_else(|| commit.to_owned(), |keep| format!("{commit}:{keep}"));
+        let shallow = [place, "fetch", "--quiet", "--no-prune", "--depth=1"];
+        match self.fetch(folder, url, &shallow, &[&wanted], cancel).await {
+            Err(SourceError::Git(error @ ProcessError::Failed { .. })) => {
+                error.to_string().lines().for_each(log);
+            }
+            other => return other.map(drop),
+        }
+        log(&format!("Fetching the whole history of {} instead", mask_url(url)));
+        let mut whole = vec![place, "fetch", "--quiet"];
+        let mut all = &ALL_REFS;
+        if keep.is_some() {
+            // A name that became the folder of another would be in its way.
+            whole.push("--prune");
+            all = &ALL_REFS_KEPT;
+            // What was fetched alone before would be taken for the end of the history.
+            if folder.join("shallow").exists() {
+                whole.push("--unshallow");
+            }
+        }
+        self.fetch(folder, url, &whole, all, cancel).await?;
+        let object = format!("{commit}^{{commit}}");
+        match self.local(folder, format!("find {commit}"), &[place, "cat-file", "-e", &object], cancel).await
+        {
+            Err(SourceError::Git(ProcessError::Failed { .. })) => {
+                return Err(SourceError::UnknownCommit { revision: commit.to_owned(), url: mask_url(url) });
+            }
+            other => other?,
+        };
+        if let Some(keep) = keep {
+            self.local(folder, format!("keep {commit}"), &[place, "update-ref", keep, commit], cancel)
+                .await?;
+        }
         Ok(())
     }
 
@@ -217,7 +265,7 @@ impl Fetcher {
         Ok(())
     }
 
-    async fn fetch(
+    pub(super) async fn fetch(
         &self,
         folder: &Path,
         url: &str,
@@ -237,18 +285,19 @@ impl Fetcher {
     }
 
     /// A call inside a repository of ours.
-    async fn local(
+    pub(super) async fn local(
         &self,
         folder: &Path,
         purpose: String,
         arguments: &[&str],
         cancel: &CancellationToken,
     ) -> Result<Output, SourceError> {
-        Ok(self.tool(purpose)?.current_dir(folder).args(arguments).timeout(LOCAL_TIMEOUT).run(cancel).await?)
+        let tool = self.tool(purpose)?.current_dir(folder).args(arguments);
+        Ok(tool.timeout(LOCAL_TIMEOUT).max_stdout(MAX_LIST).run(cancel).await?)
     }
 
     /// The files that a checkout has from its commit and that are still as they were there, with their paths
-    /// below `root`. Nothing when `root` is no checkout.
+    /// below `root`, those of its submodules included. Nothing when `root` is no checkout.
     pub(crate) async fn unchanged_files(
         &self,
         root: &Path,
@@ -259,7 +308,7 @@ impl Fetcher {
         }
         let list = async |more: &[&str]| {
             // Named outright, so that git does not go looking for a repository further up.
-            let fixed = ["--git-dir=.git", "--work-tree=.", "ls-files", "-z"];
+            let fixed = [IN_CHECKOUT, "--work-tree=.", "ls-files", "-z"];
             let arguments: Vec<&str> = fixed.iter().chain(more).copied().collect();
             self.local(root, "list the files of the old checkout".to_owned(), &arguments, cancel).await
         };
@@ -271,17 +320,36 @@ impl Fetcher {
             // A damaged repository says nothing about its files; then all of them count as changed.
             _ => return Ok(HashSet::new()),
         };
-        let mut unchanged = split_paths(&all.stdout);
-        for path in split_paths(&modified.stdout) {
-            unchanged.remove(&path);
+        let all = split_paths(&all.stdout);
+        let modified = split_paths(&modified.stdout);
+        let mut unchanged: HashSet<PathBuf> = all.difference(&modified).cloned().collect();
+        if root.join(".gitmodules").exists() {
+            for inside in all.iter().filter(|path| root.join(path).join(".git").is_dir()) {
+                let below = Box::pin(self.unchanged_files(&root.join(inside), cancel)).await?;
+                unchanged.extend(below.into_iter().map(|path| inside.join(path)));
+            }
         }
         Ok(unchanged)
     }
 }
 
+/// Where a commit is fetched to.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) folder: &'a Path,
+    /// The ref that keeps the commit in a cache, which is bare; none for a checkout.
+    pub(super) keep: Option<&'a str>,
+}
+
+/// The repository is named outright, so that git never goes looking for one further up.
+pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
+pub(super) const IN_BARE: &str = "--git-dir=.";
+
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Everything that a commit can be reachable from.
 const ALL_REFS: [&str; 2] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
+
+const ALL_REFS_KEPT: [&str; 2] = ["+refs/heads/*:refs/hawser/heads/*", "+refs/tags/*:refs/hawser/tags/*"];
 
 fn split_paths(list: &[u8]) -> HashSet<PathBuf> {
     list.split(|byte| *byte == 0)

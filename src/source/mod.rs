@@ -8,12 +8,16 @@
 //! - Registry: the registry names a Git repository ([`registry`]), a ref of it and perhaps a folder inside.
 //!
 //! git does the work, so credential helpers, ssh configuration and proxies behave as the operator is used to.
-//! It never asks for anything, no URL or revision reaches it as an option, and only its exit code decides.
+//! A checkout goes through a cache of repositories (`cache`, `cached`) and has its submodules (`submodules`).
+//! git never asks for anything, no URL or revision reaches it as an option, and only its exit code decides.
 
+mod cache;
+mod cached;
 mod git;
 pub mod range;
 mod refs;
 pub mod registry;
+mod submodules;
 pub mod url;
 
 use std::ffi::OsString;
@@ -57,6 +61,12 @@ pub enum SourceError {
     UnreadableRefs { url: String, line: String },
     #[error("cannot use the folder {} for a fetch", .folder.display())]
     Folder { folder: PathBuf, source: std::io::Error },
+    #[error("the submodule {path:?} cannot be fetched: {source}")]
+    Submodule { path: String, source: Box<SourceError> },
+    #[error("submodules are nested more than {0} deep")]
+    TooDeep(usize),
+    #[error("its place in the checkout is no empty folder")]
+    NoPlace,
     #[error("cancelled")]
     Cancelled,
     #[error(transparent)]
@@ -98,6 +108,7 @@ pub struct Fetcher {
     environment: Vec<(OsString, OsString)>,
     list_timeout: Duration,
     fetch_timeout: Duration,
+    cache: Option<cache::Cache>,
 }
 
 impl Fetcher {
@@ -110,6 +121,7 @@ impl Fetcher {
             environment: Vec::new(),
             list_timeout: Duration::from_secs(120),
             fetch_timeout: Duration::from_secs(30 * 60),
+            cache: None,
         }
     }
 
@@ -124,6 +136,13 @@ impl Fetcher {
     #[must_use]
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout;
+        self
+    }
+
+    /// Keeps what is fetched in a folder that may be shared between processes, up to this many bytes.
+    #[must_use]
+    pub fn cache(mut self, folder: &Path, max_bytes: u64) -> Self {
+        self.cache = Some(cache::Cache::new(folder, max_bytes));
         self
     }
 

@@ -1,5 +1,7 @@
 //! GetDefinitiveRevision, GetModule and SourceRefresh: what has to do with where a module comes from.
 
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::contract::requests::GetModule;
@@ -11,7 +13,14 @@ use crate::workspace::Workspace;
 use super::{Context, Prepared, TaskError};
 
 fn fetcher(settings: &Settings, http: reqwest::Client) -> Fetcher {
-    Fetcher::new(http, &settings.engine.additional_binary_paths, &settings.working_directory.temp_directory)
+    let folders = &settings.working_directory;
+    let fetcher = Fetcher::new(http, &settings.engine.additional_binary_paths, &folders.temp_directory)
+        .fetch_timeout(Duration::from_secs(settings.source.fetch_timeout_seconds));
+    if settings.source.cache_enabled {
+        fetcher.cache(&folders.working_directory.join("sourcecache"), settings.source.cache_max_bytes)
+    } else {
+        fetcher
+    }
 }
 
 pub(super) async fn revision(context: &Context, source: &Source) -> Result<Prepared, TaskError> {

@@ -1,8 +1,10 @@
 //! Sources, module directories and extra files, with real Git repositories.
 
+mod cache;
 mod checkout;
 mod extra_files;
 mod resolving;
+mod submodules;
 mod workspace;
 
 use std::collections::BTreeMap;
@@ -68,6 +70,13 @@ impl Module {
         Self { folder, metadata, fetcher, log: Mutex::default(), cancel: CancellationToken::new() }
     }
 
+    /// With a cache that it may share with others.
+    fn cached(cache: &Path) -> Self {
+        let mut module = Self::new();
+        module.fetcher = module.fetcher.cache(cache, 1024 * 1024 * 1024);
+        module
+    }
+
     fn settings(&self) -> WorkingDirectorySettings {
         WorkingDirectorySettings {
             working_directory: self.folder.path().join("work"),
@@ -96,6 +105,13 @@ impl Module {
         self.get(&git_source(&repo.url(), "main"), &GetModule::default()).await
     }
 
+    /// Asks for a commit as the server does after GetDefinitiveRevision.
+    async fn get_commit(&self, repo: &Repo, commit: &str) -> Result<String, WorkspaceError> {
+        let source =
+            Source { source_definitive_revision: Some(commit.to_owned()), ..git_source(&repo.url(), "main") };
+        self.get(&source, &GetModule::default()).await
+    }
+
     fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
     }
@@ -110,6 +126,24 @@ impl Module {
     fn read(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.root().join(path)).ok()
     }
+}
+
+/// Serves a repository to whoever logs in as `user` with `hunter2`, as plain files: the most a server can be asked
+/// for is everything.
+async fn serve_files(repo: &Repo) -> String {
+    use axum::http::{HeaderMap, StatusCode, Uri};
+    repo.git(&["update-server-info"]);
+    let folder = repo.path().join(".git");
+    let answer = move |headers: HeaderMap, uri: Uri| async move {
+        // base64 of `user:hunter2`
+        if headers.get("authorization").is_none_or(|it| it != "Basic dXNlcjpodW50ZXIy") {
+            return Err((StatusCode::UNAUTHORIZED, [("WWW-Authenticate", "Basic realm=\"x\"")]));
+        }
+        let path = uri.path().trim_start_matches("/repo/");
+        fs::read(folder.join(path)).map_err(|_| (StatusCode::NOT_FOUND, [("X-Missing", "1")]))
+    };
+    resolving::serve(axum::Router::new().fallback(answer)).await.replace("http://", "http://user:hunter2@")
+        + "/repo"
 }
 
 fn extra(name: &str, contents: &str, overwrite: bool) -> ExtraFile {
