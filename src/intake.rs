@@ -115,7 +115,8 @@ pub fn reread(folder: Folder, request: &StepRequest) -> Result<Found, crate::ste
 pub fn answer_for_damaged(store: &Store, name: &str) -> Result<Option<ShippedStep>, StoreError> {
     let Some((job_id, task)) = name.split_once('.') else { return Ok(None) };
     let (Ok(job_id), Some(task)) = (job_id.parse::<Uuid>(), Task::from_name(task)) else { return Ok(None) };
-    let Created::New(folder, request) = store.create(name, task.pushed_as(), &json!({ "jobId": job_id }))? else {
+    let Created::New(folder, request) = store.create(name, task.pushed_as(), &json!({ "jobId": job_id }))?
+    else {
         return Ok(None);
     };
     let fault = Fault::new(

@@ -170,7 +170,6 @@ async fn recover(
     if let Err(error) = Scratch::sweep(temp_directory, &store.steps()) {
         warn!("cannot look for what earlier steps left in {}: {error}", temp_directory.display());
     }
-    let names = store.names()?;
     for (folder, request) in store.list()? {
         let found = folder.stage().and_then(|stage| Ok((stage, intake::reread(folder.clone(), &request)?)));
         match found {
@@ -187,9 +186,8 @@ async fn recover(
             Err(problem) => warn!(step = folder.name(), "a step could not be taken up again: {problem}"),
         }
     }
-    // What was there and is not any more has been set aside.
-    for name in names.iter().filter(|name| !store.folder(name).path().exists()) {
-        match intake::answer_for_damaged(store, name) {
+    for name in store.take_set_aside() {
+        match intake::answer_for_damaged(store, &name) {
             Ok(Some(answer)) => drop(shipper.add(answer).await),
             Ok(None) => {}
             Err(error) => warn!(step = name, "the server is not told of a damaged step: {error}"),

@@ -45,6 +45,7 @@ pub enum Created {
 pub struct Store {
     root: PathBuf,
     sequence: AtomicU64,
+    set_aside: Mutex<Vec<String>>,
     /// Steps that are done, and since when.
     retired: Mutex<HashMap<String, Instant>>,
     _lock: File,
@@ -76,8 +77,13 @@ impl Store {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        let store =
-            Self { root, sequence: AtomicU64::new(0), retired: Mutex::new(HashMap::new()), _lock: lock };
+        let store = Self {
+            root,
+            sequence: AtomicU64::new(0),
+            set_aside: Mutex::default(),
+            retired: Mutex::default(),
+            _lock: lock,
+        };
         // What was being created or removed when an earlier runner died was not yet, or no longer, a step.
         for name in ["new", "done"] {
             store.empty(name);
@@ -106,13 +112,9 @@ impl Store {
         }
     }
 
-    /// The names of all folders that are here, sound or not.
-    pub fn names(&self) -> Result<Vec<String>, StoreError> {
-        let path = self.root.join("steps");
-        fs::read_dir(&path)
-            .and_then(Iterator::collect::<io::Result<Vec<_>>>)
-            .map(|entries| entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
-            .map_err(|source| StoreError::Io { action: "list", path, source })
+    /// The names of the folders that were set aside since this was last asked.
+    pub fn take_set_aside(&self) -> Vec<String> {
+        std::mem::take(&mut *self.set_aside.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
@@ -151,6 +153,7 @@ impl Store {
         ));
         match fs::rename(folder.path(), &place) {
             Ok(()) => {
+                self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(folder.name());
                 warn!(step = folder.name(), kept = %place.display(), "a damaged step folder was set aside: {reason}");
             }
             Err(error) => {
