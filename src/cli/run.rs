@@ -84,7 +84,7 @@ fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
             match first {
                 None => drop(ask.send_replace(Shutdown::Drain)),
                 Some(at) if at.elapsed() < ONE_WISH => {
-                    debug!("a signal right after the first changes nothing")
+                    debug!("a signal right after the first changes nothing");
                 }
                 Some(_) => drop(ask.send_replace(Shutdown::Now)),
             }

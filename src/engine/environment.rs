@@ -11,8 +11,16 @@ use std::path::{Path, PathBuf};
 use crate::contract::Engine;
 
 /// The sections of the settings: `Runner__Credentials__ClientSecret` and its like never reach an engine.
-const SETTINGS: [&str; 7] =
-    ["runner", "server", "workingdirectory", "hookspreapproval", "engine", "joblogstream", "logging"];
+const SETTINGS: [&str; 8] = [
+    "runner",
+    "server",
+    "workingdirectory",
+    "hookspreapproval",
+    "engine",
+    "source",
+    "joblogstream",
+    "logging",
+];
 
 /// How the runner talks to systemd; a child that found these could speak in its name.
 const SERVICE: [&str; 6] =
