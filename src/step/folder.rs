@@ -252,7 +252,7 @@ impl Folder {
         self.write("outcome.json", call)
     }
 
-    /// The part of the script that ran last: `before`, `engine` or `after`.
+    /// The part of the script that ran last: see [`crate::hooks`].
     pub fn part(&self) -> Option<String> {
         fs::read_to_string(self.part_path()).ok().map(|text| text.trim().to_owned())
     }
