@@ -2,7 +2,8 @@
 //!
 //! It is the host's, without the runner's own settings (they hold its credentials) and without what ties the
 //! runner to its service manager, plus the module's variables, plus what keeps an engine from asking questions.
-//! `TMPDIR` is the step's own scratch space. The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH.
+//! `TMPDIR` is the step's own scratch space. The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH,
+//! and what bash would run or obey before the script begins is left out ([`is_code_to_bash`]).
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -52,7 +53,7 @@ impl Environment {
                 add("PULUMI_SKIP_UPDATE_CHECK", "true");
             }
         }
-        for (name, value) in module {
+        for (name, value) in module.iter().filter(|(name, _)| !is_code_to_bash(name)) {
             add(name, value);
         }
         let mut environment = Self { variables };
@@ -102,6 +103,12 @@ impl Environment {
     pub fn variables(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
         self.variables.iter()
     }
+}
+
+/// Whether bash takes the value of this variable for code (a file name with substitutions, a function, a prompt) or for its
+/// own options. No value from the server is, and none gets past the pre-approval of hooks in this way.
+pub fn is_code_to_bash(name: &str) -> bool {
+    matches!(name, "BASH_ENV" | "SHELLOPTS" | "BASHOPTS" | "PS4") || name.starts_with("BASH_FUNC_")
 }
 
 fn is_the_runners_own(name: &OsStr) -> bool {
@@ -167,5 +174,27 @@ mod tests {
         assert_eq!(get(&environment, "A").unwrap(), "module");
         assert_eq!(get(&environment, "PATH").unwrap(), "/opt/engines:/module:/b");
         assert_eq!(get(&environment, "TF_IN_AUTOMATION").unwrap(), "1");
+    }
+
+    #[test]
+    fn bash_runs_nothing_that_a_variable_of_the_module_holds() {
+        let code = "$(echo run >&2)";
+        let module = module(&[
+            ("BASH_ENV", code),
+            ("BASH_FUNC_hello%%", "() { echo run; }"),
+            ("SHELLOPTS", "xtrace"),
+            ("PS4", code),
+            ("A", code),
+        ]);
+        let host = std::env::vars_os().filter(|(name, _)| name == "PATH");
+        let environment = Environment::new(Engine::Terraform, host, &module, &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        std::fs::write(&script, "declare -F hello; set -x; printf '%s' \"$A\"").unwrap();
+        let mut bash = std::process::Command::new("bash");
+        let output = bash.arg(&script).env_clear().envs(environment.variables()).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), code);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.lines().all(|line| line.starts_with("+ ")), "{said}");
     }
 }

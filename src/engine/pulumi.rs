@@ -85,6 +85,12 @@ pub fn validate() -> Work {
     Work { engine: vec![command(&["preview", "--non-interactive"], [])], ..Work::default() }
 }
 
+/// A flag with its value for a command that knows it under this name, or nothing.
+fn given(flags: &FlagLists, flag: PulumiFlag, name: &str) -> Vec<String> {
+    let value = value_of(&flags.pulumi_flags.known, flag);
+    value.into_iter().flat_map(|value| [name.to_owned(), value.to_owned()]).collect()
+}
+
 pub fn plan(
     direction: Direction,
     parameters: &BTreeMap<String, String>,
@@ -92,12 +98,16 @@ pub fn plan(
     places: &Places,
 ) -> Result<Work, EngineError> {
     let (arguments, warnings) = flags::pulumi(flags);
-    let stack = value_of(&flags.pulumi_flags.known, PulumiFlag::StackName);
-    let stack: Vec<_> = stack.into_iter().flat_map(|it| ["--stack".to_owned(), it.to_owned()]).collect();
+    // The preview reads the file that its flags name, so the parameters have to be in that one.
+    let place = [
+        given(flags, PulumiFlag::StackName, "--stack"),
+        given(flags, PulumiFlag::ConfigFile, "--config-file"),
+    ];
+    let place = place.concat();
     let mut engine = Vec::new();
     for (name, value) in parameters {
         // After `--` a name cannot be taken for an option.
-        let words = stack.iter().cloned().chain(["--".to_owned(), name.clone()]);
+        let words = place.iter().cloned().chain(["--".to_owned(), name.clone()]);
         let set = command(&["config", "set", "--plaintext", "--non-interactive"], words);
         engine.push(set.stdin(values::pulumi_text(name, value)?));
     }
@@ -125,7 +135,8 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
         }
         Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
     };
-    let export = command(&["stack", "export"], []).stdout(places.export().into());
+    let stack = given(flags, PulumiFlag::StackName, "--stack");
+    let export = command(&["stack", "export"], stack).stdout(places.export().into());
     Work {
         engine: vec![apply],
         collect: vec![export],
@@ -223,5 +234,24 @@ mod tests {
         assert_eq!(work.engine[1].stdin.as_deref(), Some("hush"));
         let work = plan(Direction::Destroy, &BTreeMap::new(), &FlagLists::default(), &places()).unwrap();
         assert_eq!(lines(&work), ["pulumi destroy --preview-only --json --non-interactive"]);
+    }
+
+    #[test]
+    fn parameters_and_export_go_where_the_flags_point() {
+        let pulumi_flags = vec![
+            Flag::new(PulumiFlag::StackName, Some("dev")),
+            Flag::new(PulumiFlag::ConfigFile, Some("a b.yaml")),
+        ];
+        let flags = FlagLists { pulumi_flags: pulumi_flags.into(), ..FlagLists::default() };
+        let parameters = BTreeMap::from([("a".to_owned(), "1".to_owned())]);
+        let work = plan(Direction::Apply, &parameters, &flags, &places()).unwrap();
+        assert_eq!(
+            lines(&work)[0],
+            "pulumi config set --plaintext --non-interactive --stack dev --config-file a b.yaml -- a"
+        );
+        let work = apply(Direction::Apply, &flags, &places());
+        assert_eq!(work.collect[0].words.join(" "), "pulumi stack export --stack dev");
+        let work = apply(Direction::Destroy, &FlagLists::default(), &places());
+        assert_eq!(work.collect[0].words.join(" "), "pulumi stack export");
     }
 }

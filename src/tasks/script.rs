@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::contract::{Engine, Fault, Task, TaskRequest};
-use crate::engine::environment::Environment;
+use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{EngineError, Places, Work, flags};
 use crate::files::write_private_atomic;
 use crate::hooks::{Script, check_approved};
@@ -60,6 +60,9 @@ impl<'a> Module<'a> {
             self.give_scratch(&mut environment)?;
         }
         self.say_version(shape, &environment).await?;
+        for name in variables.keys().filter(|name| is_code_to_bash(name)) {
+            self.context.warn(&format!("The variable {name} is left out: bash would run or obey its value"));
+        }
         let unknown = shape.flags.into_iter().flat_map(flags::unknown_flags);
         for warning in unknown.chain(std::mem::take(&mut work.warnings)) {
             self.context.warn(&warning);
