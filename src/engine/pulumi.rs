@@ -127,6 +127,11 @@ pub fn plan(
     Ok(Work { engine, writes, warnings, ..Work::default() })
 }
 
+/// What `pulumi stack export` takes besides, so that it reads the stack that the update was for.
+pub fn export_arguments(flags: &FlagLists) -> Vec<String> {
+    given(flags, PulumiFlag::StackName, "--stack")
+}
+
 pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     let (arguments, warnings) = flags::pulumi(flags);
     let apply = match direction {
@@ -135,8 +140,7 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
         }
         Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
     };
-    let stack = given(flags, PulumiFlag::StackName, "--stack");
-    let export = command(&["stack", "export"], stack).stdout(places.export().into());
+    let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.export().into());
     Work {
         engine: vec![apply],
         collect: vec![export],

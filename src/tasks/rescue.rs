@@ -23,8 +23,9 @@ use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::leftovers::{self, ERRORED_STATE, LockTrouble};
 use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
 use crate::hooks::quote;
-use crate::workspace::Workspace;
+use crate::workspace::{PrivateFile, Workspace};
 
+use super::script::Module;
 use super::shape::Shape;
 use super::{Context, TaskError, verdict};
 
@@ -54,7 +55,7 @@ struct Search {
 /// Adds to the end of a step what the engine left behind: to the fault, or to the log of a cancelled job.
 pub(super) async fn explain(context: &Context, shape: &Shape<'_>, error: TaskError) -> TaskError {
     let stopped = matches!(error, TaskError::Cancelled);
-    let found = look(context, shape.engine, shape.task, stopped).await;
+    let found = look(context, shape, stopped).await;
     match error {
         TaskError::Cancelled => {
             for note in &found.notes {
@@ -69,7 +70,7 @@ pub(super) async fn explain(context: &Context, shape: &Shape<'_>, error: TaskErr
 /// The same for a step that nobody saw the end of.
 pub async fn explain_lost(context: &Context, request: &TaskRequest, fault: Fault) -> Fault {
     let Some(shape) = Shape::of(request) else { return fault };
-    let found = look(context, shape.engine, shape.task, true).await;
+    let found = look(context, &shape, true).await;
     add(fault, &found)
 }
 
@@ -83,11 +84,25 @@ fn add(mut fault: Fault, found: &Found) -> Fault {
     fault
 }
 
-async fn look(context: &Context, engine: Engine, task: Task, stopped: bool) -> Found {
+async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
+    let (engine, task) = (shape.engine, shape.task);
     let Ok(workspace) = Workspace::new(&context.settings.working_directory, &context.common.metadata) else {
         return Found::default();
     };
     let directory = workspace.init_dir();
+    let export = workspace.private_path(PrivateFile::PulumiExport);
+    let is_update = matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan);
+    // The script makes the file before it begins, so that it is private, and fills it at the end.
+    let is_unread = fs::metadata(&export).map_or(true, |export| export.len() == 0);
+    if engine == Engine::Pulumi && is_update && stopped && is_unread {
+        let exported = match Module::open(context) {
+            Ok(module) => module.export_stack(shape).await,
+            Err(error) => Err(error),
+        };
+        if let Err(TaskError::Faulted(fault)) = exported {
+            context.warn(&format!("The state of the stack could not be read: {}", fault.message));
+        }
+    }
     let search = Search { context: context.clone(), workspace, directory, engine, task, stopped };
     tokio::task::spawn_blocking(move || search.run()).await.unwrap_or_default()
 }
@@ -198,7 +213,7 @@ impl Search {
 
     fn pending_operations(&self) -> Option<String> {
         let directory = quoted(&self.directory);
-        let export = self.workspace.private_path(crate::workspace::PrivateFile::PulumiExport);
+        let export = self.workspace.private_path(PrivateFile::PulumiExport);
         let Ok(pending) = leftovers::pending_operations(&export.to_string_lossy()) else {
             return self.stopped.then(|| {
                 format!(

@@ -5,20 +5,26 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
-use crate::engine::{EngineError, Places, Work, flags};
+use crate::engine::{EngineError, Places, Work, flags, pulumi};
 use crate::files::write_private_atomic;
 use crate::hooks::{Script, check_approved};
 use crate::process::{Tool, find_program};
 use crate::step::Scratch;
-use crate::workspace::Workspace;
+use crate::workspace::{PrivateFile, Workspace};
 
 use super::shape::Shape;
 use super::{Context, Launch, Prepared, TaskError, fault, plugins};
 
 /// An engine that does not say its version within this time is run all the same.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a stack gets to tell its state after its update was stopped.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(60);
+const LARGEST_EXPORT: usize = 256 * 1024 * 1024;
 
 /// A module that is being worked in.
 #[derive(Debug)]
@@ -114,6 +120,27 @@ impl<'a> Module<'a> {
 
     /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a
     /// before hook may still bring it.
+    /// Reads the state of a Pulumi stack whose update was stopped. Its script did not: nothing in it runs after a cancel.
+    pub(super) async fn export_stack(&self, shape: &Shape<'_>) -> Result<(), TaskError> {
+        let environment = self.environment(shape.engine, &self.workspace.load_environment()?);
+        let program = find_program(shape.engine.program(), &environment.path())?;
+        let arguments = shape.flags.map(pulumi::export_arguments).unwrap_or_default();
+        let variables = environment.variables().map(|(name, value)| (name.clone(), value.clone()));
+        let exported = Tool::new(&program, "export the state of the stack")
+            .args(["stack", "export"])
+            .args(arguments)
+            .envs(variables)
+            .current_dir(&self.directory)
+            .timeout(EXPORT_TIMEOUT)
+            .max_stdout(LARGEST_EXPORT)
+            // The job is cancelled already; this is what is still done for it.
+            .run(&CancellationToken::new())
+            .await
+            .map_err(|error| Fault::new(fault::sentence(&error)))?;
+        self.workspace.write_private(PrivateFile::PulumiExport, &exported.stdout)?;
+        Ok(())
+    }
+
     async fn say_version(&self, shape: &Shape<'_>, environment: &Environment) -> Result<(), TaskError> {
         let name = shape.engine.program();
         // Joined to an empty subdirectory a path ends in a slash.

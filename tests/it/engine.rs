@@ -219,11 +219,14 @@ async fn a_flag_that_the_engine_does_not_know_is_its_own_failure() {
 
 #[tokio::test]
 async fn a_graceful_cancel_lets_pulumi_stop_by_itself() {
-    let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"slow": true}, "c": {}}}));
+    let bench =
+        pulumi_module(&json!({"resources": {"a": {}, "b": {"slow": true, "pending": true}, "c": {}}}));
     bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
     counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
     let interrupt = Interrupt { at: "creating b", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(pulumi_apply(), Some(interrupt)).await;
     assert!(ran.says("^C received; cancelling."), "{:#?}", ran.log);
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    // What it began and did not see end is found, kept and said.
+    assert!(ran.says("Pending operations (1)") && ran.says("pulumi-export.json"), "{:#?}", ran.log);
 }
