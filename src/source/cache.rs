@@ -5,7 +5,7 @@
 //! sourcecache/github.com-org-repo-0123456789abcdef.lock   held shared by readers, alone by whoever changes the copy;
 //!                                                         its time of change is when the copy was last used
 //! sourcecache/github.com-org-repo-0123456789abcdef.busy   there while the copy is being changed
-//! sourcecache/gone-…                                      what is being deleted
+//! sourcecache/.gone-…                                     what is being deleted
 //! ```
 //!
 //! - The name has the URL's host and path for people, and a hash of the URL without credentials.
@@ -102,7 +102,8 @@ impl Cache {
     }
 }
 
-const GONE: &str = "gone-";
+/// No copy has a name that starts with a dot, wherever it is from.
+const GONE: &str = ".gone-";
 
 impl Entry {
     fn failed(&self, source: io::Error) -> SourceError {
@@ -263,9 +264,12 @@ mod tests {
             ("git@github.com:org/repo.git", "github.com-org-repo-"),
             ("ssh://git@host:22/../x", "host-22-..-x-"),
             ("file:///srv/ü/repo", "srv---repo-"),
+            ("https://gone-fishing.example/.gone-x", "gone-fishing.example-.gone-x-"),
+            ("/.gone-x", "gone-x-"),
             ("/", "-"),
         ] {
             let name = name(url);
+            assert!(!name.starts_with(GONE), "{name}");
             assert!(name.starts_with(start) && name.len() == start.len() + 16, "{name}");
             assert!(!name.contains("hunter2"), "{name}");
         }

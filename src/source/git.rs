@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::refs::{self, Ref};
+use super::submodules::Wanted;
 use super::url::{Login, PROTOCOLS, Remote, mask_url};
 use super::{Fetcher, Log, SourceError};
 use crate::files::create_private_dir_all;
@@ -180,19 +181,23 @@ impl Fetcher {
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
-        self.check_out_at(url, commit, folder, 0, log, cancel).await
+        // A list and no recursion: how deep a repository nests must not decide how much stack we need.
+        let mut todo = vec![Wanted::new(url, commit, folder)];
+        while let Some(wanted) = todo.pop() {
+            let inside = self.check_out_alone(&wanted, log, cancel).await;
+            todo.extend(inside.map_err(|error| wanted.blame(error))?.into_iter().rev());
+        }
+        Ok(())
     }
 
-    /// `depth` is how many repositories this one is a submodule of.
-    pub(super) async fn check_out_at(
+    /// Returns the submodules, whose folders are still empty.
+    async fn check_out_alone(
         &self,
-        url: &str,
-        commit: &str,
-        folder: &Path,
-        depth: usize,
+        wanted: &Wanted,
         log: Log<'_>,
         cancel: &CancellationToken,
-    ) -> Result<(), SourceError> {
+    ) -> Result<Vec<Wanted>, SourceError> {
+        let Wanted { url, commit, folder, .. } = wanted;
         super::url::check(url)?;
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
@@ -208,7 +213,7 @@ impl Fetcher {
         }
         let checkout = ["checkout", "--quiet", "--force", "--detach", commit];
         self.local(folder, format!("check out {commit}"), &checkout, cancel).await?;
-        self.check_out_submodules(url, folder, depth, log, cancel).await
+        self.submodules(wanted, log, cancel).await
     }
 
     /// Brings one commit into a repository of ours.

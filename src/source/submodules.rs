@@ -30,29 +30,57 @@ struct Module {
     left_out: bool,
 }
 
+/// A commit to check out. The URL may have a password in it, so there is no `Debug`.
+pub(super) struct Wanted {
+    pub(super) url: String,
+    pub(super) commit: String,
+    pub(super) folder: PathBuf,
+    /// The submodules on the way to it, each with its path in the one before.
+    inside: Vec<String>,
+}
+
+impl Wanted {
+    pub(super) fn new(url: &str, commit: &str, folder: &Path) -> Self {
+        let (url, commit, folder) = (url.to_owned(), commit.to_owned(), folder.to_owned());
+        Self { url, commit, folder, inside: Vec::new() }
+    }
+
+    /// Says in which submodule it went wrong.
+    pub(super) fn blame(&self, error: SourceError) -> SourceError {
+        self.inside.iter().rev().fold(error, |error, path| in_submodule(path, error))
+    }
+}
+
+fn in_submodule(path: &str, error: SourceError) -> SourceError {
+    match error {
+        SourceError::Cancelled => error,
+        error => SourceError::Submodule { path: path.to_owned(), source: Box::new(error) },
+    }
+}
+
 impl Fetcher {
-    /// Fills the submodules of a checkout, and theirs.
-    pub(super) async fn check_out_submodules(
+    /// The submodules of a checkout.
+    pub(super) async fn submodules(
         &self,
-        url: &str,
-        folder: &Path,
-        depth: usize,
+        parent: &Wanted,
         log: Log<'_>,
         cancel: &CancellationToken,
-    ) -> Result<(), SourceError> {
+    ) -> Result<Vec<Wanted>, SourceError> {
+        let folder = parent.folder.as_path();
         // A symlink would have git read another file.
         if !folder.join(".gitmodules").symlink_metadata().is_ok_and(|found| found.is_file()) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let list = [IN_CHECKOUT, "--work-tree=.", "ls-files", "--stage", "-z"];
         let listed = self.local(folder, "list the submodules".to_owned(), &list, cancel).await?;
         let commits = gitlinks(&listed.stdout);
         if commits.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let read = [IN_CHECKOUT, "config", "--blob", "HEAD:.gitmodules", "--list", "-z"];
         let read = self.local(folder, "read .gitmodules".to_owned(), &read, cancel).await?;
         let modules = parse(&read.stdout);
+        let mut found = Vec::new();
         for (path, commit) in commits {
             let shown = String::from_utf8_lossy(&path).into_owned();
             let Some(module) = modules.iter().find(|module| module.path.as_ref() == Some(&path)) else {
@@ -64,20 +92,18 @@ impl Fetcher {
                 continue;
             }
             let place = folder.join(OsStr::from_bytes(&path));
-            let fetched = async {
-                if depth == MAX_DEPTH {
+            let check = || {
+                if parent.inside.len() == MAX_DEPTH {
                     return Err(SourceError::TooDeep(MAX_DEPTH));
                 }
-                let url = absolute(url, module.url.as_deref().unwrap_or_default())?;
                 check_place(folder, &place)?;
-                Box::pin(self.check_out_at(&url, &commit, &place, depth + 1, log, cancel)).await
+                Ok(absolute(&parent.url, module.url.as_deref().unwrap_or_default())?)
             };
-            fetched.await.map_err(|error| match error {
-                SourceError::Cancelled => error,
-                error => SourceError::Submodule { path: shown, source: Box::new(error) },
-            })?;
+            let url = check().map_err(|error| in_submodule(&shown, error))?;
+            let inside = parent.inside.iter().cloned().chain([shown]).collect();
+            found.push(Wanted { url, commit, folder: place, inside });
         }
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -193,6 +219,22 @@ mod tests {
             ("/srv/r", "../a\nb"),
         ] {
             assert!(absolute(parent, url).is_err(), "{parent} {url}");
+        }
+    }
+
+    #[test]
+    fn a_submodule_only_goes_into_an_empty_folder_of_its_own_parent() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
+        for path in [root.join("libs/a"), root.join("full/x"), outside.join("a")] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
+        std::os::unix::fs::symlink("libs/a", root.join("inner")).unwrap();
+        std::fs::write(root.join("file"), "").unwrap();
+        check_place(&root, &root.join("libs/a")).unwrap();
+        for path in ["link", "link/a", "inner", "full", "file", "missing", "../outside/a", "libs/../libs/a"] {
+            assert!(check_place(&root, &root.join(path)).is_err(), "{path}");
         }
     }
 

@@ -117,16 +117,10 @@ impl Walk {
         if self.carry.unchanged.contains(path) || (!is_state && self.extra_files.contains(path)) {
             return Ok(());
         }
-        let target = self.carry.new.join(path);
-        match target.symlink_metadata() {
-            Ok(_) if !beats_new_revision(path) => {
-                self.notes.push(format!("{} is taken from the new revision", path.display()));
-                return Ok(());
-            }
-            Ok(found) if !found.is_dir() => {
-                fs::remove_file(&target).map_err(|error| WorkspaceError::io("replace", &target, error))?;
-            }
-            _ => {}
+        // Only looked at: a symlink on the way may lead this path out of the new tree.
+        if !beats_new_revision(path) && self.carry.new.join(path).symlink_metadata().is_ok() {
+            self.notes.push(format!("{} is taken from the new revision", path.display()));
+            return Ok(());
         }
         match self.file(path) {
             Err(WorkspaceError::StateInTheWay { .. }) if !is_state => {
@@ -137,7 +131,7 @@ impl Walk {
         }
     }
 
-    /// Puts one file of the old tree at the same place in the new one, where nothing may stand.
+    /// Puts one file of the old tree at the same place in the new one, instead of a file that is there.
     fn file(&mut self, path: &Path) -> Result<(), WorkspaceError> {
         let (from, to) = (self.carry.old.join(path), self.carry.new.join(path));
         let in_the_way = || WorkspaceError::StateInTheWay { path: path.to_owned() };
@@ -150,8 +144,11 @@ impl Walk {
             }
         }
         create_private_dir_all(&folder).map_err(|error| WorkspaceError::io("create", &folder, error))?;
-        if to.symlink_metadata().is_ok_and(|found| found.is_dir()) {
-            return Err(in_the_way());
+        match to.symlink_metadata() {
+            Ok(found) if found.is_dir() => return Err(in_the_way()),
+            // Writing to it would follow a symlink.
+            Ok(_) => fs::remove_file(&to).map_err(|error| WorkspaceError::io("replace", &to, error))?,
+            Err(_) => {}
         }
         link_or_copy(&from, &to).map_err(|error| WorkspaceError::io("carry over", &from, error))?;
         self.files += 1;

@@ -290,9 +290,9 @@ async fn the_least_recently_used_goes_first_and_never_one_that_is_held() {
     let is_cached = |at: usize| store.with_ending("git").iter().any(name(at));
 
     // Somebody was killed while deleting.
-    fs::create_dir_all(store.path().join("gone-1/objects")).unwrap();
+    fs::create_dir_all(store.path().join(".gone-1/objects")).unwrap();
     get(0).await;
-    assert!(!store.path().join("gone-1").exists());
+    assert!(!store.path().join(".gone-1").exists());
     get(1).await;
     get(0).await;
     assert!(is_cached(0) && is_cached(1));

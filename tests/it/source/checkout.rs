@@ -227,6 +227,50 @@ async fn state_that_has_no_place_in_the_new_revision_is_never_dropped() {
 }
 
 #[tokio::test]
+async fn nothing_outside_is_touched_when_a_folder_with_state_becomes_a_symlink() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::create_dir(outside.path().join(".terraform")).unwrap();
+    for path in ["terraform.tfstate", ".terraform/x", "env"] {
+        fs::write(outside.path().join(path), "of somebody else").unwrap();
+    }
+    for state in ["env/terraform.tfstate", "env/.terraform/x"] {
+        let repo = Repo::with(&[("main.tf", "# one"), ("env/main.tf", "")]);
+        let module = Module::new();
+        module.get_main(&repo).await.unwrap();
+        module.write(state, "precious");
+        repo.git(&["rm", "--quiet", "-r", "env"]);
+        std::os::unix::fs::symlink(outside.path(), repo.path().join("env")).unwrap();
+        repo.commit(&[("main.tf", "# two")]);
+
+        let got = module.get_main(&repo).await;
+        if state.ends_with("tfstate") {
+            assert!(matches!(got, Err(WorkspaceError::StateInTheWay { .. })), "{got:?}");
+            assert_eq!(module.read(state).unwrap(), "precious");
+        } else {
+            got.unwrap();
+            assert!(module.log().contains("has no place in the new revision"), "{}", module.log());
+        }
+    }
+
+    // What Init has told us is secret, and a committed symlink must not lead it away.
+    let repo = Repo::with(&[("main.tf", ""), ("sub/main.tf", "")]);
+    let module = Module::new();
+    module.get_main(&repo).await.unwrap();
+    module.write("sub/.snapcd/snapcd.env", "secret");
+    fs::create_dir(repo.path().join("sub/.snapcd")).unwrap();
+    let link = repo.path().join("sub/.snapcd/snapcd.env");
+    std::os::unix::fs::symlink(outside.path().join("env"), link).unwrap();
+    repo.commit(&[("main.tf", "# two")]);
+    module.get_main(&repo).await.unwrap();
+    assert_eq!(module.read("sub/.snapcd/snapcd.env").unwrap(), "secret");
+    assert!(!module.root().join("sub/.snapcd/snapcd.env").is_symlink());
+
+    for path in ["terraform.tfstate", ".terraform/x", "env"] {
+        assert_eq!(fs::read_to_string(outside.path().join(path)).unwrap(), "of somebody else", "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_cancel_during_a_fetch_ends_git_and_changes_nothing() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let module = Module::new();

@@ -106,6 +106,18 @@ async fn no_url_of_a_submodule_is_an_option_a_program_or_a_way_out() {
 }
 
 #[tokio::test]
+async fn submodules_in_submodules_come_to_an_end() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    // Every commit has the one before it as its submodule.
+    for _ in 0..17 {
+        let before = repo.head();
+        add(&repo, "self", &before, &beside(&repo));
+    }
+    let error = Module::new().get_main(&repo).await.unwrap_err().to_string();
+    assert!(error.contains("nested more than 16 deep"), "{error}");
+}
+
+#[tokio::test]
 async fn a_repository_on_a_server_cannot_have_this_machines_files_fetched() {
     let lib = Repo::with(&[("lib.tf", "# private")]);
     for address in [lib.url(), lib.path().display().to_string()] {
