@@ -147,10 +147,18 @@ impl Driver {
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
         let folder = &context.folder;
-        let Some(lock) = folder.try_lock().map_err(|error| broken(&error))? else {
-            // Somebody drives the step after all: a supervisor that was just being started when the last
-            // runner died.
-            return self.execution(context, request, module).await;
+        let lock = match folder.try_lock().map_err(|error| broken(&error))? {
+            Some(lock) => lock,
+            None => {
+                // Either somebody drives the step after all, a supervisor that was just being started when the last
+                // runner died; or a process that this one is starting has its open files for a moment. When the lock is
+                // free, the folder tells which.
+                let lock = script_ended(folder).await.map_err(|error| broken(&error))?;
+                if folder.stage_of_holder().map_err(|error| broken(&error))? != Stage::Prepare {
+                    return self.conclusion(context, request, module).await;
+                }
+                lock
+            }
         };
         if folder.supervisor().map_err(|error| broken(&error))?.is_some() {
             return Err(lost(context, request).await.into());
@@ -286,11 +294,14 @@ impl Driver {
 /// Waits for the end of the step's supervisor, whoever started it. A cancel reaches that through the folder, so
 /// waiting for its end is right in any case; and a machine that has run out of something for the moment (open files,
 /// say) says nothing about the script.
-async fn script_ended(folder: &Folder) -> Result<Option<File>, FolderError> {
+async fn script_ended(folder: &Folder) -> Result<File, FolderError> {
     loop {
         match supervise::wait(folder, &CancellationToken::new()).await {
+            Ok(Some(lock)) => return Ok(lock),
+            // Only a cancelled token makes it give up, and nobody cancels this one.
+            Ok(None) => {}
             Err(error) if !error.is_damage() => pause(folder, &error).await,
-            ended => return ended,
+            Err(error) => return Err(error),
         }
     }
 }

@@ -304,6 +304,11 @@ impl Folder {
         }
     }
 
+    /// Where the step stands, for whoever holds its lock.
+    pub fn stage_of_holder(&self) -> Result<Stage, FolderError> {
+        Ok(Stage::of(false, self.supervisor()?.is_some(), self.exit()?.is_some()))
+    }
+
     /// Where the step stands, from its files alone.
     pub fn stage(&self) -> Result<Stage, FolderError> {
         if self.outcome()?.is_some() {
