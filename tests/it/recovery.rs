@@ -362,6 +362,25 @@ async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "once", 10, Some(&gate)));
+    seen(&world, id, "begin").await;
+    // Two different ones: the system may make one of two that are the same.
+    runner.signal(Signal::TERM);
+    runner.signal(Signal::INT);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    fs::write(&gate, "").unwrap();
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    assert!(!runner.log().contains("leaving at once"), "{}", runner.log());
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    assert!(runner.steps().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
