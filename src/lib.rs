@@ -12,6 +12,8 @@ pub mod settings;
 
 pub mod files;
 pub mod process;
+pub mod redact;
+pub mod wildcard;
 
 pub mod contract;
 pub mod hub;

@@ -191,6 +191,8 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
             url,
             ca_file: None,
             max_message_bytes: HubOptions::default().max_message_bytes,
+            refuse_plain_http: false,
+            dangerously_accept_any_certificate: false,
         },
         working_directory: WorkingDirectorySettings {
             working_directory: place.working_directory(),
@@ -202,6 +204,8 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
         source: SourceSettings { cache_enabled: false, ..Default::default() },
         // Somebody is watching: a second is long enough to wait for a full batch.
         job_log_stream: JobLogStreamSettings { period_seconds: 1, ..Default::default() },
+        policy: Default::default(),
+        audit: Default::default(),
         logging: LoggingSettings::default(),
     })
 }

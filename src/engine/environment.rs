@@ -12,13 +12,15 @@ use std::path::{Path, PathBuf};
 use crate::contract::Engine;
 
 /// The sections of the settings: `Runner__Credentials__ClientSecret` and its like never reach an engine.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 10] = [
     "runner",
     "server",
     "workingdirectory",
     "hookspreapproval",
     "engine",
     "source",
+    "policy",
+    "audit",
     "joblogstream",
     "logging",
 ];

@@ -44,7 +44,7 @@ impl Binder<'_> {
             let given = given.and_then(|table| table.get(&key.name));
             let value = match &key.shape {
                 Shape::Section(keys) => Some(Json::Object(self.section(keys, table(given), &path))),
-                Shape::List(leaf) => self.list(leaf, table(given), &path),
+                Shape::List(leaf) => self.list(key, leaf, given, &path),
                 Shape::Map(leaf) => self.map(leaf, table(given), &path),
                 Shape::Leaf(leaf) => self.leaf(key, leaf, given, &path),
             };
@@ -55,11 +55,32 @@ impl Binder<'_> {
         object
     }
 
-    fn list(&mut self, leaf: &Leaf, given: Option<&Map<String, Merged>>, path: &[&str]) -> Option<Json> {
-        let mut items: Vec<_> = given.into_iter().flatten().collect();
+    /// A list that no layer gives an item of has its default, unless one says that it is empty.
+    fn list(&mut self, key: &Key, leaf: &Leaf, given: Option<&Merged>, path: &[&str]) -> Option<Json> {
+        let mut items: Vec<_> = table(given).into_iter().flatten().collect();
         items.sort_by_key(|(index, _)| index.parse::<u32>().unwrap_or(u32::MAX));
-        let items = self.items(leaf, items, path);
-        Some(Json::Array(items.into_iter().map(|(_, value)| value).collect()))
+        let set = items.iter().any(|(_, item)| matches!(item.kind, ValueKind::String(_)));
+        match given {
+            Some(empty @ Merged { kind: ValueKind::String(_), .. }) => {
+                self.effect(path.join("."), EMPTY, origin_of(empty));
+                Some(Json::Array(Vec::new()))
+            }
+            _ if !set && key.default.is_null() => {
+                self.effect(path.join("."), NOT_SET, Origin::default());
+                Some(Json::Null)
+            }
+            _ if !set => {
+                let defaults: Vec<_> = key.default.as_array().into_iter().flatten().collect();
+                let shown = defaults.iter().filter_map(|item| item.as_str()).collect::<Vec<_>>().join(", ");
+                let shown = if defaults.is_empty() { EMPTY } else { &shown };
+                self.effect(path.join("."), shown, Origin::default());
+                Some(key.default.clone())
+            }
+            _ => {
+                let items = self.items(leaf, items, path);
+                Some(Json::Array(items.into_iter().map(|(_, value)| value).collect()))
+            }
+        }
     }
 
     fn map(&mut self, leaf: &Leaf, given: Option<&Map<String, Merged>>, path: &[&str]) -> Option<Json> {

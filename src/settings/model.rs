@@ -14,6 +14,8 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::contract::Engine;
+
 /// All settings of a runner, complete and checked.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
@@ -28,6 +30,10 @@ pub struct Settings {
     pub engine: EngineSettings,
     #[serde(default)]
     pub source: SourceSettings,
+    #[serde(default)]
+    pub policy: PolicySettings,
+    #[serde(default)]
+    pub audit: AuditSettings,
     #[serde(default)]
     pub job_log_stream: JobLogStreamSettings,
     #[serde(default)]
@@ -94,6 +100,12 @@ pub struct ServerSettings {
     #[serde(default = "default_max_message_bytes")]
     #[schemars(range(min = 4096, max = 1_073_741_824))]
     pub max_message_bytes: usize,
+    /// Refuse to start with a `Url` that is plain `http` and not on this machine, instead of warning about it.
+    #[serde(default)]
+    pub refuse_plain_http: bool,
+    /// Talk to any server whatever certificate it shows: everybody on the way can read the credentials and send tasks.
+    #[serde(default)]
+    pub dangerously_accept_any_certificate: bool,
 }
 
 fn default_max_message_bytes() -> usize {
@@ -139,11 +151,14 @@ pub struct EngineSettings {
     pub additional_binary_paths: Vec<PathBuf>,
     /// Keep the providers of terraform and tofu once for all modules, in `plugincache` of the working directory.
     pub plugin_cache_enabled: bool,
+    /// Names of the host's environment variables that engines and hooks get, `*` standing for any text. Not set: all
+    /// but the runner's own. What a program cannot do without (`PATH`, `HOME`, …) is always there.
+    pub environment_allow_list: Option<Vec<String>>,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { additional_binary_paths: Vec::new(), plugin_cache_enabled: true }
+        Self { additional_binary_paths: Vec::new(), plugin_cache_enabled: true, environment_allow_list: None }
     }
 }
 
@@ -167,7 +182,46 @@ impl Default for SourceSettings {
     }
 }
 
-/// How job logs are batched on their way to the server.
+/// What this runner refuses to do, whatever a server asks for. A list that is not set allows everything, an empty
+/// one nothing. `*` stands for any text.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PolicySettings {
+    /// The engines that may be run.
+    pub allowed_engines: Option<Vec<Engine>>,
+    /// URLs that module sources may come from: those of requests, of registries' answers and of submodules.
+    pub allowed_sources: Option<Vec<String>>,
+    /// Modules that may be worked on, as `stack/namespace/module`.
+    pub allowed_modules: Option<Vec<String>>,
+    /// Flags that may stand on an engine's command line, as in the contract: `Target`, `Parallelism`, `Var`.
+    pub allowed_flags: Option<Vec<String>>,
+    /// Refuse applies and destroys; everything before them is done.
+    pub plan_only: bool,
+    /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as
+    /// `HooksPreapproval.Enabled` has it too. `None`: a task with a hook is refused.
+    pub hooks: HookPolicy,
+}
+
+/// Which hooks are run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HookPolicy {
+    #[default]
+    All,
+    Preapproved,
+    None,
+}
+
+/// The record of what was asked of this runner and what it did.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AuditSettings {
+    /// File to which one line of JSON is appended for every task that is accepted, refused, cancelled or finished. Not
+    /// set: `audit.jsonl` in `.hawser` of the working directory.
+    #[schemars(with = "Option<PathText>")]
+    pub file: Option<PathBuf>,
+}
+
+/// How job logs are batched on their way to the server, and what is masked in them.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobLogStreamSettings {
@@ -182,7 +236,38 @@ pub struct JobLogStreamSettings {
     /// Disk space in bytes that unsent logs may use. Not set: no cap. At the cap the oldest unsent lines of the
     /// largest step give way, and one entry says how many.
     pub max_unsent_bytes: Option<u64>,
+    /// Names of environment variables and backend settings whose values are masked, `*` standing for any text, in any
+    /// case. A name with `!` in front is taken out again.
+    pub redact_names: Vec<String>,
+    /// More values to mask. Secret: keep them out of files that others can read.
+    #[schemars(with = "Vec<SecretText>", extend("default" = []))]
+    pub redact_values: Vec<SecretString>,
+    /// Regular expressions; what they match within a line is masked too.
+    pub redact_patterns: Vec<String>,
+    /// A value shorter than this is never masked.
+    #[schemars(range(min = 4, max = 1024))]
+    pub redact_minimum_length: usize,
 }
+
+/// What names of secrets look like. `_FILE` and its like hold the place of a secret, not the secret.
+const SECRET_NAMES: [&str; 16] = [
+    "*SECRET*",
+    "*PASSWORD*",
+    "*PASSWD*",
+    "*PASSPHRASE*",
+    "*TOKEN*",
+    "*CREDENTIAL*",
+    "*APIKEY*",
+    "*_KEY",
+    "*_PAT",
+    "*_DSN",
+    "*_AUTH",
+    "*CONNECTION_STRING*",
+    "*SAS_URL*",
+    "!*_FILE",
+    "!*_PATH",
+    "!*_DIR",
+];
 
 impl Default for JobLogStreamSettings {
     fn default() -> Self {
@@ -191,6 +276,10 @@ impl Default for JobLogStreamSettings {
             period_seconds: 5,
             eagerly_emit_first_event: true,
             max_unsent_bytes: None,
+            redact_names: SECRET_NAMES.map(str::to_owned).into(),
+            redact_values: Vec::new(),
+            redact_patterns: Vec::new(),
+            redact_minimum_length: 6,
         }
     }
 }
@@ -230,5 +319,22 @@ impl JsonSchema for PathText {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "string", "format": "path" })
+    }
+}
+
+/// A secret in the schema, where it is an item of a list. `writeOnly` tells the loader never to show it.
+struct SecretText;
+
+impl JsonSchema for SecretText {
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "writeOnly": true })
     }
 }

@@ -125,6 +125,10 @@ impl<'a> Placer<'a> {
                     }
                     layer.current.push(Placed { path, text, origin });
                 }
+                // An empty list is something to say: it takes the place of the default, and of earlier items.
+                Place::At { path, shape: Shape::List(_) } if content == Content::Nothing => {
+                    layer.current.push(Placed { path, text: Some(String::new()), origin });
+                }
                 Place::At { path, shape } => {
                     if let Some(fault) = not_a_value(&path, shape, &content) {
                         findings.problem(&path.join("."), None, Some(&origin), fault);

@@ -319,3 +319,21 @@ fn without_a_host_name_the_instance_must_be_set() {
     assert_eq!(world.one_problem().key.as_deref(), Some("Runner.Instance"));
     assert_eq!(world.env("Runner__Instance", "blue").loaded().settings.runner.instance, "blue");
 }
+
+#[test]
+fn a_list_of_the_policy_tells_not_set_from_empty() {
+    let policy = |world: World| world.loaded().settings.policy.allowed_flags;
+    assert_eq!(policy(World::complete()), None);
+    let empty = r#"{ "Policy": { "AllowedFlags": [] } }"#;
+    assert_eq!(policy(World::complete().file("appsettings.Production.json", empty)), Some(Vec::new()));
+    let one =
+        World::complete().file("appsettings.Production.json", empty).env("Policy__AllowedFlags__0", "Target");
+    assert_eq!(policy(one), Some(vec!["Target".to_owned()]));
+}
+
+#[test]
+fn names_of_secrets_have_a_default_that_a_list_replaces() {
+    let names = |world: World| world.loaded().settings.job_log_stream.redact_names;
+    assert!(names(World::complete()).contains(&"*TOKEN*".to_owned()));
+    assert_eq!(names(World::complete().env("JobLogStream__RedactNames__0", "MINE")), ["MINE"]);
+}

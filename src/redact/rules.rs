@@ -1,0 +1,78 @@
+//! What counts as a secret, by the `JobLogStream.Redact…` settings.
+
+use regex::Regex;
+use secrecy::{ExposeSecret, SecretString};
+use thiserror::Error;
+
+use crate::settings::model::JobLogStreamSettings;
+use crate::wildcard::Wildcard;
+
+/// The settings of redaction, ready for use.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Shorter values are never masked.
+    pub minimum_length: usize,
+    secret: Vec<Wildcard>,
+    harmless: Vec<Wildcard>,
+    /// What these match within a line is masked.
+    pub patterns: Vec<Regex>,
+    values: Vec<SecretString>,
+}
+
+#[derive(Debug, Error)]
+#[error("JobLogStream.RedactPatterns.{index} is not a regular expression: {source}")]
+pub struct RulesError {
+    pub index: usize,
+    source: regex::Error,
+}
+
+impl Rules {
+    pub fn new(settings: &JobLogStreamSettings) -> Result<Self, RulesError> {
+        let (harmless, secret): (Vec<&str>, Vec<&str>) =
+            settings.redact_names.iter().map(String::as_str).partition(|name| name.starts_with('!'));
+        let patterns = settings.redact_patterns.iter().enumerate();
+        Ok(Self {
+            minimum_length: settings.redact_minimum_length,
+            secret: secret.into_iter().map(Wildcard::in_any_case).collect(),
+            harmless: harmless.into_iter().map(|name| Wildcard::in_any_case(&name[1..])).collect(),
+            patterns: patterns
+                .map(|(index, pattern)| Regex::new(pattern).map_err(|source| RulesError { index, source }))
+                .collect::<Result<_, _>>()?,
+            values: settings.redact_values.clone(),
+        })
+    }
+
+    /// Whether a variable of this name holds a secret.
+    pub fn is_secret_name(&self, name: &str) -> bool {
+        self.secret.iter().any(|pattern| pattern.matches(name))
+            && !self.harmless.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// The values that the settings name.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(ExposeSecret::expose_secret)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_secrets_are_told_from_names_of_their_files() {
+        let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
+        for name in ["ARM_CLIENT_SECRET", "github_token", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "MY_KEY"] {
+            assert!(rules.is_secret_name(name), "{name}");
+        }
+        for name in ["HOME", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ACCESS_KEY_ID", "KEYBOARD", "PATH"] {
+            assert!(!rules.is_secret_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_named() {
+        let settings =
+            JobLogStreamSettings { redact_patterns: vec!["a".into(), "(".into()], ..Default::default() };
+        assert!(Rules::new(&settings).unwrap_err().to_string().contains("RedactPatterns.1"));
+    }
+}
