@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, out};
-use crate::local::{EmbeddedHub, Events, HubData, HubEvent, HubOptions, ListeningNote, Recorded};
+use crate::embedded_hub::{EmbeddedHub, Events, HubData, HubEvent, HubOptions, ListeningNote, Recorded};
 
 /// Where `hawser hub` keeps its identity and `hawser job` looks for it.
 pub(super) const DEFAULT_DATA: &str = ".hawser-hub";

@@ -11,7 +11,7 @@ use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
-use crate::local::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
+use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
 
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
@@ -162,7 +162,7 @@ async fn run(args: Args) -> Result<(), Failure> {
 
 /// Finds the hub and its token: each from the command line or environment, else from the data directory.
 fn client(hub: Option<String>, data: &std::path::Path) -> Result<AdminClient, Failure> {
-    let broken = |error: crate::local::DataError| Failure::failed(error.to_string());
+    let broken = |error: crate::embedded_hub::DataError| Failure::failed(error.to_string());
     let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.is_empty() => token,
         _ => match HubData::load(data).map_err(broken)? {

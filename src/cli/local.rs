@@ -13,13 +13,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
 use crate::contract::{Engine, Task};
+use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
 use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
 use crate::local::variables;
 use crate::local::view::{self, Title, Verb};
-use crate::local::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings::levels::Levels;
 use crate::settings::model::{

@@ -6,11 +6,10 @@
 
 use uuid::Uuid;
 
-use super::reports::Report;
 use super::view::{Ending, Event};
-use super::{HubEvent, JobState};
 use crate::contract::requests::CancelKind;
-use crate::contract::{Call, Fault, Outcome, Success, Task};
+use crate::contract::{Fault, Outcome, Success, Task};
+use crate::embedded_hub::{HubEvent, JobState, outcome_of};
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -176,7 +175,7 @@ impl Input {
                 Some(Self::Seen(Event::Line { task, level: entry.level, text }))
             }
             HubEvent::Result { job, task, call, .. } if job == shown => {
-                Some(Self::Seen(Event::Ended(task, outcome(&call))))
+                Some(Self::Seen(Event::Ended(task, outcome_of(&call))))
             }
             HubEvent::AwaitingApproval { job } if job == shown => Some(Self::AwaitingApproval),
             HubEvent::JobEnded { job, state } if job == shown => Some(Self::Ended(match state {
@@ -194,17 +193,6 @@ impl Input {
             refused @ HubEvent::Violation { .. } => note(refused.to_string()),
             _ => None,
         }
-    }
-}
-
-/// What a call that the hub has accepted says. The hub has read it once; the second reading cannot fail.
-fn outcome(call: &Call) -> Outcome {
-    let read = serde_json::value::to_raw_value(&call.arguments)
-        .ok()
-        .and_then(|arguments| Report::read(&call.method, &arguments).ok());
-    match read {
-        Some(Report::Outcome { outcome, .. }) => outcome,
-        _ => Outcome::Faulted(Fault::new(format!("{} could not be read", call.method))),
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use super::{hcl_string, hcl_value};
 use crate::contract::{Engine, Variable};
+use crate::embedded_hub::{hcl_string, hcl_value};
 use crate::engine::declarations::Declarations;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use hawser::contract::requests::CancelKind;
 use hawser::contract::{SourceRefresh, SourceRevisionType, SourceType, Task};
-use hawser::local::{EmbeddedHub, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, TaskState};
+use hawser::embedded_hub::{
+    EmbeddedHub, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, TaskState,
+};
 use serde_json::{Value, json};
 
 use client::Client;

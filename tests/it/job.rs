@@ -2,7 +2,7 @@
 
 use hawser::contract::Task;
 use hawser::contract::requests::CancelKind;
-use hawser::local::{HubEvent, JobKind, JobState, TaskState};
+use hawser::embedded_hub::{HubEvent, JobKind, JobState, TaskState};
 
 use crate::support::world::{World, job, soon, until};
 
@@ -167,7 +167,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rubbish_from_the_server_breaks_nothing() {
-    use hawser::local::Rubbish;
+    use hawser::embedded_hub::Rubbish;
     use serde_json::json;
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
@@ -205,9 +205,9 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     let _runner = world.runner("one");
     world.connected(1).await;
     // The hub knows the job and waits for its task; what it pushes besides is what the runner stumbles over.
-    world.hub.misbehave(hawser::local::Rule::new(
-        hawser::local::Moment::push("GetDefinitiveRevision"),
-        hawser::local::Fault::Lose,
+    world.hub.misbehave(hawser::embedded_hub::Rule::new(
+        hawser::embedded_hub::Moment::push("GetDefinitiveRevision"),
+        hawser::embedded_hub::Fault::Lose,
     ));
     let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
     let mut events = world.hub.events();

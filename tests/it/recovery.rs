@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use hawser::contract::requests::CancelKind;
 use hawser::contract::{LogEntry, Task};
-use hawser::local::{Fault, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, Moment, Rule};
+use hawser::embedded_hub::{
+    Fault, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, Moment, Rule,
+};
 use rustix::process::Signal;
 use uuid::Uuid;
 
@@ -573,7 +575,8 @@ async fn forgotten_acknowledgements_and_a_stalled_server_lose_nothing() {
     fs::write(&gate, "").unwrap();
     // Nothing is answered behind the forgotten call until the line is cut.
     until("the hub forgets an answer", || {
-        let forgot = |event: &hawser::local::Recorded| matches!(event.event, HubEvent::Misbehaved { .. });
+        let forgot =
+            |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::Misbehaved { .. });
         world.hub.all_events().iter().any(forgot).then_some(())
     })
     .await;
@@ -695,7 +698,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     assert!(!Path::new(&format!("/proc/{}", daemon.trim())).exists(), "the daemon still runs");
-    let answered = |event: &hawser::local::Recorded| {
+    let answered = |event: &hawser::embedded_hub::Recorded| {
         matches!(event.event, HubEvent::CancelAnswered { kind: CancelKind::Kill, .. })
     };
     until("the cancel is answered", || world.hub.all_events().iter().any(answered).then_some(())).await;
@@ -733,7 +736,7 @@ async fn a_waiting_step_is_cancelled_at_once_and_never_claimed() {
     world.hub.cancel(waiting, CancelKind::Graceful).unwrap();
     let ended = world.ended(waiting).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
-    let claimed = |event: &hawser::local::Recorded| matches!(event.event, HubEvent::Running { job, .. } if job == waiting);
+    let claimed = |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::Running { job, .. } if job == waiting);
     assert!(!world.hub.all_events().iter().any(claimed));
     fs::write(&gate, "").unwrap();
     assert_eq!(world.ended(first).await.state, JobState::Completed);
@@ -775,7 +778,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
     cancel();
     until("both are answered", || {
         let answered =
-            |event: &hawser::local::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
+            |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
         (world.hub.all_events().iter().filter(|event| answered(event)).count() == 2).then_some(())
     })
     .await;

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use hawser::contract::Task;
-use hawser::local::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
+use hawser::embedded_hub::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};

@@ -7,8 +7,10 @@ use uuid::Uuid;
 
 use super::super::out;
 use super::{Failure, failure};
+use crate::embedded_hub::{
+    AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState,
+};
 use crate::local::view;
-use crate::local::{AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState};
 
 /// How long a hub that does not answer in the middle of a job may take to come back.
 const PATIENCE: Duration = Duration::from_secs(30);

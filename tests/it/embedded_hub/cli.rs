@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use hawser::contract::Task;
-use hawser::local::{HubData, Identity, JobKind, listening_url};
+use hawser::embedded_hub::{HubData, Identity, JobKind, listening_url};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hawser::contract::Task;
-use hawser::local::{EmbeddedHub, Fault, JobSpec, JobState, Moment, Rubbish, Rule};
+use hawser::embedded_hub::{EmbeddedHub, Fault, JobSpec, JobState, Moment, Rubbish, Rule};
 use serde_json::{Value, json};
 
 use super::client::{Client, negotiate, post_form, query, token, token_form};

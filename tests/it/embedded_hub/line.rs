@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hawser::contract::Task;
-use hawser::local::{HubEvent, JobSpec};
+use hawser::embedded_hub::{HubEvent, JobSpec};
 use serde_json::{Value, json};
 
 use super::client::{Client, entry, http, negotiate, post_form, query, token, token_form, upgrade};

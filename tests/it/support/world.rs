@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use hawser::local::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
+use hawser::embedded_hub::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
 use tempfile::TempDir;
 use uuid::Uuid;
 

@@ -304,3 +304,6 @@ fn push_refresh(refresh: &mut Refresh, instance: &str, connection: ConnectionId)
         }),
     ]
 }
+
+#[cfg(test)]
+mod tests;

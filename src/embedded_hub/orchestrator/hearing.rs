@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::{Action, Actions, Orchestrator, Refresh, Refusal};
 use crate::contract::names::method;
 use crate::contract::{Call, LogEntry, Outcome, Task};
-use crate::local::events::{ConnectionId, HubEvent};
-use crate::local::job::{Job, Phase, Standing, TaskState};
-use crate::local::reports::{Refreshed, Report};
+use crate::embedded_hub::events::{ConnectionId, HubEvent};
+use crate::embedded_hub::job::{Job, Phase, Standing, TaskState};
+use crate::embedded_hub::reports::{Refreshed, Report};
 
 /// Whose word it is.
 #[derive(Clone, Copy)]

@@ -52,6 +52,17 @@ impl Refreshed {
     }
 }
 
+/// What a call that the hub has accepted says. The hub has read it once; the second reading cannot fail.
+pub fn outcome_of(call: &Call) -> Outcome {
+    let read = serde_json::value::to_raw_value(&call.arguments)
+        .ok()
+        .and_then(|arguments| Report::read(&call.method, &arguments).ok());
+    match read {
+        Some(Report::Outcome { outcome, .. }) => outcome,
+        _ => Outcome::Faulted(Fault::new(format!("{} could not be read", call.method))),
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReportError {
     #[error("the hub has no method {method:?}")]

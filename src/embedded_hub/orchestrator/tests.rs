@@ -4,15 +4,15 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::events::{ConnectionId, HubEvent};
-use super::job::{JobState, TaskState};
-use super::jobs::{JobKind, JobSpec};
-use super::orchestrator::{Action, Event, Orchestrator, Policy, Refusal};
-use super::reports::{Refreshed, Report};
+use super::{Action, Event, Orchestrator, Policy, Refusal};
 use crate::contract::requests::CancelKind;
 use crate::contract::{
     Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
 };
+use crate::embedded_hub::events::{ConnectionId, HubEvent};
+use crate::embedded_hub::job::{JobState, TaskState};
+use crate::embedded_hub::jobs::{JobKind, JobSpec};
+use crate::embedded_hub::reports::{Refreshed, Report};
 
 struct Bench {
     machine: Orchestrator,
