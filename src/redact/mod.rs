@@ -8,8 +8,11 @@
 //! values that are known now: the runner's own for as long as it runs, and those of each job for as long as anybody
 //! works on it. A [`Redactor`] is the compiled form of what one job must not say.
 
+mod faults;
+pub(crate) mod gather;
 mod redactor;
 mod rules;
+pub mod runtime_log;
 mod vault;
 
 pub use redactor::{MASK, Redactor};
