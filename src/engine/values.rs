@@ -65,6 +65,13 @@ pub fn texts(expression: &Expression) -> Vec<String> {
 
 /// Every string and number in a JSON text, at any depth, with all of their digits.
 pub fn json_texts(value: &RawValue) -> Vec<String> {
+    json_texts_within(value, DEEPEST)
+}
+
+/// No engine nests values deeper; whoever does wants to see the stack overflow.
+const DEEPEST: usize = 128;
+
+fn json_texts_within(value: &RawValue, depth: usize) -> Vec<String> {
     let json = value.get();
     let inner: Option<Vec<&RawValue>> = match json.bytes().next() {
         Some(b'"') => return serde_json::from_str(json).into_iter().collect(),
@@ -75,7 +82,8 @@ pub fn json_texts(value: &RawValue) -> Vec<String> {
         Some(b'-' | b'0'..=b'9') => return vec![json.to_owned()],
         _ => None,
     };
-    inner.into_iter().flatten().flat_map(json_texts).collect()
+    let inner = inner.into_iter().flatten().filter(|_| depth > 0);
+    inner.flat_map(|value| json_texts_within(value, depth - 1)).collect()
 }
 
 /// The value as JSON text. It never becomes a number of ours on the way, so numbers keep their digits.
@@ -142,6 +150,9 @@ mod tests {
         let json = r#"{"a": [1.0, "x\u0041", {"b": 123456789012345678901}], "c": null}"#;
         let json = RawValue::from_string(json.to_owned()).unwrap();
         assert_eq!(json_texts(&json), ["1.0", "xA", "123456789012345678901"]);
+        let deep =
+            RawValue::from_string(format!("{}\"x\"{}", "[".repeat(50_000), "]".repeat(50_000))).unwrap();
+        assert!(json_texts(&deep).is_empty());
     }
 
     #[test]

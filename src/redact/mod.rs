@@ -10,6 +10,7 @@
 
 mod faults;
 pub(crate) mod gather;
+mod passing;
 mod redactor;
 mod rules;
 pub mod runtime_log;

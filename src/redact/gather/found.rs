@@ -86,7 +86,7 @@ impl<'r> Found<'r> {
         }
         let Ok(root) = serde_json::from_str::<&RawValue>(value) else { return false };
         let mut members = Vec::new();
-        named_texts(root, None, self.rules, &mut members);
+        named_texts(root, None, self.rules, DEEPEST, &mut members);
         let texts = if members.is_empty() { values::json_texts(root) } else { members };
         for text in texts {
             self.add(&text);
@@ -147,17 +147,23 @@ fn is_existing_path(value: &str) -> bool {
     }
 }
 
+/// How deep a document is looked into.
+const DEEPEST: usize = 64;
+
 /// The texts of all members with secret names.
-fn named_texts(value: &RawValue, name: Option<&str>, rules: &Rules, found: &mut Vec<String>) {
+fn named_texts(value: &RawValue, name: Option<&str>, rules: &Rules, depth: usize, found: &mut Vec<String>) {
+    if depth == 0 {
+        return;
+    }
     if name.is_some_and(|name| rules.is_secret_name(name)) {
         found.extend(values::json_texts(value));
     } else if let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(value.get()) {
         for (name, value) in members {
-            named_texts(value, Some(&name), rules, found);
+            named_texts(value, Some(&name), rules, depth - 1, found);
         }
     } else if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) {
         for item in items {
-            named_texts(item, None, rules, found);
+            named_texts(item, None, rules, depth - 1, found);
         }
     }
 }

@@ -17,4 +17,13 @@ pub(crate) mod own;
 mod request;
 mod urls;
 
+use crate::redact::Rules;
+
 pub(crate) use found::Found;
+
+/// The credentials that stand in a text.
+pub(crate) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
+    let mut found = Found::new(rules);
+    found.credentials_in(text);
+    found.into_secrets()
+}

@@ -51,17 +51,17 @@ impl Kept {
 }
 
 /// What is known before the first line of a step: from its request, from both environments and from the module's files.
-/// `workspace` is there for tasks that work in one.
+/// There is no workspace where the names of the module cannot be used, and none is needed to find a revision.
 pub(crate) fn before(
     request: &TaskRequest,
-    workspace: &Workspace,
+    workspace: Option<&Workspace>,
     host: &BTreeMap<String, String>,
     rules: &Rules,
 ) -> Result<Vec<String>, WorkspaceError> {
     let mut found = Found::new(rules);
     let environment = match request {
         TaskRequest::Init(own) => own.resolved_env_vars.clone(),
-        _ => workspace.load_environment().unwrap_or_default(),
+        _ => workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default(),
     };
     let lookup = |name: &str| environment.get(name).or_else(|| host.get(name)).cloned();
     found.request(request, &lookup);
@@ -69,9 +69,10 @@ pub(crate) fn before(
         found.named(name, value);
     }
     // Without a folder there is no more to find, and the task itself will say so.
-    let (Some(engine), Ok(directory)) = (request::engine(request), workspace.checked_init_dir()) else {
+    let (Some(engine), Some(workspace)) = (request::engine(request), workspace) else {
         return Ok(found.into_secrets());
     };
+    let Ok(directory) = workspace.checked_init_dir() else { return Ok(found.into_secrets()) };
     let declarations = Declarations::read(&directory, engine).unwrap_or_else(|error| {
         let mut unknown = Declarations::default();
         unknown.warnings.push(error.to_string());
@@ -113,16 +114,11 @@ pub(crate) fn before(
 }
 
 /// What is known when the script has ended: the sensitive outputs that the engine has named.
-pub(crate) fn after(
-    request: &TaskRequest,
-    workspace: &Workspace,
-    step: &Path,
-    rules: &Rules,
-) -> Result<Vec<String>, WorkspaceError> {
+pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, rules: &Rules) -> Vec<String> {
     let mut found = Found::new(rules);
     let (Some(engine), Ok(places)) = (request::engine(request), Places::new(&workspace.private_dir(), step))
     else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let is_plan = matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..));
     let shown = match request {
@@ -134,19 +130,22 @@ pub(crate) fn after(
     match (shown, request) {
         (Some(shown), _) => {
             // A script that failed has shown nothing; then all that was known before still holds.
-            let Ok(named) = sensitive::outputs(&shown) else { return Ok(Vec::new()) };
+            let Ok(named) = sensitive::outputs(&shown) else { return Vec::new() };
             for value in named {
                 found.json(&value);
             }
         }
         (None, TaskRequest::Output(..)) => printed_outputs(engine, workspace, &mut found),
-        (None, _) => return Ok(Vec::new()),
+        (None, _) => return Vec::new(),
     }
     let secrets = found.into_secrets();
     let mut kept = Kept::load(workspace);
     *if is_plan { &mut kept.planned } else { &mut kept.outputs } = secrets.iter().cloned().collect();
-    kept.save(workspace)?;
-    Ok(secrets)
+    if let Err(error) = kept.save(workspace) {
+        // What the task has done is done; the next one may just not know these before it finds them itself.
+        tracing::warn!(module = workspace.module(), "cannot keep what is to be masked: {error}");
+    }
+    secrets
 }
 
 /// The outputs that an Output task has left, and that are sensitive or look so.

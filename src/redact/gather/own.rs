@@ -6,10 +6,17 @@ use secrecy::ExposeSecret as _;
 
 use super::Found;
 use crate::engine::environment::is_the_runners_own;
-use crate::redact::Vault;
+use crate::redact::{Rules, RulesError, Vault};
 use crate::settings::Settings;
 
 impl Vault {
+    /// A vault with the runner's own secrets in it, for the process that it is.
+    pub fn of_this_process(settings: &Settings) -> Result<Self, RulesError> {
+        let vault = Self::new(Rules::new(&settings.job_log_stream)?);
+        vault.learn_own(settings, std::env::vars_os());
+        Ok(vault)
+    }
+
     /// Learns what the runner itself must never say. (`JobLogStream.RedactValues` came with the rules.)
     pub fn learn_own(&self, settings: &Settings, host: impl IntoIterator<Item = (OsString, OsString)>) {
         let mut found = Found::new(self.rules());
@@ -33,7 +40,6 @@ impl Vault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redact::Rules;
     use serde_json::json;
 
     #[test]

@@ -37,7 +37,7 @@ impl Bench {
     }
 
     fn before_with(&self, request: &TaskRequest, host: &[(&str, &str)]) -> Vec<String> {
-        before(request, &self.workspace, &map(host), &self.rules).unwrap()
+        before(request, Some(&self.workspace), &map(host), &self.rules).unwrap()
     }
 
     fn before(&self, request: &TaskRequest) -> Vec<String> {
@@ -48,7 +48,7 @@ impl Bench {
     fn after(&self, request: &TaskRequest, file: &str, json: &str) -> Vec<String> {
         let step = self.root.path().join("step");
         fs::write(step.join(file), json).unwrap();
-        after(request, &self.workspace, &step, &self.rules).unwrap()
+        after(request, &self.workspace, &step, &self.rules)
     }
 }
 
