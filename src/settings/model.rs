@@ -236,8 +236,8 @@ pub struct JobLogStreamSettings {
     /// Disk space in bytes that unsent logs may use. Not set: no cap. At the cap the oldest unsent lines of the
     /// largest step give way, and one entry says how many.
     pub max_unsent_bytes: Option<u64>,
-    /// Names of environment variables and backend settings whose values are masked, `*` standing for any text, in any
-    /// case. A name with `!` in front is taken out again.
+    /// Names of environment variables, backend settings, parameters and outputs whose values are masked, `*` standing for
+    /// any text, in any case. A name with `!` in front is taken out again.
     pub redact_names: Vec<String>,
     /// More values to mask. Secret: keep them out of files that others can read.
     #[schemars(with = "Vec<SecretText>", extend("default" = []))]
