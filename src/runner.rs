@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use crate::contract::requests::CancelKind;
 use crate::hub::{self, LineStatus};
 use crate::intake::{self, Found, Intake};
+use crate::redact::{Rules, RulesError, Vault};
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
@@ -31,6 +32,8 @@ pub enum RunnerError {
     Setup(#[from] hub::SetupError),
     #[error("cannot find this program to start supervisors with: {0}")]
     Program(std::io::Error),
+    #[error(transparent)]
+    Rules(#[from] RulesError),
     #[error("the {0} of the runner has failed; its log has the details")]
     Part(&'static str),
 }
@@ -68,6 +71,7 @@ pub async fn run(
     status: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(), RunnerError> {
     let settings = Arc::new(settings);
+    let vault = Vault::new(Rules::new(&settings.job_log_stream)?);
     let stop = CancellationToken::new();
     // Whatever way this function ends, nothing that it started outlives it.
     let _stop_all = stop.clone().drop_guard();
@@ -82,8 +86,8 @@ pub async fn run(
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
     let (line, pushes, mut session) = hub::connect(endpoint, options.timing, line_stop.clone())?;
-    let shipper =
-        Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
+    let shipping = ShippingSettings::from(&*settings);
+    let shipper = Shipper::start(line.clone(), Arc::clone(&store), shipping, vault.clone(), stop.clone());
     let tools = Tools {
         settings: Arc::clone(&settings),
         line: line.clone(),

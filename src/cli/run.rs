@@ -57,7 +57,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 fn failure(error: RunnerError) -> Failure {
     let message = error.to_string();
     match error {
-        RunnerError::Setup(_) => Failure::settings(message),
+        RunnerError::Setup(_) | RunnerError::Rules(_) => Failure::settings(message),
         RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)
             .hint("the folder is below WorkingDirectory.WorkingDirectory, which must be writable"),
         RunnerError::Store(_) | RunnerError::Program(_) | RunnerError::Part(_) => Failure::temporary(message),
