@@ -85,8 +85,8 @@ pub async fn run(
     let _line_stop = line_stop.clone().drop_guard();
     let (line, pushes, mut session) =
         hub::connect(endpoint, options.timing, vault.clone(), line_stop.clone())?;
-    let shipper =
-        Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
+    let shipping = ShippingSettings::from(&*settings);
+    let shipper = Shipper::start(line.clone(), Arc::clone(&store), shipping, vault.clone(), stop.clone());
     let tools = Tools {
         settings: Arc::clone(&settings),
         vault: vault.clone(),

@@ -16,7 +16,7 @@ pub(super) fn of_step(vault: &Vault, step: &Step) -> JobSecrets {
     let secrets = vault.job(step.job_id());
     match step.folder.secrets() {
         Ok(noted) => secrets.learn(noted.iter().map(String::as_str)),
-        Err(error) => warn!(step = step.name(), "cannot tell what was to be masked: {error}"),
+        Err(error) => secrets.hide_everything(&error.to_string()),
     }
     if let Work::Refresh(refresh) = &step.work {
         for secret in gather::credentials(&refresh.source_url, vault.rules()) {
