@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use hawser::contract::{Call, LogEntry, LogLevel, Task};
 use hawser::hub::LineStatus;
 use hawser::hub::line::line;
+use hawser::redact::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
 use hawser::step::records::encode;
@@ -43,13 +44,15 @@ fn main() {
     let store = Arc::new(Store::open(directory.path(), Uuid::nil(), "bench").unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
 
-    let mut best = [Duration::MAX; 3];
+    let mut best = [Duration::MAX; 4];
     let mut bytes = 0;
     for _ in 0..3 {
         let step = backlog(&store, lines);
         bytes = std::fs::metadata(step.folder.output_path()).unwrap().len();
-        let taken =
-            [read(&step.folder, lines), encode_only(lines), runtime.block_on(ship(&store, step, lines))];
+        let read = read(&step.folder, lines);
+        let bare = runtime.block_on(ship(&store, step, lines, &[]));
+        let masked = runtime.block_on(ship(&store, backlog(&store, lines), lines, &secrets()));
+        let taken = [read, encode_only(lines), bare, masked];
         for (best, taken) in best.iter_mut().zip(taken) {
             *best = taken.min(*best);
         }
@@ -64,6 +67,7 @@ fn main() {
         ("reading the file (64 KiB at a time)", best[0]),
         ("encoding batches of 50 with serde, no I/O", best[1]),
         ("shipped: file to acknowledgement", best[2]),
+        ("shipped: with 40 secrets to mask", best[3]),
     ] {
         println!("{name:<44} {:>14.0} {:>9.2}×", rate(taken), shipped / rate(taken));
     }
@@ -94,6 +98,21 @@ fn backlog(store: &Store, lines: usize) -> ShippedStep {
         task: Task::Plan,
     };
     ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
+}
+
+/// As a runner may have them: passwords, tokens, a key of many lines.
+fn secrets() -> Vec<String> {
+    let mut random = fastrand::Rng::with_seed(40);
+    let mut secrets: Vec<String> = [6, 8, 12, 16, 20, 32, 40, 64, 100]
+        .into_iter()
+        .cycle()
+        .take(39)
+        .map(|length| std::iter::repeat_with(|| random.alphanumeric()).take(length).collect())
+        .collect();
+    let key: Vec<String> =
+        (0..26).map(|_| std::iter::repeat_with(|| random.alphanumeric()).take(64).collect()).collect();
+    secrets.push(key.join("\n"));
+    secrets
 }
 
 fn read(folder: &Folder, lines: usize) -> Duration {
@@ -144,7 +163,7 @@ fn encode_only(lines: usize) -> Duration {
     begin.elapsed()
 }
 
-async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize) -> Duration {
+async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize, secrets: &[String]) -> Duration {
     let (line, mut end) = line();
     end.status.send_replace(LineStatus::Connected { generation: 1 });
     let server = tokio::spawn(async move {
@@ -158,9 +177,11 @@ async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize) -> Duration {
     });
     let settings =
         ShippingSettings { job_log_stream: JobLogStreamSettings::default(), max_message_bytes: 32 * 1024 };
+    let vault = Vault::new(Rules::new(&settings.job_log_stream).unwrap());
+    secrets.iter().for_each(|secret| vault.learn(secret));
     let stop = CancellationToken::new();
     let begin = Instant::now();
-    let shipper = Shipper::start(line, Arc::clone(store), settings, stop.clone());
+    let shipper = Shipper::start(line, Arc::clone(store), settings, vault, stop.clone());
     assert!(shipper.add(step).await.wait().await);
     let taken = begin.elapsed();
     stop.cancel();

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::contract::requests::CancelKind;
 use crate::contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
 use crate::hub::{Line, Pushed};
+use crate::redact::{Redactor, Vault};
 use crate::scheduler::Scheduler;
 use crate::shipping::{Labels, ShippedStep, ShipperHandle};
 use crate::step::store::Created;
@@ -82,7 +83,11 @@ pub enum Found {
 
 /// Reads a step folder's request again. A request that cannot be read gets its outcome now, if a crash came
 /// before that was written.
-pub fn reread(folder: Folder, request: &StepRequest) -> Result<Found, crate::step::FolderError> {
+pub fn reread(
+    folder: Folder,
+    request: &StepRequest,
+    redactor: &Redactor,
+) -> Result<Found, crate::step::FolderError> {
     let sequence = request.sequence;
     match request.push() {
         Ok(Push::Task(task)) => Ok(Found::Step(Step { folder, sequence, work: Work::Task(task) })),
@@ -103,7 +108,7 @@ pub fn reread(folder: Folder, request: &StepRequest) -> Result<Found, crate::ste
                         reason: problem.to_string(),
                     });
                 };
-                folder.set_outcome(&refusal(*task, *job_id, &problem))?;
+                folder.set_outcome(&refusal(*task, *job_id, &problem).masked(redactor))?;
             }
             Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
         }
@@ -162,6 +167,7 @@ pub struct Intake {
     pub scheduler: Scheduler,
     pub shipper: ShipperHandle,
     pub line: Line,
+    vault: Vault,
     unknown_methods: HashSet<String>,
     stop: CancellationToken,
     /// What goes on beside the taking of pushes: nothing may hold that up.
@@ -174,10 +180,11 @@ impl Intake {
         scheduler: Scheduler,
         shipper: ShipperHandle,
         line: Line,
+        vault: Vault,
         stop: CancellationToken,
     ) -> Self {
         let (unknown_methods, beside) = (HashSet::new(), TaskTracker::new());
-        Self { store, scheduler, shipper, line, unknown_methods, stop, beside }
+        Self { store, scheduler, shipper, line, vault, unknown_methods, stop, beside }
     }
 
     /// Takes pushes until there are no more or the runner stops.
@@ -187,7 +194,7 @@ impl Intake {
             let Pushed { target, arguments, received, reply } = pushed;
             let answer = self.take(&target, &arguments, received).await;
             if let Some(reply) = reply {
-                reply.answer(answer);
+                reply.answer(answer.map_err(|reason| self.vault.redactor().text(&reason).into_owned()));
             }
         }
         self.beside.close();
@@ -278,7 +285,7 @@ impl Intake {
         let answer = cancel_answer(kind, job_id);
         match self.keep(&name, target, payload).await {
             Ok(Created::New(folder, request)) => {
-                self.keep_outcome(&folder, &answer).await;
+                self.keep_outcome(&folder, answer).await;
                 self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
                 Ok(Value::Null)
             }
@@ -295,7 +302,7 @@ impl Intake {
         let answer = refusal(*task, *job_id, problem);
         match self.keep(&task_folder(*job_id, *task), target, payload).await {
             Ok(Created::New(folder, request)) => {
-                self.keep_outcome(&folder, &answer).await;
+                self.keep_outcome(&folder, answer).await;
                 self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
             }
             Ok(Created::Known(folder)) => {
@@ -313,10 +320,11 @@ impl Intake {
             .map_err(|error: StoreError| format!("this runner cannot keep the task: {error}"))
     }
 
-    async fn keep_outcome(&self, folder: &Folder, call: &Call) {
-        let Err(error) = write_outcome(folder, call).await else { return };
+    async fn keep_outcome(&self, folder: &Folder, call: Call) {
+        let call = call.masked(&self.vault.redactor());
+        let Err(error) = write_outcome(folder, &call).await else { return };
         error!(step = folder.name(), "an answer cannot be kept and is tried again: {error}");
-        let (folder, call, stop) = (folder.clone(), call.clone(), self.stop.clone());
+        let (folder, stop) = (folder.clone(), self.stop.clone());
         self.beside.spawn(async move {
             // A runner that leaves before it works out makes the answer again at its next start.
             while stop.run_until_cancelled(tokio::time::sleep(ANSWER_AGAIN)).await.is_some() {
@@ -331,6 +339,7 @@ impl Intake {
     /// here, since the answer comes by the same way as the next pushes.
     fn cannot_keep(&self, answer: Call, reason: String) -> Result<Value, String> {
         error!("{reason}");
+        let answer = answer.masked(&self.vault.redactor());
         let (line, stop) = (self.line.clone(), self.stop.clone());
         self.beside.spawn(async move {
             let told = stop.run_until_cancelled(line.invoke(&answer.method, &answer.arguments)).await;

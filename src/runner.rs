@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use crate::contract::requests::CancelKind;
 use crate::hub::{self, LineStatus};
 use crate::intake::{self, Found, Intake};
+use crate::redact::Vault;
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
@@ -63,6 +64,7 @@ impl Options {
 /// Runs until `shutdown` says so. `status` gets a line for people whenever something changes.
 pub async fn run(
     settings: Settings,
+    vault: Vault,
     options: Options,
     mut shutdown: watch::Receiver<Shutdown>,
     status: impl Fn(&str) + Send + Sync + 'static,
@@ -81,11 +83,13 @@ pub async fn run(
     let http = hub::http_client(&endpoint, &options.timing)?;
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
-    let (line, pushes, mut session) = hub::connect(endpoint, options.timing, line_stop.clone())?;
-    let shipper =
-        Shipper::start(line.clone(), Arc::clone(&store), ShippingSettings::from(&*settings), stop.clone());
+    let (line, pushes, mut session) =
+        hub::connect(endpoint, options.timing, vault.clone(), line_stop.clone())?;
+    let shipping = ShippingSettings::from(&*settings);
+    let shipper = Shipper::start(line.clone(), Arc::clone(&store), shipping, vault.clone(), stop.clone());
     let tools = Tools {
         settings: Arc::clone(&settings),
+        vault: vault.clone(),
         line: line.clone(),
         shipper: shipper.clone(),
         http,
@@ -94,9 +98,15 @@ pub async fn run(
     let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
-    recover(&store, &settings.working_directory.temp_directory, &scheduler, &shipper).await?;
-    let intake =
-        Intake::new(Arc::clone(&store), scheduler.clone(), shipper.clone(), line.clone(), stop.clone());
+    recover(&store, &settings.working_directory.temp_directory, &vault, &scheduler, &shipper).await?;
+    let intake = Intake::new(
+        Arc::clone(&store),
+        scheduler.clone(),
+        shipper.clone(),
+        line.clone(),
+        vault,
+        stop.clone(),
+    );
     let mut taking = tokio::spawn(intake.run(pushes));
 
     // None of these ends before it is told to, unless it fails: then a fresh start is better than half a runner, and
@@ -164,6 +174,7 @@ pub async fn run(
 async fn recover(
     store: &Store,
     temp_directory: &Path,
+    vault: &Vault,
     scheduler: &Scheduler,
     shipper: &ShipperHandle,
 ) -> Result<(), StoreError> {
@@ -171,7 +182,9 @@ async fn recover(
         warn!("cannot look for what earlier steps left in {}: {error}", temp_directory.display());
     }
     for (folder, request) in store.list()? {
-        let found = folder.stage().and_then(|stage| Ok((stage, intake::reread(folder.clone(), &request)?)));
+        let found = folder
+            .stage()
+            .and_then(|stage| Ok((stage, intake::reread(folder.clone(), &request, &vault.redactor())?)));
         match found {
             Ok((_, Found::Answer(answer))) => drop(shipper.add(answer).await),
             Ok((stage, Found::Step(step))) => {

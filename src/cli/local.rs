@@ -20,6 +20,8 @@ use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
 use crate::local::variables;
 use crate::local::view::{self, Title, Verb};
+use crate::redact::runtime_log::{MaskedWriters, mask_panics};
+use crate::redact::{Rules, Vault};
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings::levels::Levels;
 use crate::settings::model::{
@@ -87,7 +89,11 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
     let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
-    log_to(&place.log())?;
+    let rules =
+        Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
+    let vault = Vault::new(rules);
+    mask_panics(vault.clone());
+    log_to(&place.log(), vault.clone())?;
 
     let parameters = variables::encode(&args.variables, &directory, engine)
         .map_err(|error| Failure::usage(error.to_string()))?;
@@ -104,7 +110,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         notes: notes(&snapshot),
     };
     let runtime = super::runtime()?;
-    let finished = runtime.block_on(work(&place, errand));
+    let finished = runtime.block_on(work(&place, errand, vault));
     // What still runs in the background is nothing that anyone waits for.
     runtime.shutdown_background();
     let log = format!("the runtime log is in {}", place.log().display());
@@ -139,7 +145,7 @@ fn only_plan_the_destroy() -> Vec<Task> {
 }
 
 /// The hub and the runner, for as long as the job takes.
-async fn work(place: &Place, errand: Errand) -> Result<Finished, Failure> {
+async fn work(place: &Place, errand: Errand, vault: Vault) -> Result<Finished, Failure> {
     let identity = Identity { runner_id: place.runner_id(), ..Identity::generate() };
     let options = HubOptions {
         identity: Some(identity.clone()),
@@ -149,9 +155,10 @@ async fn work(place: &Place, errand: Errand) -> Result<Finished, Failure> {
     };
     let hub = EmbeddedHub::start(options).await.map_err(|error| Failure::temporary(error.to_string()))?;
     let settings = settings(place, &hub, identity)?;
+    vault.learn_own(&settings, std::env::vars_os());
     let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
     let (shutdown, asked) = watch::channel(Shutdown::No);
-    let mut runner = tokio::spawn(runner::run(settings, options, asked, |_| {}));
+    let mut runner = tokio::spawn(runner::run(settings, vault, options, asked, |_| {}));
 
     let finished = session::run(&hub, errand, gone(&mut runner)).await;
     if !matches!(finished, Ok(Finished::Left)) && !runner.is_finished() {
@@ -211,13 +218,13 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
 }
 
 /// The runtime log goes to a file: stdout belongs to the view.
-fn log_to(path: &Path) -> Result<(), Failure> {
+fn log_to(path: &Path, vault: Vault) -> Result<(), Failure> {
     let failed =
         |error: String| Failure::temporary(format!("cannot write the log {}: {error}", path.display()));
     let file = File::create(path).map_err(|error| failed(error.to_string()))?;
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
-        .with_writer(Mutex::new(file))
+        .with_writer(MaskedWriters::new(Mutex::new(file), vault))
         .with_filter(Levels::new(&LoggingSettings::default()));
     tracing_subscriber::registry().with(layer).try_init().map_err(|error| failed(error.to_string()))
 }

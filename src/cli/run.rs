@@ -9,6 +9,8 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::{Failure, overrides::Overrides};
+use crate::redact::Vault;
+use crate::redact::runtime_log::mask_panics;
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings;
 use crate::step::StoreError;
@@ -21,7 +23,10 @@ pub(super) struct Args {
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let loaded = args.overrides.load()?;
-    settings::levels::init(&loaded.settings.logging)
+    let vault =
+        Vault::of_this_process(&loaded.settings).map_err(|error| Failure::settings(error.to_string()))?;
+    mask_panics(vault.clone());
+    settings::levels::init(&loaded.settings.logging, vault.clone())
         .map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
         warn!("{warning}");
@@ -43,19 +48,20 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         });
         let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
         let ready = Once::new();
-        runner::run(loaded.settings, options, asked, move |status| {
+        let told = vault.clone();
+        runner::run(loaded.settings, vault.clone(), options, asked, move |status| {
             // The first word comes when the step folders are open and what they held is taken up.
             ready.call_once(|| notify(&[sd_notify::NotifyState::Ready]));
-            notify(&[sd_notify::NotifyState::Status(status)]);
+            notify(&[sd_notify::NotifyState::Status(&told.redactor().text(status))]);
         })
         .await
-        .map_err(failure)
+        .map_err(|error| failure(error, &vault))
     })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
-fn failure(error: RunnerError) -> Failure {
-    let message = error.to_string();
+fn failure(error: RunnerError, vault: &Vault) -> Failure {
+    let message = vault.redactor().text(&error.to_string()).into_owned();
     match error {
         RunnerError::Setup(_) => Failure::settings(message),
         RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)

@@ -78,6 +78,22 @@ impl Outcome {
     }
 }
 
+impl Call {
+    /// The message and the details of a fault, wherever its arguments have them. None for any other call: what those
+    /// tell, and the source that a refresh repeats, is data that the server needs as it is.
+    pub fn fault_texts(&mut self) -> impl Iterator<Item = &mut String> {
+        let first = match self.method.as_str() {
+            method::SOURCE_REFRESH_FAULTED => 4,
+            method if method.ends_with("Faulted") => 1,
+            _ => self.arguments.len(),
+        };
+        self.arguments.iter_mut().skip(first).filter_map(|argument| match argument {
+            Value::String(text) => Some(text),
+            _ => None,
+        })
+    }
+}
+
 impl SourceRefresh {
     fn identity(&self) -> Vec<Value> {
         vec![

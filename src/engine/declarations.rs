@@ -39,6 +39,8 @@ struct Declared {
     nullable: Option<bool>,
     /// Whether there is a default, and whether it is something else than null.
     default: Option<bool>,
+    /// The texts in that default.
+    default_texts: Vec<String>,
 }
 
 impl Declared {
@@ -48,6 +50,7 @@ impl Declared {
         self.sensitive = other.sensitive.or(self.sensitive);
         self.nullable = other.nullable.or(self.nullable);
         self.default = other.default.or(self.default);
+        self.default_texts.extend(other.default_texts);
     }
 }
 
@@ -128,6 +131,20 @@ impl Declarations {
 
     fn output(&mut self, file: &str, name: String) {
         self.outputs.entry(name).or_insert_with(|| file.to_owned());
+    }
+
+    /// Whether the values of this variable are secret: it says so, or no file that could be read declares it and one could
+    /// not be read.
+    pub fn is_sensitive(&self, variable: &str) -> bool {
+        match self.variables.get(variable) {
+            Some(declared) => declared.sensitive == Some(true),
+            None => !self.warnings.is_empty(),
+        }
+    }
+
+    /// Each variable with the texts in its default.
+    pub fn defaults(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.variables.iter().map(|(name, declared)| (name.as_str(), declared.default_texts.as_slice()))
     }
 
     /// The outputs that the extra files declare.
@@ -221,6 +238,7 @@ fn hcl_variable(body: &Body, text: &str) -> Declared {
         sensitive: attribute("sensitive").and_then(Expression::as_bool),
         nullable: attribute("nullable").and_then(Expression::as_bool),
         default: attribute("default").map(|value| !value.is_null()),
+        default_texts: attribute("default").map(values::texts).unwrap_or_default(),
     }
 }
 
@@ -239,7 +257,12 @@ fn json_variable(attributes: &serde_json::Map<String, Value>) -> Declared {
         sensitive: switch("sensitive"),
         nullable: switch("nullable"),
         default: attributes.get("default").map(|value| !value.is_null()),
+        default_texts: attributes.get("default").map(json_texts).unwrap_or_default(),
     }
+}
+
+fn json_texts(value: &Value) -> Vec<String> {
+    serde_json::value::to_raw_value(value).map(|raw| values::json_texts(&raw)).unwrap_or_default()
 }
 
 /// In the JSON syntax a block may be an object or an array of them.

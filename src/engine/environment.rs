@@ -113,7 +113,8 @@ pub fn is_code_to_bash(name: &str) -> bool {
     matches!(name, "BASH_ENV" | "SHELLOPTS" | "BASHOPTS" | "PS4") || name.starts_with("BASH_FUNC_")
 }
 
-fn is_the_runners_own(name: &OsStr) -> bool {
+/// Whether this is a setting of the runner, or what ties it to its service manager.
+pub fn is_the_runners_own(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     // .NET separates by a colon too, where the system allows it in a name.
     let section = name.split_once("__").or_else(|| name.split_once(':')).map(|(section, _)| section);

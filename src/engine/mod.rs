@@ -12,6 +12,7 @@ pub mod outputs;
 pub mod plan;
 pub mod plugin_cache;
 pub mod pulumi;
+pub mod sensitive;
 pub mod state;
 pub mod terraform;
 pub mod values;

@@ -1,8 +1,12 @@
 //! HCL expressions that are plain values, as text and as JSON.
 
+use std::collections::BTreeMap;
+
 use hcl_edit::expr::{Expression, ObjectKey};
 use hcl_edit::template::{Element, Template};
+use hcl_edit::visit::{Visit, visit_expr};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::EngineError;
 
@@ -25,6 +29,61 @@ fn literal(template: &Template) -> Option<String> {
             _ => None,
         })
         .collect()
+}
+
+/// Every string and number in an expression, at any depth; the names of members are none. Of a text with something to be
+/// evaluated in it, the stretches between.
+pub fn texts(expression: &Expression) -> Vec<String> {
+    #[derive(Default)]
+    struct Texts(Vec<String>);
+
+    impl Visit for Texts {
+        fn visit_expr(&mut self, expression: &Expression) {
+            match (string(expression), expression) {
+                (Some(text), _) => self.0.push(text),
+                (None, Expression::Number(_) | Expression::UnaryOp(_)) => {
+                    self.0.push(expression.to_string().trim().to_owned());
+                }
+                _ => visit_expr(self, expression),
+            }
+        }
+
+        fn visit_object_key(&mut self, _: &ObjectKey) {}
+
+        fn visit_element(&mut self, element: &Element) {
+            match element {
+                Element::Literal(text) => self.0.push(text.value().clone()),
+                other => hcl_edit::visit::visit_element(self, other),
+            }
+        }
+    }
+
+    let mut texts = Texts::default();
+    texts.visit_expr(expression);
+    texts.0
+}
+
+/// Every string and number in a JSON text, at any depth, with all of their digits.
+pub fn json_texts(value: &RawValue) -> Vec<String> {
+    json_texts_within(value, DEEPEST)
+}
+
+/// No engine nests values deeper; whoever does wants to see the stack overflow.
+const DEEPEST: usize = 128;
+
+fn json_texts_within(value: &RawValue, depth: usize) -> Vec<String> {
+    let json = value.get();
+    let inner: Option<Vec<&RawValue>> = match json.bytes().next() {
+        Some(b'"') => return serde_json::from_str(json).into_iter().collect(),
+        Some(b'{') => {
+            serde_json::from_str(json).ok().map(|it: BTreeMap<String, &RawValue>| it.into_values().collect())
+        }
+        Some(b'[') => serde_json::from_str(json).ok(),
+        Some(b'-' | b'0'..=b'9') => return vec![json.to_owned()],
+        _ => None,
+    };
+    let inner = inner.into_iter().flatten().filter(|_| depth > 0);
+    inner.flat_map(|value| json_texts_within(value, depth - 1)).collect()
 }
 
 /// The value as JSON text. It never becomes a number of ours on the way, so numbers keep their digits.
@@ -75,6 +134,26 @@ pub fn pulumi_text(name: &str, encoded: &str) -> Result<String, EngineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_are_found_at_any_depth_and_names_are_not() {
+        for (source, expected) in [
+            ("\"a\\nb\"", &["a\nb"][..]),
+            ("[1, -2.50, \"x\", null, true]", &["1", "-2.50", "x"]),
+            ("{ name = \"x\", \"other\" = [\"y\"] }", &["x", "y"]),
+            ("jsonencode({ k = \"x\" })", &["x"]),
+            ("\"before ${var.a} after\"", &["before ", " after"]),
+            ("var.a ? \"x\" : \"y\"", &["x", "y"]),
+        ] {
+            assert_eq!(texts(&hcl_edit::parser::parse_expr(source).unwrap()), expected, "{source}");
+        }
+        let json = r#"{"a": [1.0, "x\u0041", {"b": 123456789012345678901}], "c": null}"#;
+        let json = RawValue::from_string(json.to_owned()).unwrap();
+        assert_eq!(json_texts(&json), ["1.0", "xA", "123456789012345678901"]);
+        let deep =
+            RawValue::from_string(format!("{}\"x\"{}", "[".repeat(50_000), "]".repeat(50_000))).unwrap();
+        assert!(json_texts(&deep).is_empty());
+    }
 
     #[test]
     fn pulumi_gets_values_without_hcl_around_them() {

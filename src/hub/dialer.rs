@@ -13,6 +13,7 @@ use super::problem::Problem;
 use super::reach::Unreachable;
 use super::session::Dial;
 use super::token::{Bearer, Tokens};
+use crate::redact::Vault;
 
 #[derive(Debug)]
 pub(super) struct Dialer {
@@ -20,24 +21,26 @@ pub(super) struct Dialer {
     endpoint: Endpoint,
     timing: Timing,
     tokens: Tokens,
+    vault: Vault,
     /// When the token of the last connection runs out.
     expires_at: Option<Instant>,
 }
 
 impl Dialer {
-    pub(super) fn new(endpoint: Endpoint, timing: Timing) -> Result<Self, SetupError> {
+    pub(super) fn new(endpoint: Endpoint, timing: Timing, vault: Vault) -> Result<Self, SetupError> {
         let http =
             http::line_client(&endpoint.server_url, endpoint.ca_file.as_deref(), timing.request_timeout)?;
-        let tokens = Tokens::new(http.clone(), &endpoint, &timing);
-        Ok(Self { http, endpoint, timing, tokens, expires_at: None })
+        let tokens = Tokens::new(http.clone(), &endpoint, &timing, vault.clone());
+        Ok(Self { http, endpoint, timing, tokens, vault, expires_at: None })
     }
 
     async fn open(&self, bearer: Bearer) -> Result<Upgraded, Problem> {
         let patience = self.timing.request_timeout;
         let Bearer { token, fresh } = bearer;
-        let target = timeout(patience, negotiate(&self.http, &self.endpoint, token.value, fresh))
-            .await
-            .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))??;
+        let target =
+            timeout(patience, negotiate(&self.http, &self.endpoint, token.value, fresh, &self.vault))
+                .await
+                .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))??;
         timeout(patience, upgrade(&self.http, &self.endpoint, &target, fresh))
             .await
             .map_err(|_| Unreachable::timed_out(&target.url))?

@@ -30,6 +30,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::redact::Vault;
+
 pub use endpoint::{Endpoint, Timing};
 pub use http::SetupError;
 pub use line::{CallError, Line, LineStatus, Pending, Pushed};
@@ -40,14 +42,15 @@ pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Clie
 }
 
 /// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only for what
-/// no retry can heal: settings that cannot be used.
+/// no retry can heal: settings that cannot be used. Every token goes to the vault the moment that it is there.
 pub fn connect(
     endpoint: Endpoint,
     timing: Timing,
+    vault: Vault,
     stop: CancellationToken,
 ) -> Result<(Line, mpsc::Receiver<Pushed>, JoinHandle<()>), SetupError> {
     let limit = endpoint.max_message_bytes;
-    let dialer = dialer::Dialer::new(endpoint, timing.clone())?;
+    let dialer = dialer::Dialer::new(endpoint, timing.clone(), vault)?;
     let (line, end) = line::line();
     let (inbox, pushes) = inbox::inbox();
     let session = session::Session::new(dialer, timing, limit, end, inbox, stop);

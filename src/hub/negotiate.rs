@@ -19,6 +19,7 @@ use super::http;
 use super::problem::{Problem, Refusal, Said, shown};
 use super::reach::Unreachable;
 use super::token::location;
+use crate::redact::Vault;
 
 /// As many as the .NET client follows.
 const MAX_REDIRECTS: usize = 100;
@@ -72,6 +73,7 @@ pub(super) async fn negotiate(
     endpoint: &Endpoint,
     token: SecretString,
     fresh: bool,
+    vault: &Vault,
 ) -> Result<Negotiated, Problem> {
     let mut url = endpoint.hub_url();
     let mut token = Some(token);
@@ -85,10 +87,15 @@ pub(super) async fn negotiate(
         }
         match read(&body, &url)? {
             Next::Here { id } => {
+                // Whoever has it can speak for this connection.
+                vault.learn_passing(&id);
                 url.query_pairs_mut().append_pair("id", &id);
                 return Ok(Negotiated { url, token });
             }
             Next::Elsewhere { url: next, token: given } => {
+                if let Some(given) = &given {
+                    vault.learn_passing(given.expose_secret());
+                }
                 let same_host = next.origin() == url.origin();
                 token = given.or(token.filter(|_| same_host));
                 url = next;

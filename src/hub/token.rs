@@ -28,6 +28,7 @@ use super::http;
 use super::problem::{Problem, Refusal, Said, shown};
 use super::reach::Unreachable;
 use super::repeats::Repeats;
+use crate::redact::Vault;
 
 const SCOPE: &str = "snapcd_scope";
 
@@ -49,6 +50,8 @@ pub(super) struct Tokens {
     url: Url,
     secret: Arc<SecretString>,
     timing: Timing,
+    /// Learns every token.
+    vault: Vault,
     cached: Option<Token>,
 }
 
@@ -69,14 +72,14 @@ pub(super) struct Bearer {
 }
 
 impl Tokens {
-    pub(super) fn new(http: Client, endpoint: &Endpoint, timing: &Timing) -> Self {
+    pub(super) fn new(http: Client, endpoint: &Endpoint, timing: &Timing, vault: Vault) -> Self {
         let url = endpoint.token_url();
         let oauth = BasicClient::new(ClientId::new(endpoint.full_client_id()))
             .set_client_secret(ClientSecret::new(endpoint.client_secret.expose_secret().to_owned()))
             .set_token_uri(TokenUrl::from_url(url.clone()))
             .set_auth_type(AuthType::RequestBody);
         let secret = Arc::new(endpoint.client_secret.clone());
-        Self { http, oauth, url, secret, timing: timing.clone(), cached: None }
+        Self { http, oauth, url, secret, timing: timing.clone(), vault, cached: None }
     }
 
     /// The token for a new connection.
@@ -147,6 +150,7 @@ impl Tokens {
                 other => self.unreadable(other.to_string()),
             })?;
         let value = SecretString::from(answer.access_token().secret().as_str());
+        self.vault.learn_passing(value.expose_secret());
         Ok((value, answer.expires_in()))
     }
 

@@ -61,10 +61,53 @@ mod tests {
     #[test]
     fn names_of_secrets_are_told_from_names_of_their_files() {
         let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
-        for name in ["ARM_CLIENT_SECRET", "github_token", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "MY_KEY"] {
+        for name in [
+            "ARM_CLIENT_SECRET",
+            "ARM_ACCESS_KEY",
+            "ARM_SAS_TOKEN",
+            "ARM_CLIENT_CERTIFICATE",
+            "ARM_CLIENT_CERTIFICATE_PASSWORD",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_SESSION_TOKEN",
+            "GOOGLE_CREDENTIALS",
+            "VAULT_TOKEN",
+            "VAULT_SECRET_ID",
+            "TF_TOKEN_app_terraform_io",
+            "TF_VAR_db_password",
+            "PULUMI_CONFIG_PASSPHRASE",
+            "PULUMI_ACCESS_TOKEN",
+            "github_token",
+            "PGPASSWORD",
+            "MYSQL_PWD",
+            "SMTP_PASS",
+            "app:apiKey",
+            "app:accessKey",
+            "tls_private_key_pem",
+            "MY_KEY",
+            "SLACK_WEBHOOK_URL",
+        ] {
             assert!(rules.is_secret_name(name), "{name}");
         }
-        for name in ["HOME", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ACCESS_KEY_ID", "KEYBOARD", "PATH"] {
+        for name in [
+            "HOME",
+            "PATH",
+            "PWD",
+            "OLDPWD",
+            "KEYBOARD",
+            "MONKEY",
+            "key",
+            "SSH_AUTH_SOCK",
+            "SSH_PUBLIC_KEY",
+            "ARM_CLIENT_ID",
+            "ARM_CLIENT_CERTIFICATE_PATH",
+            "AWS_ACCESS_KEY_ID",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "PULUMI_CONFIG_PASSPHRASE_FILE",
+            "DB_SECRET_ARN",
+            "kubernetes_secret_name",
+        ] {
             assert!(!rules.is_secret_name(name), "{name}");
         }
     }

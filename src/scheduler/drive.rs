@@ -14,9 +14,11 @@ use tracing::{error, info, warn};
 
 use super::Tools;
 use super::report::Reporter;
+use super::secrets;
 use crate::contract::requests::Request;
 use crate::contract::{Call, Fault, Outcome, Success};
 use crate::intake::{Step, Work};
+use crate::redact::JobSecrets;
 use crate::settings::Settings;
 use crate::step::{Folder, FolderError, Scratch, Stage};
 use crate::supervise;
@@ -64,6 +66,7 @@ impl Driver {
         cancel: &CancellationToken,
         report_again: &Notify,
     ) -> Ended {
+        let secrets = secrets::of_step(&self.tools.vault, step);
         let outcome = match &step.work {
             Work::Refresh(refresh) => {
                 let (settings, http) = (self.settings(), self.tools.http.clone());
@@ -84,7 +87,7 @@ impl Driver {
                 };
                 info!(step = step.name(), ?stage, "started");
                 tokio::select! {
-                    outcome = self.task(step, request, stage, module, cancel) => outcome,
+                    outcome = self.task(step, request, stage, module, cancel, secrets.clone()) => outcome,
                     () = self.reporter.keep_reporting(request, report_again) => return Ended::Concluded,
                 }
             }
@@ -112,6 +115,7 @@ impl Driver {
         stage: Stage,
         module: Option<ModuleLock>,
         cancel: &CancellationToken,
+        secrets: JobSecrets,
     ) -> Outcome {
         let context = Context {
             settings: Arc::clone(&self.tools.settings),
@@ -119,6 +123,7 @@ impl Driver {
             folder: step.folder.clone(),
             cancel: cancel.clone(),
             http: self.tools.http.clone(),
+            secrets,
         };
         let ended = match stage {
             Stage::Prepare => self.begin(&context, request, module).await,
@@ -164,6 +169,7 @@ impl Driver {
             return Err(lost(context, request).await.into());
         }
         is_wanted(folder)?;
+        secrets::learn_before(&self.tools.vault, context, request).await?;
         let launch = match tasks::prepare(context, &request.task).await? {
             Prepared::Finished(success) => return Ok(success),
             Prepared::Run(launch) => launch,
@@ -213,6 +219,7 @@ impl Driver {
             Some(module) => Some(module),
             None => Some(self.module_lock_now(request).await?),
         };
+        secrets::learn_after(&self.tools.vault, context, request).await;
         tasks::conclude(context, &request.task, &exit).await
     }
 
@@ -246,8 +253,9 @@ impl Driver {
         self.keep(step, step.call(outcome)).await;
     }
 
-    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper.
+    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here.
     async fn keep(&self, step: &Step, call: Call) {
+        let call = call.masked(&self.tools.vault.job(step.job_id()).redactor());
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(200))
             .with_max_delay(Duration::from_secs(30))

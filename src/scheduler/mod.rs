@@ -7,6 +7,7 @@
 mod drive;
 mod machine;
 mod report;
+mod secrets;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use crate::contract::requests::CancelKind;
 use crate::contract::{Outcome, Task};
 use crate::hub::Line;
 use crate::intake::{Step, Work};
+use crate::redact::Vault;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
 use crate::step::Stage;
@@ -43,6 +45,7 @@ pub struct Load {
 #[derive(Debug, Clone)]
 pub struct Tools {
     pub settings: Arc<Settings>,
+    pub vault: Vault,
     pub line: Line,
     pub shipper: ShipperHandle,
     pub http: reqwest::Client,

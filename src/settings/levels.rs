@@ -15,6 +15,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use super::model::{Level, LoggingSettings};
+use crate::redact::Vault;
+use crate::redact::runtime_log::MaskedWriters;
 
 const OURS: &str = "hawser";
 const DEFAULT: &str = "default";
@@ -25,11 +27,11 @@ pub enum LevelsError {
     Installed(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends runtime log events to stdout from now on: time, level, module, message.
-pub fn init(logging: &LoggingSettings) -> Result<(), LevelsError> {
+/// Sends runtime log events to stdout from now on: time, level, module, message. What the vault knows is masked.
+pub fn init(logging: &LoggingSettings, vault: Vault) -> Result<(), LevelsError> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let output = fmt::layer()
-        .with_writer(io::stdout)
+        .with_writer(MaskedWriters::new(io::stdout, vault))
         .with_ansi(!no_color && io::stdout().is_terminal())
         .with_filter(Levels::new(logging));
     tracing_subscriber::registry().with(output).try_init().map_err(LevelsError::Installed)

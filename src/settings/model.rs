@@ -236,37 +236,54 @@ pub struct JobLogStreamSettings {
     /// Disk space in bytes that unsent logs may use. Not set: no cap. At the cap the oldest unsent lines of the
     /// largest step give way, and one entry says how many.
     pub max_unsent_bytes: Option<u64>,
-    /// Names of environment variables and backend settings whose values are masked, `*` standing for any text, in any
-    /// case. A name with `!` in front is taken out again.
+    /// Names of environment variables, backend settings, parameters and outputs whose values are masked, `*` standing for
+    /// any text, in any case. A name with `!` in front is taken out again.
     pub redact_names: Vec<String>,
     /// More values to mask. Secret: keep them out of files that others can read.
     #[schemars(with = "Vec<SecretText>", extend("default" = []))]
     pub redact_values: Vec<SecretString>,
     /// Regular expressions; what they match within a line is masked too.
+    #[schemars(with = "Vec<RegexText>", extend("default" = []))]
     pub redact_patterns: Vec<String>,
     /// A value shorter than this is never masked.
     #[schemars(range(min = 4, max = 1024))]
     pub redact_minimum_length: usize,
 }
 
-/// What names of secrets look like. `_FILE` and its like hold the place of a secret, not the secret.
-const SECRET_NAMES: [&str; 16] = [
+/// What names of secrets look like. `_FILE` and its like say where a secret is or what it is called, not what it is.
+const SECRET_NAMES: [&str; 32] = [
     "*SECRET*",
     "*PASSWORD*",
     "*PASSWD*",
     "*PASSPHRASE*",
+    "*_PASS",
+    "*_PWD",
     "*TOKEN*",
     "*CREDENTIAL*",
+    "*_CREDS",
     "*APIKEY*",
+    "*ACCESSKEY",
+    "*PRIVATE*KEY*",
     "*_KEY",
     "*_PAT",
     "*_DSN",
     "*_AUTH",
+    "*_JWT",
     "*CONNECTION_STRING*",
     "*SAS_URL*",
+    "*WEBHOOK_URL*",
+    "ARM_CLIENT_CERTIFICATE",
     "!*_FILE",
     "!*_PATH",
     "!*_DIR",
+    "!*_URI",
+    "!*_ENDPOINT",
+    "!*_NAME",
+    "!*_ARN",
+    "!*_TYPE",
+    "!*_KEY_ID",
+    "!*PUBLIC*KEY*",
+    "!GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
 impl Default for JobLogStreamSettings {
@@ -319,6 +336,23 @@ impl JsonSchema for PathText {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "string", "format": "path" })
+    }
+}
+
+/// A regular expression in the schema. `format` tells the loader to check it.
+struct RegexText;
+
+impl JsonSchema for RegexText {
+    fn schema_name() -> Cow<'static, str> {
+        "Regex".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "regex" })
     }
 }
 

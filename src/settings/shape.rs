@@ -38,6 +38,7 @@ pub(super) enum Kind {
     Guid,
     Url,
     Path,
+    Regex,
     Boolean,
     Integer { min: u64, max: u64 },
     OneOf(Vec<String>),
@@ -114,6 +115,7 @@ impl Leaf {
                 Some("uuid") => Kind::Guid,
                 Some("uri") => Kind::Url,
                 Some("path") => Kind::Path,
+                Some("regex") => Kind::Regex,
                 _ => Kind::Text,
             }
         };

@@ -22,6 +22,8 @@ pub enum Fault {
     Empty,
     #[error("is not a GUID; write it like 3fa85f64-5717-4562-b3fc-2c963f66afa6")]
     NotGuid,
+    #[error("is not a regular expression: {0}")]
+    NotRegex(String),
     #[error("is neither true nor false")]
     NotBoolean,
     #[error("is not a whole number from {min} to {max}")]
@@ -99,7 +101,19 @@ pub(super) fn read(kind: &Kind, text: &str, places: Places<'_>) -> Result<Value,
             .ok_or_else(|| Fault::NotOneOf { names: names.clone() }),
         Kind::Url => base_url(trimmed).map(|url| Value::from(url.as_str())),
         Kind::Path => path(trimmed, places),
+        // White space may be what it looks for.
+        Kind::Regex => match regex::Regex::new(text) {
+            Ok(_) => Ok(Value::from(text)),
+            Err(error) => Err(Fault::NotRegex(in_short(&error))),
+        },
     }
+}
+
+/// The crate's message draws the expression over several lines and says what is wrong in the last.
+fn in_short(error: &regex::Error) -> String {
+    let text = error.to_string();
+    let last = text.lines().next_back().unwrap_or_default();
+    last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
 /// How a value is shown: short, and without what may be a password in a URL.
@@ -257,6 +271,12 @@ mod tests {
         assert_eq!(read_one(&Kind::Path, "a\0b"), Err(Fault::NullInPath));
         let homeless = Places { working_dir: Path::new("/cwd"), home: None };
         assert_eq!(read(&Kind::Path, "~/a", homeless), Err(Fault::NoHome));
+    }
+
+    #[test]
+    fn a_regular_expression_is_taken_as_it_is_or_says_what_is_wrong() {
+        assert_eq!(read_one(&Kind::Regex, " a+ "), Ok(Value::from(" a+ ")));
+        assert_eq!(read_one(&Kind::Regex, "("), Err(Fault::NotRegex("unclosed group".to_owned())));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::entries::{Carry, Line, Template, Times, unfinished};
+use super::veil::Masks;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::RecordRef;
 
@@ -46,6 +47,10 @@ impl Policy {
             period: Duration::from_secs(settings.period_seconds.min(LONGEST_PERIOD)),
             eager: settings.eagerly_emit_first_event,
         }
+    }
+
+    pub(super) fn period(&self) -> Duration {
+        self.period
     }
 
     /// Whether what comes now is the first after a silence.
@@ -108,11 +113,13 @@ impl Draft {
     }
 
     /// Takes a record, from byte `within` of its text on. A line is cut only when it would not fit into a batch of
-    /// its own.
+    /// its own, and never within a part that is masked.
+    #[expect(clippy::too_many_arguments, reason = "all of it is the log's, and in use there one by one")]
     pub(super) fn push(
         &mut self,
         record: &RecordRef<'_>,
         within: u64,
+        masks: &Masks,
         carry: &mut Carry,
         template: &Template,
         times: &mut Times,
@@ -130,7 +137,10 @@ impl Draft {
         } else {
             Cow::Owned([held, &record.text[start..]].concat())
         };
-        let end = joined.len() - if record.continues { unfinished(&joined) } else { 0 };
+        // What is masked at the end is gone, with the character that it may be cut in.
+        let ends_masked = masks.parts.last().is_some_and(|part| part.end == record.text.len());
+        let whole = !record.continues || ends_masked;
+        let end = joined.len() - if whole { 0 } else { unfinished(&joined) };
         if end == 0 && !joined.is_empty() {
             carry.set(record.stream, &joined);
             return Pushed::Whole;
@@ -139,6 +149,7 @@ impl Draft {
             micros: record.micros,
             stream: record.stream,
             text: &joined[..end],
+            masks: &masks.within(start, held_length),
             continues: record.continues,
         };
 
@@ -194,7 +205,7 @@ mod tests {
             .iter()
             .map(|text| {
                 let record = RecordRef { micros: 0, stream: Stream::Stdout, text, continues: false };
-                draft.push(&record, 0, &mut carry, &template, &mut times, policy)
+                draft.push(&record, 0, &Masks::default(), &mut carry, &template, &mut times, policy)
             })
             .collect();
         (draft, pushed)

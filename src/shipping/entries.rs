@@ -10,11 +10,13 @@
 //!   line is only cut between characters.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::contract::{Common, LogLevel, Task};
+use crate::redact::MASK;
 use crate::step::{RecordRef, Stream};
 
 /// What every entry of a step says about where it belongs.
@@ -85,7 +87,7 @@ impl Template {
         out.push(level_digit(line.stream));
         out.push_str(",\"message\":\"");
         let room = limit.saturating_sub(out.len() + self.after_message.len());
-        let taken = append_escaped(out, line.text, room);
+        let taken = append_masked(out, line, room);
         out.push_str(&self.after_message);
         out.push_str(tags(line.stream, line.continues || taken < line.text.len()));
         out.push('}');
@@ -99,7 +101,17 @@ pub(super) struct Line<'a> {
     pub(super) micros: i64,
     pub(super) stream: Stream,
     pub(super) text: &'a [u8],
+    /// What of the text is masked, in order.
+    pub(super) masks: &'a [Masked],
     pub(super) continues: bool,
+}
+
+/// A part of a line that is masked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Masked {
+    pub(super) part: Range<usize>,
+    /// The mask stands here, and not in an earlier entry.
+    pub(super) shown: bool,
 }
 
 fn level_digit(stream: Stream) -> char {
@@ -157,6 +169,24 @@ impl Times {
         // Writing to a String cannot fail.
         let _ = write!(out, ".{fraction:06}Z");
     }
+}
+
+/// Appends the text of a line with its masks, as far as it fits into `room` bytes, and returns how many bytes of the text
+/// were taken. A part that is masked is taken whole or not at all.
+fn append_masked(out: &mut String, line: &Line<'_>, room: usize) -> usize {
+    let limit = out.len() + room;
+    let mut done = 0;
+    for Masked { part, shown } in line.masks {
+        let (start, end) = (part.start.min(line.text.len()), part.end.min(line.text.len()));
+        done += append_escaped(out, &line.text[done..start.max(done)], limit.saturating_sub(out.len()));
+        let mask = if *shown { MASK } else { "" };
+        if done < start || out.len() + mask.len() > limit {
+            return done;
+        }
+        out.push_str(mask);
+        done = end.max(done);
+    }
+    done + append_escaped(out, &line.text[done..], limit.saturating_sub(out.len()))
 }
 
 /// Appends `bytes` as the inside of a JSON string, as far as they fit into `room` bytes, and returns how many
@@ -309,7 +339,7 @@ mod tests {
             (i64::MAX, Stream::Warning, "", false),
         ] {
             let mut out = String::new();
-            let line = Line { micros, stream, text: text.as_bytes(), continues };
+            let line = Line { micros, stream, text: text.as_bytes(), masks: &[], continues };
             assert_eq!(template().append(&mut out, &line, &mut times, 4000), text.len());
             let entry: LogEntry<'_> = serde_json::from_str(&out).unwrap();
             assert_eq!(entry.message, text);

@@ -24,9 +24,11 @@ use super::entries::Labels;
 use super::log::{Log, Mark, Offer, POLL};
 use super::outbox::{self, OutboxError};
 use super::retry::Retry;
+use super::veil::Veil;
 use crate::contract::names::method;
 use crate::hub::CallError;
-use crate::step::Folder;
+use crate::redact::{JobSecrets, Vault};
+use crate::step::{Folder, FolderError};
 
 /// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
 pub(super) const LANE_WINDOW: usize = 4;
@@ -93,6 +95,8 @@ pub(super) struct Lane {
     pub(super) step: ShippedStep,
     /// Whoever waits for the step to be shipped.
     pub(super) waiting: Vec<oneshot::Sender<()>>,
+    /// What the step must not say.
+    secrets: JobSecrets,
     log: Option<Log>,
     acknowledged: Mark,
     unsaved: bool,
@@ -108,13 +112,14 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(step: ShippedStep, now: Instant) -> Self {
+    pub(super) fn new(step: ShippedStep, vault: &Vault, now: Instant) -> Self {
         let position = step.folder.shipped();
         let acknowledged = Mark::at(&step.folder.output_path(), position).unwrap_or_else(|error| {
             warn!(step = step.folder.name(), "cannot look back in output.log: {error}");
             Mark { position, ..Mark::default() }
         });
         Self {
+            secrets: vault.job(step.labels.as_ref().map(|labels| labels.job_id)),
             step,
             waiting: Vec::new(),
             log: None,
@@ -201,10 +206,17 @@ impl Lane {
         let Some(labels) = &self.step.labels else {
             return Ok(if self.concluded { Offer::Ended } else { Offer::At(now + POLL) });
         };
+        let log = match &mut self.log {
+            Some(log) => log,
+            none => {
+                recall(&self.step.folder, &self.secrets)?;
+                let path = self.step.folder.output_path();
+                let veil = Veil::new(&path, self.secrets.clone(), policy.period());
+                none.insert(Log::open(&path, labels, self.acknowledged, veil))
+            }
+        };
         let silence = policy.is_silence(self.last_sent, now);
-        self.log
-            .get_or_insert_with(|| Log::open(&self.step.folder.output_path(), labels, self.acknowledged))
-            .offer(policy, self.concluded, silence, now)
+        log.offer(policy, self.concluded, silence, now)
     }
 
     fn result(&mut self, id: u64, max_message_bytes: usize, now: Instant) -> Next {
@@ -226,9 +238,7 @@ impl Lane {
                 self.concluded = false;
                 Next::At(now + POLL)
             }
-            Err(OutboxError::Folder(error @ crate::step::FolderError::Io { .. })) => {
-                self.stumble(&error.to_string(), now)
-            }
+            Err(OutboxError::Folder(error @ FolderError::Io { .. })) => self.stumble(&error.to_string(), now),
             Err(error) => Next::GiveUp { reason: error.to_string() },
         }
     }
@@ -352,4 +362,18 @@ impl Lane {
         }
         Ok(dropped)
     }
+}
+
+/// Learns the secrets that an earlier runner has noted in the folder: what they were read from may have changed.
+fn recall(folder: &Folder, secrets: &JobSecrets) -> io::Result<()> {
+    match folder.secrets() {
+        Ok(noted) => secrets.learn(noted.iter().map(String::as_str)),
+        // The machine is at fault, and it is tried again.
+        Err(FolderError::Io { source, .. }) => return Err(source),
+        // Not what is wrong with the file: that might say a secret.
+        Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
+            secrets.hide_everything(&format!("{} cannot be read", path.display()));
+        }
+    }
+    Ok(())
 }

@@ -9,6 +9,7 @@ use tokio::time::{Duration, Instant};
 use super::batch::{Draft, Policy, Pushed};
 use super::entries::{Carry, Labels, Template, Times};
 use super::tail::Tail;
+use super::veil::{Masks, Veil};
 use crate::step::{Position, RecordRef};
 
 /// How often a step that has not ended is looked at for more lines.
@@ -62,16 +63,18 @@ pub(super) struct Log {
     template: Template,
     times: Times,
     tail: Tail,
+    veil: Veil,
     next: Mark,
     draft: Option<Draft>,
 }
 
 impl Log {
-    pub(super) fn open(path: &Path, labels: &Labels, from: Mark) -> Self {
+    pub(super) fn open(path: &Path, labels: &Labels, from: Mark, veil: Veil) -> Self {
         Self {
             template: Template::new(labels),
             times: Times::new(),
             tail: Tail::new(path.to_owned(), from.position.record),
+            veil,
             next: from,
             draft: None,
         }
@@ -80,6 +83,7 @@ impl Log {
     /// Goes back to a place: what was read since is read again.
     pub(super) fn go_to(&mut self, mark: Mark) {
         self.tail.go_to(mark.position.record);
+        self.veil.lose_place();
         self.next = mark;
         self.draft = None;
     }
@@ -108,20 +112,23 @@ impl Log {
         Ok(Offer::Batch { arguments: draft.finish(), end: self.next })
     }
 
-    /// Reads until the batch is full (true) or there are no more records.
+    /// Reads until the batch is full (true) or there are no more records that may go now.
     fn read(&mut self, policy: &Policy, ended: bool, after_silence: bool, now: Instant) -> io::Result<bool> {
+        self.veil.prepare(self.next.position.record)?;
         while let Some(found) = self.tail.peek(ended)? {
-            let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
-            let draft = self.draft.get_or_insert_with(begin);
-            if draft.is_full() {
+            if self.draft.as_ref().is_some_and(Draft::is_full) {
                 return Ok(true);
             }
+            let Some(masks) = self.veil.look(&found, ended, now)? else { return Ok(false) };
+            let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
+            let draft = self.draft.get_or_insert_with(begin);
             // Behind a hole the position is that of the record found, and none of it has been sent.
             let at = self.next.position;
             let within = if at.record == found.at { at.within } else { 0 };
             let carry = &mut self.next.carry;
-            match draft.push(&found.record, within, carry, &self.template, &mut self.times, policy) {
+            match draft.push(&found.record, within, masks, carry, &self.template, &mut self.times, policy) {
                 Pushed::Whole => {
+                    self.veil.pass(found.record.stream);
                     let next = found.next;
                     self.next.position = Position { record: next, within: 0 };
                     self.tail.pass(next);
@@ -147,7 +154,9 @@ impl Log {
             let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
             let draft = self.draft.get_or_insert_with(begin);
             let carry = &mut self.next.carry;
-            if draft.push(&record, 0, carry, &self.template, &mut self.times, policy) != Pushed::Whole {
+            let masks = Masks::default();
+            let pushed = draft.push(&record, 0, &masks, carry, &self.template, &mut self.times, policy);
+            if pushed != Pushed::Whole {
                 return false;
             }
         }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `output.log` is the only buffer: lines are read from it when they can be sent, and read again when they have to
-//! be sent again. What is in memory is bounded by the window of unacknowledged calls, whatever waits on the disk.
+//! be sent again. Secrets are masked on the way ([`veil`]). What is in memory is bounded by the window of unacknowledged calls, whatever waits on the disk.
 //!
 //! What holds at all times:
 //! - Lines of a job are sent in the order written; a step's result only after all its lines are acknowledged; nothing
@@ -27,6 +27,7 @@ mod outbox;
 mod retry;
 mod shipper;
 mod tail;
+mod veil;
 
 pub use entries::Labels;
 pub use handle::{Shipped, ShipperHandle, ShippingStatus};

@@ -21,6 +21,7 @@ use super::cap;
 use super::handle::{Command, ShipperHandle, ShippingStatus};
 use super::lane::{Lane, Next, Reaction, ShippedStep};
 use crate::hub::{CallError, Line, LineStatus};
+use crate::redact::Vault;
 use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::{Store, StoreError};
@@ -98,6 +99,7 @@ pub struct Shipper {
     store: Arc<Store>,
     policy: Policy,
     settings: ShippingSettings,
+    vault: Vault,
     stop: CancellationToken,
     status: Arc<watch::Sender<ShippingStatus>>,
     lanes: BTreeMap<LaneId, Lane>,
@@ -117,6 +119,7 @@ impl Shipper {
         line: Line,
         store: Arc<Store>,
         settings: ShippingSettings,
+        vault: Vault,
         stop: CancellationToken,
     ) -> ShipperHandle {
         let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
@@ -127,6 +130,7 @@ impl Shipper {
             store,
             policy: Policy::new(&settings.job_log_stream, settings.max_message_bytes),
             settings,
+            vault,
             stop,
             status: Arc::clone(&status),
             lanes: BTreeMap::new(),
@@ -193,7 +197,7 @@ impl Shipper {
             }
             None => self.queues.push_back(Queue { key, lanes: BTreeMap::from([(place, id)]) }),
         }
-        let mut lane = Lane::new(step, Instant::now());
+        let mut lane = Lane::new(step, &self.vault, Instant::now());
         lane.waiting.push(done);
         self.lanes.insert(id, lane);
     }

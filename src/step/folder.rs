@@ -1,5 +1,6 @@
 //! One step folder and the files in it.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -250,6 +251,21 @@ impl Folder {
 
     pub fn set_outcome(&self, call: &Call) -> Result<(), FolderError> {
         self.write("outcome.json", call)
+    }
+
+    /// What the logs and messages of this step must not say, as far as it was noted here.
+    pub fn secrets(&self) -> Result<BTreeSet<String>, FolderError> {
+        Ok(self.read("secrets.json")?.unwrap_or_default())
+    }
+
+    /// Notes secrets of this step, besides those that were noted before: a runner that is started anew masks them
+    /// too, even if the files that they were read from have changed meanwhile. For whoever drives the step.
+    pub fn add_secrets(&self, secrets: &[String]) -> Result<(), FolderError> {
+        // A damaged list is written anew rather than left: it would keep no secret.
+        let mut all = self.secrets().unwrap_or_default();
+        let known = all.len();
+        all.extend(secrets.iter().cloned());
+        if all.len() == known { Ok(()) } else { self.write("secrets.json", &all) }
     }
 
     /// The part of the script that ran last: see [`crate::hooks`].

@@ -15,6 +15,7 @@
 //!   reserve          disk space for the end of the step, given back when exit.json is written
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which
+//!   secrets.json     values that no log or message of the step may say, for a runner that is started anew
 //!   rescued          where a state is that the engine could not write and that was kept safe
 //!   outcome.json     the call that the server must still acknowledge
 //!   shipped          how far output.log has been acknowledged

@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::{Common, Engine, Fault, Success, TaskRequest};
 use crate::engine::terraform::Direction;
+use crate::redact::JobSecrets;
 use crate::settings::Settings;
 use crate::step::{Exit, Folder, Stream};
 use shape::Shape;
@@ -48,6 +49,8 @@ pub struct Context {
     pub cancel: CancellationToken,
     /// For registries.
     pub http: reqwest::Client,
+    /// What must not be said of the job.
+    pub secrets: JobSecrets,
 }
 
 /// What `prepare` comes to.

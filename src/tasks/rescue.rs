@@ -151,7 +151,7 @@ pub(super) fn reminder(workspace: &Workspace) -> Option<String> {
 impl Search {
     fn run(&self) -> Found {
         let mut found = Found::default();
-        let said = verdict::tail(&self.context.folder).stderr;
+        let said = verdict::tail(&self.context).stderr;
         let applies = matches!(self.task, Task::ApplyFromPlan | Task::DestroyFromPlan);
         match self.engine {
             Engine::Pulumi if applies => found.notes.extend(self.pending_operations()),

@@ -15,7 +15,7 @@ use std::fs;
 use crate::contract::Fault;
 use crate::hooks::Part;
 use crate::hooks::script::INTERRUPTED;
-use crate::step::{Exit, Folder, Reader, Stream};
+use crate::step::{Exit, Reader, Stream};
 
 use super::shape::Shape;
 use super::{Context, TaskError};
@@ -43,7 +43,7 @@ pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result
     if folder.cancel()?.is_some() {
         return Err(TaskError::Cancelled);
     }
-    let lines = last_lines(folder);
+    let lines = last_lines(context);
     let mut message = what_failed(shape, part, exit);
     if let Some(error) = first_error(&lines) {
         message.push_str(": ");
@@ -102,23 +102,24 @@ fn hint(lines: &[String]) -> Option<&'static str> {
 }
 
 /// The last lines of stderr, or of stdout when stderr was silent.
-fn last_lines(folder: &Folder) -> Vec<String> {
-    let Tail { stdout, stderr } = tail(folder);
+fn last_lines(context: &Context) -> Vec<String> {
+    let Tail { stdout, stderr } = tail(context);
     let mut lines = if stderr.is_empty() { stdout } else { stderr };
     lines.drain(..lines.len().saturating_sub(LINES));
     lines
 }
 
-/// What a script printed towards its end, as plain text without empty lines.
+/// What a script printed towards its end, as plain text without empty lines and without secrets.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     pub stdout: Vec<String>,
     pub stderr: Vec<String>,
 }
 
-pub(super) fn tail(folder: &Folder) -> Tail {
+pub(super) fn tail(context: &Context) -> Tail {
     let mut tail = Tail::default();
-    let path = folder.output_path();
+    let path = context.folder.output_path();
+    let redactor = context.secrets.redactor();
     let length = fs::metadata(&path).map_or(0, |found| found.len());
     let start = length.saturating_sub(TAIL);
     let Ok(mut reader) = Reader::open(&path, start) else { return tail };
@@ -129,7 +130,8 @@ pub(super) fn tail(folder: &Folder) -> Tail {
     while let Ok(Some(record)) = reader.next() {
         let text = String::from_utf8_lossy(&record.text);
         let text = console::strip_ansi_codes(&text);
-        let line: String = text.trim_end().chars().take(LINE_LENGTH).collect();
+        // Masked before it is cut: the first half of a secret would not be known for one.
+        let line: String = redactor.text(text.trim_end()).chars().take(LINE_LENGTH).collect();
         match record.stream {
             _ if line.is_empty() => {}
             Stream::Stderr => tail.stderr.push(line),

@@ -1,7 +1,7 @@
 //! What moves from the old revision into the new one: the engine's state, and what Init has told us.
 //!
 //! - Files and folders named `.terraform*` or `*.tfstate*`, at every level, with everything in such a folder. Not on a clean init.
-//! - `.snapcd/snapcd.env`, always. Plans and the list of extra files belong to the old revision and stay behind.
+//! - `.snapcd/snapcd.env` and `.snapcd/sensitive.json`, always. Plans and the list of extra files belong to the old revision and stay behind.
 //!
 //! A file that came from the repository and is as it was there is not the engine's doing and gives way to the new
 //! revision. Where both have a file, state and the contents of `.terraform/` are kept, while `.terraform.lock.hcl`,
@@ -76,9 +76,11 @@ impl Walk {
                 continue;
             }
             if name == PRIVATE_FOLDER {
-                let environment = path.join(PrivateFile::Environment.name());
-                if kind.is_dir() && self.carry.old.join(&environment).is_file() {
-                    self.file(&environment)?;
+                for kept in [PrivateFile::Environment, PrivateFile::Sensitive] {
+                    let kept = path.join(kept.name());
+                    if kind.is_dir() && self.carry.old.join(&kept).is_file() {
+                        self.file(&kept)?;
+                    }
                 }
             } else if is_engines(&name) {
                 if self.carry.clean {

@@ -12,6 +12,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hawser::hub::{self, Endpoint, Line, LineStatus, Pushed, Timing};
+use hawser::redact::{Rules, Vault};
+use hawser::settings::model::JobLogStreamSettings;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -31,6 +33,10 @@ fn endpoint(url: &str) -> Endpoint {
         ca_file: None,
         max_message_bytes: 32 * 1024,
     }
+}
+
+fn vault() -> Vault {
+    Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap())
 }
 
 /// Short waits between attempts; everything that ends a connection by the clock is as patient as in real life.
@@ -57,7 +63,7 @@ impl Client {
 
     fn with(endpoint: Endpoint, timing: Timing) -> Self {
         let stop = CancellationToken::new();
-        let (line, pushes, task) = hub::connect(endpoint, timing, stop.clone()).unwrap();
+        let (line, pushes, task) = hub::connect(endpoint, timing, vault(), stop.clone()).unwrap();
         Self { line, pushes, task, stop: stop.drop_guard() }
     }
 

@@ -9,6 +9,7 @@ use hawser::contract::{Call, Task};
 use hawser::hub::LineStatus;
 use hawser::hub::line::{LineEnd, Outgoing, line};
 use hawser::hub::{CallError, Line};
+use hawser::redact::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSettings};
 use hawser::step::records::encode;
@@ -101,6 +102,7 @@ struct Bed {
     _directory: tempfile::TempDir,
     store: Arc<Store>,
     settings: ShippingSettings,
+    vault: Vault,
 }
 
 impl Bed {
@@ -111,13 +113,23 @@ impl Bed {
         Self {
             _directory: directory,
             store,
+            vault: Vault::new(Rules::new(&job_log_stream).unwrap()),
             settings: ShippingSettings { job_log_stream, max_message_bytes: 32 * 1024 },
         }
     }
 
     fn start(&self, line: Line) -> (ShipperHandle, CancellationToken) {
         let stop = CancellationToken::new();
-        (Shipper::start(line, Arc::clone(&self.store), self.settings.clone(), stop.clone()), stop)
+        (
+            Shipper::start(
+                line,
+                Arc::clone(&self.store),
+                self.settings.clone(),
+                self.vault.clone(),
+                stop.clone(),
+            ),
+            stop,
+        )
     }
 
     fn step(&self, job: u128, task: Task) -> ShippedStep {

@@ -193,3 +193,22 @@ fn how_far_the_log_was_shipped_is_kept_and_damage_means_from_the_start() {
     fs::write(folder.path().join("shipped"), "rubbish").unwrap();
     assert_eq!(folder.shipped(), Position::default());
 }
+
+#[test]
+fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_is_written_anew() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "a");
+    assert!(folder.secrets().unwrap().is_empty());
+    folder.add_secrets(&["hunter22".to_owned()]).unwrap();
+    folder.add_secrets(&["two\nlines".to_owned(), "hunter22".to_owned()]).unwrap();
+    let expected = ["hunter22", "two\nlines"].map(str::to_owned);
+    assert_eq!(folder.secrets().unwrap(), expected.into());
+    let path = folder.path().join("secrets.json");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+    fs::write(&path, "{").unwrap();
+    assert!(folder.secrets().is_err());
+    folder.add_secrets(&["again".to_owned()]).unwrap();
+    assert_eq!(folder.secrets().unwrap(), ["again".to_owned()].into());
+}

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use hawser::contract::requests::CancelKind;
 use hawser::contract::{Common, Metadata, Success, TaskRequest};
+use hawser::redact::{Rules, Vault};
 use hawser::settings::Settings;
 use hawser::step::{Exit, Folder, Reader, Stream, Writer};
 use hawser::tasks::{Context, Launch, Prepared, TaskError, conclude, prepare};
@@ -138,6 +139,7 @@ impl Bench {
             folder: Folder::at(folder),
             cancel: CancellationToken::new(),
             http: reqwest::Client::new(),
+            secrets: Vault::new(Rules::new(&Default::default()).unwrap()).job(None),
         }
     }
 

@@ -1,0 +1,254 @@
+//! The disguises of a secret: every text that would give it away, as needles to look for.
+//!
+//! | form | as written by |
+//! |---|---|
+//! | plain | everybody |
+//! | JSON | serde, Go (`\u003c`), Python and .NET (all but ASCII as `\u…`, in either case of hex), PHP (`\/`), and JSON within JSON |
+//! | HCL | Terraform: `$${`, `%%{`, with and without the escapes of a quoted text |
+//! | shell | `'\''` of sh and bash, `'"'"'` of Python |
+//! | URL | `encodeURIComponent`, all but the unreserved characters, forms with `+`, Go's user info and path; either case of hex |
+//! | base64 | standard and URL-safe, padded or not, at the start, in the middle and at the end of a longer text |
+//! | hex | either case |
+//!
+//! A secret of several lines is looked for as a whole and line by line, each in all forms. White space around a secret,
+//! such as the newline at the end of a file, does not have to be there.
+//!
+//! Texts are looked at without their line breaks, so no needle has one. A needle is at most [`LONGEST_NEEDLE`] bytes
+//! long: a longer form becomes several that overlap, which bounds how far ahead a reader has to look. (A part of a
+//! long secret that is as long as that is masked too, then.) Of a secret beyond [`LONGEST_DISGUISED`] only the
+//! plain and the JSON form are looked for: nobody writes 16 KiB into a URL, and the forms would take megabytes.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// The most that a reader has to have in sight at once to know a secret.
+pub(super) const LONGEST_NEEDLE: usize = 512;
+/// A longer secret is looked for in two forms only.
+const LONGEST_DISGUISED: usize = 16 * 1024;
+/// A piece of base64 this short might be a piece of anything. A secret of six bytes makes seven characters in the
+/// middle of a longer text.
+const SHORTEST_BASE64: usize = 7;
+
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+const COMPONENT: &AsciiSet = &UNRESERVED.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
+const FORM: &AsciiSet = &UNRESERVED.remove(b'*').add(b'~');
+const USER_INFO: &AsciiSet =
+    &UNRESERVED.remove(b'$').remove(b'&').remove(b'+').remove(b',').remove(b';').remove(b'=');
+const PATH: &AsciiSet =
+    &UNRESERVED.remove(b'$').remove(b'&').remove(b'+').remove(b':').remove(b'=').remove(b'@');
+
+/// Needles of any number of secrets.
+#[derive(Debug)]
+pub(super) struct Forms {
+    minimum: usize,
+    needles: BTreeSet<String>,
+    bytes: usize,
+}
+
+impl Forms {
+    /// No needle is shorter than `minimum` bytes.
+    pub(super) fn new(minimum: usize) -> Self {
+        Self { minimum: minimum.max(1), needles: BTreeSet::new(), bytes: 0 }
+    }
+
+    pub(super) fn needles(&self) -> &BTreeSet<String> {
+        &self.needles
+    }
+
+    /// How many bytes all needles have together.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn add(&mut self, secret: &str) {
+        let trimmed = secret.trim();
+        self.disguise(secret);
+        self.disguise(trimmed);
+        if trimmed.contains('\n') {
+            for line in trimmed.lines() {
+                self.disguise(line.trim());
+            }
+        }
+    }
+
+    fn disguise(&mut self, text: &str) {
+        if text.len() < self.minimum || text.trim().is_empty() {
+            return;
+        }
+        self.keep(text, 0);
+        if text.len() > LONGEST_DISGUISED {
+            return self.keep(&json(text, Json::default()), 0);
+        }
+        let json = json_forms(text);
+        json.iter().for_each(|form| self.keep(form, 0));
+        for form in [text, &json[0]] {
+            self.keep(&form.replace("${", "$${").replace("%{", "%%{"), 0);
+        }
+        self.keep(&text.replace('\'', r"'\''"), 0);
+        self.keep(&text.replace('\'', r#"'"'"'"#), 0);
+        for form in url_forms(text) {
+            self.keep(&form, 0);
+        }
+        for form in base64_forms(text.as_bytes()) {
+            self.keep(&form, SHORTEST_BASE64);
+        }
+        let hex = text.bytes().fold(String::new(), |mut hex, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        });
+        self.keep(&hex.to_ascii_uppercase(), 0);
+        self.keep(&hex, 0);
+    }
+
+    fn keep(&mut self, form: &str, shortest: usize) {
+        let joined = form.replace("\r\n", "").replace('\n', "");
+        if joined.len() < self.minimum.max(shortest) {
+            return;
+        }
+        for piece in pieces(&joined) {
+            if !self.needles.contains(piece) {
+                self.bytes += piece.len();
+                self.needles.insert(piece.to_owned());
+            }
+        }
+    }
+}
+
+/// Cuts a long text into needles that overlap, so that together they mask it as one.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut start = Some(0);
+    std::iter::from_fn(move || {
+        let from = start.take()?;
+        if text.len() - from <= LONGEST_NEEDLE {
+            // The last is as long as the others: the end of a long secret may be a common word.
+            let from = from.min(text.ceil_char_boundary(text.len().saturating_sub(LONGEST_NEEDLE)));
+            return Some(&text[from..]);
+        }
+        let end = text.floor_char_boundary(from + LONGEST_NEEDLE);
+        start = Some(text.floor_char_boundary(end - 1));
+        Some(&text[from..end])
+    })
+}
+
+/// How a text may stand in JSON; the first is the plainest.
+fn json_forms(text: &str) -> Vec<String> {
+    let mut forms = Vec::new();
+    for upper in [false, true] {
+        for ascii in [false, true] {
+            for html in [Html::Plain, Html::Go, Html::DotNet] {
+                for slash in [false, true] {
+                    forms.push(json(text, Json { html, ascii, slash, upper }));
+                }
+            }
+        }
+    }
+    let nested: Vec<String> = forms[..2].iter().map(|form| json(form, Json::default())).collect();
+    forms.extend(nested);
+    forms
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Html {
+    #[default]
+    Plain,
+    /// `<`, `>` and `&` are written as numbers, and so are the line separators of Unicode.
+    Go,
+    /// Quotes, `+` and the back-tick too.
+    DotNet,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Json {
+    html: Html,
+    /// What is not ASCII is written as numbers.
+    ascii: bool,
+    /// `/` is written as `\/`.
+    slash: bool,
+    /// Hex digits are capitals.
+    upper: bool,
+}
+
+fn json(text: &str, how: Json) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        let number = match character {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => how.html != Html::Plain,
+            '"' | '\'' | '+' | '`' => how.html == Html::DotNet,
+            other => how.ascii && !other.is_ascii(),
+        };
+        match character {
+            _ if number => number_escape(&mut out, character, how.upper),
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '/' if how.slash => out.push_str("\\/"),
+            control if control < ' ' => number_escape(&mut out, control, how.upper),
+            plain => out.push(plain),
+        }
+    }
+    out
+}
+
+fn number_escape(out: &mut String, character: char, upper: bool) {
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        // Writing to a String cannot fail.
+        let _ = if upper { write!(out, "\\u{unit:04X}") } else { write!(out, "\\u{unit:04x}") };
+    }
+}
+
+fn url_forms(text: &str) -> Vec<String> {
+    let mut forms: Vec<String> = [UNRESERVED, COMPONENT, USER_INFO, PATH, FORM]
+        .map(|set| utf8_percent_encode(text, set).to_string())
+        .into();
+    // FORM is the last; a space becomes a plus there.
+    if let Some(form) = forms.last_mut() {
+        *form = form.replace("%20", "+");
+    }
+    let lower: Vec<String> = forms.iter().map(|form| lower_percent(form)).collect();
+    forms.extend(lower);
+    forms
+}
+
+fn lower_percent(encoded: &str) -> String {
+    let mut digits = 0;
+    encoded
+        .chars()
+        .map(|character| {
+            if character == '%' {
+                digits = 2;
+                return character;
+            }
+            let digit = digits > 0;
+            digits -= i32::from(digit);
+            if digit { character.to_ascii_lowercase() } else { character }
+        })
+        .collect()
+}
+
+/// What of base64 depends on the secret alone, wherever in the encoded text it stands.
+fn base64_forms(secret: &[u8]) -> Vec<String> {
+    let mut forms = Vec::new();
+    for before in 0..3 {
+        let mut bytes = vec![0; before];
+        bytes.extend_from_slice(secret);
+        let first = (before * 8).div_ceil(6);
+        // The last character before something else holds bits of that, too.
+        let last = bytes.len() * 8 / 6;
+        for (bare, padded) in [(STANDARD_NO_PAD, STANDARD), (URL_SAFE_NO_PAD, URL_SAFE)] {
+            let encoded = bare.encode(&bytes);
+            forms.push(encoded[first.min(last)..last].to_owned());
+            forms.push(encoded[first..].to_owned());
+            forms.push(padded.encode(&bytes)[first..].to_owned());
+        }
+    }
+    forms
+}

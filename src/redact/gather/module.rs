@@ -1,0 +1,220 @@
+//! What a module's folder says that must not be repeated, before a step and after it.
+//!
+//! Later tasks do not get what a plan was given, and the first log lines of an apply or an Output may repeat what no
+//! file of the module says. So what a plan was given, and the sensitive outputs that plan and state have named, are kept for
+//! the module's next task in `sensitive.json` of its private folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use hcl_edit::structure::Body;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{Found, request};
+use crate::contract::{Engine, TaskRequest};
+use crate::engine::declarations::Declarations;
+use crate::engine::{Places, outputs, sensitive, values};
+use crate::redact::Rules;
+use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
+
+/// What makes an environment variable the value of a variable of the module.
+const VARIABLE_PREFIX: &str = "TF_VAR_";
+
+/// `sensitive.json`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    /// What the last plan was given.
+    parameters: BTreeSet<String>,
+    /// Sensitive outputs as the last plan has them.
+    planned: BTreeSet<String>,
+    /// Sensitive outputs as the state has them.
+    outputs: BTreeSet<String>,
+}
+
+impl Kept {
+    /// What cannot be read is as good as none: the module has other files that say the same.
+    fn load(workspace: &Workspace) -> Self {
+        let text = read_file(&workspace.private_path(PrivateFile::Sensitive));
+        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    }
+
+    fn save(&self, workspace: &Workspace) -> Result<(), WorkspaceError> {
+        if *self == Self::load(workspace) {
+            return Ok(());
+        }
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        workspace.write_private(PrivateFile::Sensitive, &text).map(|_| ())
+    }
+}
+
+/// What is known before the first line of a step: from its request, from both environments and from the module's files.
+/// There is no workspace where the names of the module cannot be used, and none is needed to find a revision.
+pub(crate) fn before(
+    request: &TaskRequest,
+    workspace: Option<&Workspace>,
+    host: &BTreeMap<String, String>,
+    rules: &Rules,
+) -> Result<Vec<String>, WorkspaceError> {
+    let mut found = Found::new(rules);
+    let environment = match request {
+        TaskRequest::Init(own) => own.resolved_env_vars.clone(),
+        _ => workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default(),
+    };
+    let lookup = |name: &str| environment.get(name).or_else(|| host.get(name)).cloned();
+    found.request(request, &lookup);
+    for (name, value) in &environment {
+        found.named(name, value);
+    }
+    // Without a folder there is no more to find, and the task itself will say so.
+    let (Some(engine), Some(workspace)) = (request::engine(request), workspace) else {
+        return Ok(found.into_secrets());
+    };
+    let Ok(directory) = workspace.checked_init_dir() else { return Ok(found.into_secrets()) };
+    let declarations = Declarations::read(&directory, engine).unwrap_or_else(|error| {
+        let mut unknown = Declarations::default();
+        unknown.warnings.push(error.to_string());
+        unknown
+    });
+    let module = Module { declarations, rules };
+
+    let mut given = Found::new(rules);
+    given.request(request, &lookup);
+    for (name, value) in request::parameters(request).into_iter().flatten() {
+        if module.is_secret(name) {
+            given.hcl(value);
+        }
+    }
+    for (name, value) in request::flags(request).iter().flat_map(request::variables) {
+        if module.is_secret(name) {
+            given.text_or_hcl(value);
+        }
+    }
+    for (name, value) in environment.iter().chain(host) {
+        if name.strip_prefix(VARIABLE_PREFIX).is_some_and(|variable| module.is_secret(variable)) {
+            found.text_or_hcl(value);
+        }
+    }
+    module.files(&directory, &mut found);
+    let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
+    found.texts(defaults.flat_map(|(_, texts)| texts));
+    printed_outputs(engine, workspace, &mut found);
+
+    let mut kept = Kept::load(workspace);
+    if matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..)) {
+        kept.parameters = given.into_secrets().into_iter().collect();
+        kept.save(workspace)?;
+    } else {
+        found.extend(given.into_secrets());
+    }
+    found.extend(kept.parameters.into_iter().chain(kept.planned).chain(kept.outputs));
+    Ok(found.into_secrets())
+}
+
+/// What is known when the script has ended: the sensitive outputs that the engine has named.
+pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, rules: &Rules) -> Vec<String> {
+    let mut found = Found::new(rules);
+    let (Some(engine), Ok(places)) = (request::engine(request), Places::new(&workspace.private_dir(), step))
+    else {
+        return Vec::new();
+    };
+    let is_plan = matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..));
+    let shown = match request {
+        _ if engine == Engine::Pulumi => None,
+        _ if is_plan => Some(places.shown_plan()),
+        TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => Some(places.shown_state()),
+        _ => None,
+    };
+    match (shown, request) {
+        (Some(shown), _) => {
+            // A script that failed has shown nothing; then all that was known before still holds.
+            let Ok(named) = sensitive::outputs(&shown) else { return Vec::new() };
+            for value in named {
+                found.json(&value);
+            }
+        }
+        (None, TaskRequest::Output(..)) => printed_outputs(engine, workspace, &mut found),
+        (None, _) => return Vec::new(),
+    }
+    let secrets = found.into_secrets();
+    let mut kept = Kept::load(workspace);
+    *if is_plan { &mut kept.planned } else { &mut kept.outputs } = secrets.iter().cloned().collect();
+    if let Err(error) = kept.save(workspace) {
+        // What the task has done is done; the next one may just not know these before it finds them itself.
+        tracing::warn!(module = workspace.module(), "cannot keep what is to be masked: {error}");
+    }
+    secrets
+}
+
+/// The outputs that an Output task has left, and that are sensitive or look so.
+fn printed_outputs(engine: Engine, workspace: &Workspace, found: &mut Found<'_>) {
+    let path = workspace.private_path(PrivateFile::Output);
+    let Some(path) = path.to_str().filter(|path| is_file(Path::new(path))) else { return };
+    let Ok(Some(set)) = outputs::read(engine, path, &BTreeSet::new(), 0) else { return };
+    for output in set.outputs {
+        if output.kind != "string"
+            && output.sensitive == Some(true)
+            && let Ok(value) = RawValue::from_string(output.value.clone())
+        {
+            found.json(&value);
+        } else if output.sensitive == Some(true) {
+            found.texts([&output.value]);
+        } else {
+            found.named(&output.name, &output.value);
+        }
+    }
+}
+
+struct Module<'r> {
+    declarations: Declarations,
+    rules: &'r Rules,
+}
+
+impl Module<'_> {
+    fn is_secret(&self, variable: &str) -> bool {
+        self.declarations.is_sensitive(variable) || self.rules.is_secret_name(variable)
+    }
+
+    /// The files with values that an engine reads by itself.
+    fn files(&self, directory: &Path, found: &mut Found<'_>) {
+        let names = fs::read_dir(directory).into_iter().flatten().flatten();
+        for name in
+            names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| has_values(name))
+        {
+            let Some(text) = read_file(&directory.join(&name)) else { continue };
+            if name.ends_with(".json") {
+                let members = serde_json::from_str::<BTreeMap<String, &RawValue>>(&text);
+                for (_, value) in members.unwrap_or_default().iter().filter(|(name, _)| self.is_secret(name))
+                {
+                    found.json(value);
+                }
+            } else {
+                // The parser takes a byte order mark for a syntax error.
+                let body: Result<Body, _> = text.trim_start_matches('\u{feff}').parse();
+                let body = body.unwrap_or_default();
+                for attribute in body.attributes().filter(|it| self.is_secret(it.key.as_str())) {
+                    found.texts(values::texts(&attribute.value));
+                }
+            }
+        }
+    }
+}
+
+fn has_values(name: &str) -> bool {
+    let name = name.strip_suffix(".json").unwrap_or(name);
+    name == "terraform.tfvars" || name.ends_with(".auto.tfvars")
+}
+
+/// Nobody waits for a pipe.
+fn is_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file())
+}
+
+fn read_file(path: &Path) -> Option<String> {
+    is_file(path).then(|| fs::read_to_string(path).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+use super::*;
+use crate::contract::requests::{ApplyFromPlan, Init, Output, Plan};
+use crate::contract::{Flag, FlagLists, Metadata, TerraformArrayFlag};
+use crate::settings::model::{JobLogStreamSettings, WorkingDirectorySettings};
+
+const ENGINE: Engine = Engine::Terraform;
+
+/// A module's folder with these files.
+struct Bench {
+    root: tempfile::TempDir,
+    workspace: Workspace,
+    rules: Rules,
+}
+
+impl Bench {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let settings = WorkingDirectorySettings {
+            working_directory: root.path().join("work"),
+            temp_directory: root.path().join("temp"),
+        };
+        let metadata = Metadata {
+            stack_name: "stack".into(),
+            namespace_name: "space".into(),
+            module_name: "module".into(),
+            module_id: uuid::Uuid::nil(),
+            source_subdirectory: None,
+        };
+        let workspace = Workspace::new(&settings, &metadata).unwrap();
+        fs::create_dir_all(workspace.module_root()).unwrap();
+        for (name, text) in files {
+            fs::write(workspace.module_root().join(name), text).unwrap();
+        }
+        fs::create_dir_all(root.path().join("step")).unwrap();
+        let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
+        Self { root, workspace, rules }
+    }
+
+    fn before_with(&self, request: &TaskRequest, host: &[(&str, &str)]) -> Vec<String> {
+        before(request, Some(&self.workspace), &map(host), &self.rules).unwrap()
+    }
+
+    fn before(&self, request: &TaskRequest) -> Vec<String> {
+        self.before_with(request, &[])
+    }
+
+    /// What is learnt when the engine has left this file in the step's folder.
+    fn after(&self, request: &TaskRequest, file: &str, json: &str) -> Vec<String> {
+        let step = self.root.path().join("step");
+        fs::write(step.join(file), json).unwrap();
+        after(request, &self.workspace, &step, &self.rules)
+    }
+}
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn init(variables: &[(&str, &str)]) -> TaskRequest {
+    TaskRequest::Init(Init { engine: ENGINE, resolved_env_vars: map(variables), ..Init::default() })
+}
+
+fn plan(parameters: &[(&str, &str)], variables: &[&str]) -> TaskRequest {
+    let own = Plan { engine: ENGINE, resolved_parameters: map(parameters), ..Plan::default() };
+    let variables =
+        variables.iter().map(|it| Flag::new(TerraformArrayFlag::Var, Some(it))).collect::<Vec<_>>();
+    TaskRequest::Plan(own, FlagLists { terraform_array_flags: variables.into(), ..FlagLists::default() })
+}
+
+fn apply() -> TaskRequest {
+    TaskRequest::ApplyFromPlan(
+        ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() },
+        FlagLists::default(),
+    )
+}
+
+fn output() -> TaskRequest {
+    TaskRequest::Output(Output { engine: ENGINE, ..Output::default() }, FlagLists::default())
+}
+
+const DECLARED: &str = r#"
+variable "hidden" {
+  sensitive = true
+  default   = { inner = ["default-value"] }
+}
+variable "open" { default = "open-default" }
+"#;
+
+#[test]
+fn the_values_of_a_sensitive_variable_are_known_wherever_they_come_from() {
+    let bench = Bench::new(&[
+        ("main.tf", DECLARED),
+        ("more.tf.json", r#"{"variable": {"hush": {"sensitive": true, "default": "json-default"}}}"#),
+        ("terraform.tfvars", "\u{feff}hidden = \"from-tfvars\"\nopen = \"open-tfvars\"\n"),
+        ("a.auto.tfvars", "hidden = { k = \"from-auto\" }"),
+        ("b.auto.tfvars.json", r#"{"hidden": ["from-json"], "open": "open-json"}"#),
+        ("other.tfvars", "hidden = \"not-read-by-anyone\""),
+    ]);
+    bench
+        .workspace
+        .save_environment(&map(&[("TF_VAR_hidden", "from-module-env"), ("TF_VAR_open", "open-env")]))
+        .unwrap();
+    let request = plan(
+        &[("hidden", "[\"from-parameter\", 12345678]"), ("open", "\"open-parameter\"")],
+        &["hidden=from-flag", "open=open-flag"],
+    );
+    assert_eq!(
+        bench
+            .before_with(&request, &[("TF_VAR_hidden", "[\"from-host-env\"]"), ("TF_VAR_open", "open-host")]),
+        [
+            "12345678",
+            "default-value",
+            "from-auto",
+            "from-flag",
+            "from-host-env",
+            "from-json",
+            "from-module-env",
+            "from-parameter",
+            "from-tfvars",
+            "json-default",
+        ]
+    );
+}
+
+#[test]
+fn an_override_may_make_a_variable_sensitive() {
+    let bench = Bench::new(&[
+        ("main.tf", "variable \"x\" {}"),
+        ("override.tf", "variable \"x\" { sensitive = true }"),
+    ]);
+    assert_eq!(bench.before(&plan(&[("x", "\"overridden\"")], &[])), ["overridden"]);
+}
+
+#[test]
+fn what_no_readable_file_declares_is_secret_when_one_cannot_be_read() {
+    let parameters = [("lost", "\"perhaps-secret\""), ("open", "\"open-parameter\"")];
+    let bench = Bench::new(&[("main.tf", DECLARED), ("broken.tf", "variable \"lost\" {")]);
+    assert_eq!(bench.before(&plan(&parameters, &[])), ["default-value", "perhaps-secret"]);
+    // Where all are readable, the engine refuses what is not declared, or passes over it.
+    let bench = Bench::new(&[("main.tf", DECLARED)]);
+    assert_eq!(bench.before(&plan(&parameters, &[])), ["default-value"]);
+}
+
+#[test]
+fn environment_variables_with_secret_names_are_known_to_init_and_to_every_later_task() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let variables = [("API_TOKEN", "env-token"), ("REGION", "eu-west-1"), ("DB", "pg://u:url-pass@h/d")];
+    assert_eq!(bench.before(&init(&variables)), ["env-token", "url-pass"]);
+    bench.workspace.save_environment(&map(&variables)).unwrap();
+    for request in [plan(&[], &[]), apply(), output()] {
+        assert_eq!(bench.before(&request), ["env-token", "url-pass"]);
+    }
+}
+
+#[test]
+fn an_apply_knows_what_its_plan_was_given_and_the_sensitive_outputs_that_it_will_have() {
+    let bench = Bench::new(&[("main.tf", DECLARED)]);
+    let request = plan(&[("hidden", "\"from-parameter\""), ("db_password", "\"by-its-name\"")], &[]);
+    bench.before(&request);
+    let shown = r#"{"planned_values": {"outputs": {"o": {"sensitive": true, "value": "planned-output"},
+        "p": {"sensitive": false, "value": "open-output"}}}}"#;
+    assert_eq!(bench.after(&request, "plan.json", shown), ["planned-output"]);
+    assert_eq!(bench.before(&apply()), ["by-its-name", "default-value", "from-parameter", "planned-output"]);
+
+    let shown = r#"{"values": {"outputs": {"o": {"sensitive": true, "value": ["output-in-state"]}}}}"#;
+    assert_eq!(bench.after(&apply(), "state.json", shown), ["output-in-state"]);
+    assert!(bench.before(&output()).contains(&"output-in-state".to_owned()));
+    let next = bench.before(&plan(&[], &[]));
+    assert!(
+        next.contains(&"output-in-state".to_owned()) && !next.contains(&"from-parameter".to_owned()),
+        "{next:?}"
+    );
+
+    use std::os::unix::fs::PermissionsExt as _;
+    let kept = fs::metadata(bench.workspace.private_path(PrivateFile::Sensitive)).unwrap();
+    assert_eq!(kept.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn the_outputs_of_an_earlier_output_task_are_known() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    bench.workspace.prepare_private_dir().unwrap();
+    let printed = r#"{"a": {"sensitive": true, "type": "string", "value": "string-output"},
+        "b": {"sensitive": true, "type": ["object", {}], "value": {"k": ["nested-output", 987654321]}},
+        "api_token": {"sensitive": false, "type": "string", "value": "named-output"},
+        "c": {"sensitive": false, "type": "string", "value": "open-output"}}"#;
+    fs::write(bench.workspace.private_path(PrivateFile::Output), printed).unwrap();
+    let expected = ["987654321", "named-output", "nested-output", "string-output"];
+    assert_eq!(bench.before(&apply()), expected);
+    assert_eq!(bench.after(&output(), "unused", ""), expected);
+}
+
+#[test]
+fn a_module_that_is_not_there_or_holds_rubbish_is_no_error() {
+    let bench = Bench::new(&[("main.tf", "{{{"), ("terraform.tfvars", "= ="), ("x.auto.tfvars.json", "[")]);
+    bench.workspace.prepare_private_dir().unwrap();
+    fs::write(bench.workspace.private_path(PrivateFile::Sensitive), "rubbish").unwrap();
+    fs::write(bench.workspace.private_path(PrivateFile::Output), "rubbish").unwrap();
+    assert!(bench.before(&apply()).is_empty());
+    assert!(bench.after(&apply(), "state.json", "rubbish").is_empty());
+    fs::remove_dir_all(bench.workspace.module_root()).unwrap();
+    assert_eq!(bench.before(&init(&[("API_TOKEN", "env-token")])), ["env-token"]);
+}

@@ -1,0 +1,113 @@
+//! The runtime log without secrets: whatever a part of the program says, it is masked on its way out.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, Write};
+use std::panic::PanicHookInfo;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::Vault;
+
+/// Makes writers that mask. Whoever formats the events hands over each of them whole.
+#[derive(Debug, Clone)]
+pub struct MaskedWriters<M> {
+    inner: M,
+    vault: Vault,
+}
+
+impl<M> MaskedWriters<M> {
+    pub fn new(inner: M, vault: Vault) -> Self {
+        Self { inner, vault }
+    }
+}
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for MaskedWriters<M> {
+    type Writer = MaskedWriter<'a, M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        MaskedWriter { inner: self.inner.make_writer(), vault: &self.vault }
+    }
+
+    fn make_writer_for(&'a self, meta: &tracing::Metadata<'_>) -> Self::Writer {
+        MaskedWriter { inner: self.inner.make_writer_for(meta), vault: &self.vault }
+    }
+}
+
+#[derive(Debug)]
+pub struct MaskedWriter<'a, W> {
+    inner: W,
+    vault: &'a Vault,
+}
+
+impl<W: Write> Write for MaskedWriter<'_, W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        self.inner.write_all(self.vault.redactor().text(&text).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// From now on a panic says what it has to say on stderr without secrets.
+pub fn mask_panics(vault: Vault) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = told(panic);
+        // Nobody is left to tell when stderr is gone.
+        let _ = writeln!(io::stderr(), "{}", vault.redactor().text(&text));
+    }));
+}
+
+/// As the standard library says it.
+fn told(panic: &PanicHookInfo<'_>) -> String {
+    let thread = std::thread::current();
+    let mut text = format!("thread '{}' {panic}", thread.name().unwrap_or("<unnamed>"));
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => text.push_str(&format!("\nstack backtrace:\n{backtrace}")),
+        _ => text.push_str("\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace"),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redact::Rules;
+    use crate::settings::model::JobLogStreamSettings;
+    use std::sync::{Arc, Mutex};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_event_is_masked_in_its_message_and_its_fields_from_the_moment_that_a_secret_is_known() {
+        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let writers = MaskedWriters::new(move || writer.clone(), vault.clone());
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writers);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::info!("before: hunter22");
+            vault.learn("hunter22");
+            let job = vault.job(Some(uuid::Uuid::nil()));
+            job.learn(["jobs-own"]);
+            tracing::info!(field = "x-hunter22-x", "message hunter22 and jobs-own\nover two lines hunter22");
+        });
+        let said = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(said.matches("hunter22").count(), 1, "{said}");
+        assert!(said.contains("message *** and ***\nover two lines *** field=\"x-***-x\""), "{said}");
+    }
+}

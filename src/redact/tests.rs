@@ -1,0 +1,259 @@
+//! What is masked, and what is not.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::sync::Arc;
+use uuid::Uuid;
+
+use super::*;
+use crate::settings::model::JobLogStreamSettings;
+
+/// It has what each form writes in its own way.
+const SECRET: &str = r#"p@ss/w"ö\rd<${7}'& %{+~=?"#;
+const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+const KEY: &str = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7bq9Gk2PzQ\nx5VnYc0Lr8tWmZq1\n-----END KEY-----\n";
+
+fn rules(settings: JobLogStreamSettings) -> Rules {
+    Rules::new(&settings).unwrap()
+}
+
+fn redactor(secrets: &[&str]) -> Redactor {
+    Redactor::new(secrets.iter().copied(), &rules(JobLogStreamSettings::default()))
+}
+
+fn base64_wrapped(text: &str, columns: usize) -> String {
+    let encoded = STANDARD.encode(text);
+    let lines: Vec<_> =
+        encoded.as_bytes().chunks(columns).map(|line| str::from_utf8(line).unwrap()).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn every_disguise_is_masked() {
+    let go = r#"p@ss/w\"ö\\rd\u003c${7}'\u0026 %{+~=?"#;
+    let disguises = [
+        ("plain", SECRET.to_owned()),
+        ("JSON of serde", serde_json::to_string(SECRET).unwrap().trim_matches('"').to_owned()),
+        ("JSON of Go", go.to_owned()),
+        ("JSON of Python", r#"p@ss/w\"\u00f6\\rd<${7}'& %{+~=?"#.to_owned()),
+        ("JSON in ASCII with capitals", r#"p@ss/w\"\u00F6\\rd<${7}'& %{+~=?"#.to_owned()),
+        ("JSON of .NET", r"p@ss/w\u0022\u00F6\\rd\u003C${7}\u0027\u0026 %{\u002B~=?".to_owned()),
+        ("JSON of PHP", r#"p@ss\/w\"\u00f6\\rd<${7}'& %{+~=?"#.to_owned()),
+        ("JSON in JSON", r#"p@ss/w\\\"ö\\\\rd<${7}'& %{+~=?"#.to_owned()),
+        ("HCL heredoc", r#"p@ss/w"ö\rd<$${7}'& %%{+~=?"#.to_owned()),
+        ("HCL quoted", r#"p@ss/w\"ö\\rd<$${7}'& %%{+~=?"#.to_owned()),
+        ("shell", r#"p@ss/w"ö\rd<${7}'\''& %{+~=?"#.to_owned()),
+        ("shell of Python", r#"p@ss/w"ö\rd<${7}'"'"'& %{+~=?"#.to_owned()),
+        ("encodeURIComponent", "p%40ss%2Fw%22%C3%B6%5Crd%3C%24%7B7%7D'%26%20%25%7B%2B~%3D%3F".to_owned()),
+        ("URL", "p%40ss%2Fw%22%C3%B6%5Crd%3C%24%7B7%7D%27%26%20%25%7B%2B~%3D%3F".to_owned()),
+        ("URL in lower case", "p%40ss%2fw%22%c3%b6%5crd%3c%24%7b7%7d%27%26%20%25%7b%2b~%3d%3f".to_owned()),
+        ("form", "p%40ss%2Fw%22%C3%B6%5Crd%3C%24%7B7%7D%27%26+%25%7B%2B%7E%3D%3F".to_owned()),
+        ("user info of a URL", "p%40ss%2Fw%22%C3%B6%5Crd%3C$%7B7%7D%27&%20%25%7B+~=%3F".to_owned()),
+        ("base64", STANDARD.encode(SECRET)),
+        ("base64 without padding", STANDARD_NO_PAD.encode(SECRET)),
+        ("base64 for URLs", URL_SAFE.encode(SECRET)),
+        ("base64 for URLs without padding", URL_SAFE_NO_PAD.encode(SECRET)),
+        ("hex", SECRET.bytes().map(|byte| format!("{byte:02x}")).collect()),
+        ("hex in capitals", SECRET.bytes().map(|byte| format!("{byte:02X}")).collect()),
+    ];
+    let redactor = redactor(&[SECRET]);
+    for (name, disguise) in disguises {
+        let masked = redactor.text(&format!("before {disguise} after {disguise}")).into_owned();
+        assert_eq!(masked, "before *** after ***", "{name}: {disguise}");
+    }
+}
+
+#[test]
+fn base64_is_masked_wherever_the_secret_stands_in_it() {
+    for secret in ["hunter", "hunter2", "hunter22", TOKEN, SECRET] {
+        let redactor = redactor(&[secret]);
+        for user in ["", "u", "me", "you", "admin", "deploy"] {
+            for behind in ["", "\n", "@host", "; path=/"] {
+                for engine in [STANDARD, URL_SAFE_NO_PAD] {
+                    let encoded = engine.encode(format!("{user}:{secret}{behind}"));
+                    let masked = redactor.text(&encoded).into_owned();
+                    let (before, after) = masked.split_once(MASK).expect("masked");
+                    // What is left has at most one character with bits of the secret at either end.
+                    assert!(before.len() <= (user.len() + 1).div_ceil(3) * 4, "{masked}");
+                    let bits = (encoded.len() - before.len() - after.len()) * 6;
+                    assert!(bits + 12 >= secret.len() * 8, "{secret} in {encoded}: {masked}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_folded_or_of_several_lines_is_masked_as_a_whole_and_line_by_line() {
+    let redactor = redactor(&[KEY, TOKEN]);
+    let (first, second) = TOKEN.split_at(17);
+    let json = serde_json::to_string(KEY).unwrap();
+    for (text, expected) in [
+        (format!("a {KEY}b"), "a ***\n\n\n\nb"),
+        (format!("a {}b", KEY.replace('\n', "\r\n")), "a ***\r\n\r\n\r\n\r\nb"),
+        (format!("key: {json}"), "key: \"***\""),
+        ("  x5VnYc0Lr8tWmZq1".to_owned(), "  ***"),
+        (format!("[{}]", STANDARD.encode("x5VnYc0Lr8tWmZq1")), "[***]"),
+        (format!("{first}\n{second}!"), "***\n!"),
+        (format!("[{}]", base64_wrapped(KEY, 64)), "[***\n]"),
+        (format!("[{}]", base64_wrapped(TOKEN, 19)), "[***\n\n]"),
+    ] {
+        assert_eq!(redactor.text(&text), expected, "{text}");
+    }
+}
+
+#[test]
+fn harmless_look_alikes_are_not_masked() {
+    let look_alikes = [
+        ("a prefix", &TOKEN[..20]),
+        ("a suffix", &TOKEN[20..]),
+        ("one letter changed", "ghp_16C7e42F292c6912E7711c838347Ae178B4a"),
+        ("one letter missing", "ghp_16C7e42F292c6912E771c838347Ae178B4a"),
+        ("another case", "GHP_16C7E42F292C6912E7710C838347AE178B4A"),
+        ("another token", "ghp_0000000000000000000000000000000000ab"),
+        ("backwards", "a4B871eA743838c0177E2196c292F24e7C61_phg"),
+        ("its name", "GITHUB_TOKEN=<sensitive>"),
+        ("base64 of something else", "aHVudGVyMyBpcyBub3QgaXQsIHNvcnJ5"),
+        ("hex of something else", "6768705f31364337653432463239326337"),
+        ("a short value", "a value of abcde here"),
+        ("the user of basic auth", "Basic YWRtaW46"),
+        ("a UUID", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
+        ("spaced out", "ghp_16C7e42F292c 6912E7710c838347Ae178B4a"),
+        ("a mask", "password = ***"),
+    ];
+    let redactor = redactor(&[TOKEN, "abcde", "      ", "\n\n\n\n\n\n\n"]);
+    for (name, text) in look_alikes {
+        let line = format!("before {text} after");
+        assert!(matches!(redactor.text(&line), std::borrow::Cow::Borrowed(_)), "{name}: {line}");
+    }
+}
+
+#[test]
+fn white_space_around_a_secret_need_not_be_there() {
+    let redactor = redactor(&["  hunter22 \n"]);
+    assert_eq!(redactor.text("[hunter22]"), "[***]");
+    assert_eq!(redactor.text("[  hunter22 ]"), "[***]");
+}
+
+#[test]
+fn a_long_secret_is_masked_as_one_and_costs_little() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for length in [511, 512, 513, 1023, 1024, 1025, 5000, 40_000, 300_000] {
+        let secret: String = std::iter::repeat_with(|| random.alphanumeric()).take(length).collect();
+        let redactor = redactor(&[&secret]);
+        assert_eq!(redactor.text(&format!("a{secret}b{secret}")), "a***b***", "{length}");
+        assert_eq!(redactor.text(&secret[1..500]), &secret[1..500]);
+        if length <= 5000 {
+            assert_eq!(redactor.text(&STANDARD.encode(&secret)), "***", "{length}");
+        }
+        let umlauts = format!("ö{}", "ü".repeat(length));
+        assert_eq!(self::redactor(&[&umlauts]).text(&format!("ä{umlauts}ä")), "ä***ä");
+    }
+}
+
+#[test]
+fn too_many_secrets_mask_everything() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let secret: String = std::iter::repeat_with(|| random.alphanumeric()).take(9 << 20).collect();
+    let redactor = redactor(&[&secret]);
+    assert!(redactor.masks_everything().is_some());
+    assert_eq!(redactor.text("any\n\ntext"), "***\n\n***");
+}
+
+#[test]
+fn patterns_mask_within_a_line_and_join_what_they_overlap() {
+    let settings =
+        JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into(), "x*".into()], ..Default::default() };
+    let redactor = Redactor::new(["12345abc"], &rules(settings));
+    assert_eq!(redactor.text("id=12345abc, id=7\nid=\n8 xx"), "***, ***\nid=\n8 ***");
+}
+
+#[test]
+fn secrets_that_overlap_leave_nothing() {
+    let redactor = redactor(&["abcdefgh", "fghijklm", "secret-secret"]);
+    assert_eq!(redactor.text("-abcdefghijklm-"), "-***-");
+    assert_eq!(redactor.text("secret-secret-secret"), "***");
+    assert_eq!(redactor.text("abcdefghabcdefgh"), "******");
+}
+
+#[test]
+fn a_vault_compiles_again_only_when_something_has_changed() {
+    let vault = Vault::new(rules(JobLogStreamSettings::default()));
+    vault.learn("own-secret");
+    let (first, second) = (vault.redactor(), vault.redactor());
+    assert!(Arc::ptr_eq(&first, &second));
+    let job = vault.job(Some(Uuid::nil()));
+    assert!(Arc::ptr_eq(&job.redactor(), &job.redactor()));
+    let other = vault.job(None);
+    assert!(Arc::ptr_eq(&other.redactor(), &other.redactor()));
+    job.learn(["job-secret"]);
+    job.learn(["job-secret", "abc"]);
+    let third = vault.redactor();
+    assert_eq!(third.text("own-secret job-secret"), "*** ***");
+    assert!(Arc::ptr_eq(&third, &vault.redactor()));
+    assert_eq!(other.redactor().text("own-secret job-secret"), "*** job-secret");
+    drop(job);
+    assert_eq!(vault.redactor().text("own-secret job-secret"), "*** job-secret");
+    // A job that comes again knows nothing of the first time.
+    assert_eq!(vault.job(Some(Uuid::nil())).redactor().text("job-secret"), "job-secret");
+}
+
+#[test]
+fn a_job_whose_secrets_are_unknown_says_nothing_at_all() {
+    let vault = Vault::new(rules(JobLogStreamSettings::default()));
+    let job = vault.job(Some(Uuid::nil()));
+    let before = job.redactor();
+    job.hide_everything("lost");
+    assert_eq!(before.text("hello"), "hello");
+    assert_eq!(job.redactor().text("hello"), MASK);
+    assert_eq!(vault.job(Some(Uuid::max())).redactor().text("hello"), "hello");
+}
+
+/// Every byte that belongs to an occurrence of a needle, found in the plainest way.
+fn model(needles: &[String], text: &[u8]) -> Vec<bool> {
+    let mut masked = vec![false; text.len()];
+    for needle in needles {
+        for at in 0..text.len() {
+            if text[at..].starts_with(needle.as_bytes()) {
+                masked[at..at + needle.len()].fill(true);
+            }
+        }
+    }
+    masked
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn a_scanner_finds_what_is_there_however_the_text_is_cut(
+        needles in vec("[ab]{4,12}|[abc]{2,5}", 1..6),
+        text in "[abc]{0,120}|[abcdefghijk]{0,200}",
+        cuts in vec(0_usize..200, 0..5),
+        short in any::<bool>(),
+    ) {
+        let needles: Vec<String> =
+            needles.into_iter().filter(|needle| short || needle.len() >= 4).collect();
+        let scanner = scanner::Scanner::new(&needles.iter().cloned().collect()).unwrap();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let mut cursor = scanner.start();
+        let mut masked = vec![false; text.len()];
+        for piece in cuts.windows(2) {
+            let (from, to) = (piece[0], piece[1]);
+            cursor = scanner.scan(cursor, &text.as_bytes()[from..to], |span| {
+                let begin = from.checked_add_signed(span.start).unwrap();
+                masked[begin..from.checked_add_signed(span.end).unwrap()].fill(true);
+            });
+            // The beginning of a needle at the end of what was read so far is known to its full length.
+            let open = (0..=to)
+                .find(|begin| needles.iter().any(|needle| needle.starts_with(&text[*begin..to])))
+                .map_or(0, |begin| to - begin);
+            prop_assert_eq!(scanner.depth(cursor), open);
+        }
+        prop_assert_eq!(masked, model(&needles, text.as_bytes()));
+    }
+}
