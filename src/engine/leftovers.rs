@@ -143,9 +143,9 @@ struct LocalBackend {
     workspace_dir: Option<String>,
 }
 
-/// Where a module keeps its state on this machine; `None` when a backend elsewhere has it.
-pub fn local_state(directory: &Path) -> Option<PathBuf> {
-    let data = directory.join(".terraform");
+/// Where a module keeps its state on this machine; `None` when a backend elsewhere has it. `data` is the engine's own
+/// folder: `.terraform`, unless `TF_DATA_DIR` says otherwise.
+pub fn local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
     let noted = fs::read(data.join("terraform.tfstate")).ok();
     let backend = noted.and_then(|text| serde_json::from_slice::<Initialised>(&text).ok()?.backend);
     let config = match backend {
@@ -274,18 +274,21 @@ mod tests {
     fn the_place_of_a_local_state_follows_backend_and_workspace() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        assert_eq!(local_state(at), Some(at.join("terraform.tfstate")));
+        assert_eq!(local_state(at, &at.join(".terraform")), Some(at.join("terraform.tfstate")));
         fs::create_dir(at.join(".terraform")).unwrap();
         let backend = |kind: &str, config: serde_json::Value| {
             let text = json!({"version": 3, "backend": {"type": kind, "config": config}}).to_string();
             fs::write(at.join(".terraform/terraform.tfstate"), text).unwrap();
         };
         backend("local", json!({"path": "a/b.tfstate", "workspace_dir": null}));
-        assert_eq!(local_state(at), Some(at.join("a/b.tfstate")));
+        assert_eq!(local_state(at, &at.join(".terraform")), Some(at.join("a/b.tfstate")));
         fs::write(at.join(".terraform/environment"), "dev").unwrap();
-        assert_eq!(local_state(at), Some(at.join("terraform.tfstate.d/dev/terraform.tfstate")));
+        assert_eq!(
+            local_state(at, &at.join(".terraform")),
+            Some(at.join("terraform.tfstate.d/dev/terraform.tfstate"))
+        );
         backend("s3", json!({"bucket": "x", "path": null}));
-        assert_eq!(local_state(at), None);
+        assert_eq!(local_state(at, &at.join(".terraform")), None);
     }
 
     #[test]

@@ -22,9 +22,11 @@
 //!   Bash has a gap: an interrupt that arrives while it is about to start a command reaches only bash, which then
 //!   waits for that command to end before it looks. For engine commands `hawser_run` makes it as small as a shell
 //!   can (some microseconds): the last look at `cancel.json`, which is written before anybody interrupts, is taken
-//!   by the process that then becomes the engine. A function that a hook has defined in the engine's place goes
-//!   without, and so do the commands of a hook. Only whoever interrupts can close it altogether, by interrupting
-//!   once more what has started since.
+//!   by the process that then becomes the engine. What is left, and the commands of a hook, is up to the supervisor, which
+//!   interrupts once more what has missed it, until the script has said that it noticed: in the file `noticed`, before
+//!   anything else. A hook in whose text there is a `trap` may clean up in its own way; there it is said in advance.
+//! * **Job control** that a hook has switched on would put the engine into a group of its own, where no interrupt reaches it.
+//!   It is switched off again behind the hook.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -92,6 +94,7 @@ const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted=
 hawser_at() { hawser_part=$1; printf '%s\n' "$1" >|"$hawser_part_file"; }
 hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
 hawser_interrupt() {
+  printf '1\n' >|"$hawser_noticed_file"
   hawser_interrupted=1
   case $hawser_part in before | after) exit 130 ;; esac
 }
@@ -121,6 +124,7 @@ impl Script<'_> {
         let _ = writeln!(text, "# {title}");
         let _ = writeln!(text, "hawser_part_file={}", path_word(part)?);
         let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
+        let _ = writeln!(text, "hawser_noticed_file={}", path_word(&part.with_file_name("noticed"))?);
         text.push_str(HEAD);
         if let Some(hook) = self.before {
             self.hook(&mut text, Part::Before, hook)?;
@@ -165,8 +169,11 @@ impl Script<'_> {
         let code = word(hook.name, &hook.text.replace("\r\n", "\n"))?;
         let _ = writeln!(text, "\n# {}", hook.name);
         let _ = writeln!(text, "hawser_at {}", part.word());
+        if hook.text.contains("trap") {
+            text.push_str("printf '1\\n' >|\"$hawser_noticed_file\"\n");
+        }
         // Not in an `if` or before `||`: that would switch off a `set -e` inside the hook.
-        let _ = writeln!(text, "eval {code}\nhawser_code=$?");
+        let _ = writeln!(text, "eval {code}\nhawser_code=$?\nset +m");
         let _ = writeln!(text, "if [[ $hawser_code != 0 ]]; then exit \"$hawser_code\"; fi");
         Ok(())
     }

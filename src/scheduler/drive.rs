@@ -28,6 +28,9 @@ use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
 /// Before a folder that could not be looked at is looked at again.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// How long a module's directory is waited for to see what a lost step has left in it.
+const LOST_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How a drive ended.
 #[derive(Debug)]
 pub(super) enum Ended {
@@ -129,7 +132,7 @@ impl Driver {
             Stage::Prepare => self.begin(&context, request, module).await,
             Stage::Running => self.execution(&context, request, None).await,
             Stage::Conclude => self.conclusion(&context, request, module).await,
-            Stage::Lost => Err(lost(&context, request).await.into()),
+            Stage::Lost => Err(self.lost(&context, request, module).await.into()),
             Stage::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
         };
         match ended {
@@ -166,7 +169,7 @@ impl Driver {
             }
         };
         if folder.supervisor().map_err(|error| broken(&error))?.is_some() {
-            return Err(lost(context, request).await.into());
+            return Err(self.lost(context, request, module).await.into());
         }
         is_wanted(folder)?;
         secrets::learn_before(&self.tools.vault, context, request).await?;
@@ -207,7 +210,7 @@ impl Driver {
     ) -> Result<Success, TaskError> {
         let Some(exit) = read_exit(&context.folder).await.map_err(|error| broken(&error))? else {
             return match context.folder.supervisor().map_err(|error| broken(&error))? {
-                Some(_) => Err(lost(context, request).await.into()),
+                Some(_) => Err(self.lost(context, request, module).await.into()),
                 None => {
                     Err(Fault::new("the supervisor ended before it could start anything; nothing was run")
                         .into())
@@ -239,6 +242,27 @@ impl Driver {
                 Err(problem) => return Err(Fault::new(problem.to_string()).into()),
             }
         }
+    }
+
+    /// What there is to say about a step that nobody saw the end of. What it left behind is only looked for, and moved,
+    /// with the module's lock held: whoever else works there by now may be writing the same files. That one is waited
+    /// for briefly and not to its end, which may be hours away.
+    async fn lost(&self, context: &Context, request: &Request, module: Option<ModuleLock>) -> Fault {
+        let mut fault = unknown_outcome(&context.folder, request);
+        let lock = match module {
+            Some(module) => Some(module),
+            None => {
+                let lock = tokio::time::timeout(LOST_PATIENCE, self.module_lock_now(request)).await;
+                lock.ok().and_then(Result::ok)
+            }
+        };
+        if lock.is_some() {
+            return tasks::explain_lost(context, &request.task, fault).await;
+        }
+        fault.message.push_str(
+            " The module's directory is in use or cannot be locked, so what this task left in it was not looked for.",
+        );
+        fault
     }
 
     /// Removes the step's scratch space: nothing of it runs any more.
@@ -293,7 +317,7 @@ impl Driver {
         let mut message =
             "the runner failed while it worked on this task; its own log has the details".to_owned();
         if !matches!(step.folder.supervisor(), Ok(None)) {
-            message.push_str(". Its script was run: check what it changed before the next run");
+            message.push_str(". Its script may have been run: check what it changed before the next run");
         }
         self.conclude_with(step, &Outcome::Faulted(Fault::new(message))).await;
     }
@@ -342,8 +366,8 @@ fn broken(error: &FolderError) -> Fault {
 }
 
 /// The script was started, and there is nobody left who could say how it ended.
-async fn lost(context: &Context, request: &Request) -> Fault {
-    let note = context.folder.supervisor().ok().flatten();
+fn unknown_outcome(folder: &Folder, request: &Request) -> Fault {
+    let note = folder.supervisor().ok().flatten();
     let rebooted = note
         .as_ref()
         .and_then(|note| note.boot_id.clone())
@@ -356,10 +380,8 @@ async fn lost(context: &Context, request: &Request) -> Fault {
          may still be running"
     };
     let started = note.map_or_else(String::new, |note| format!(" It was started at {}.", note.started));
-    let fault = Fault::new(format!(
-        "unknown outcome: {why}.{started} It was not run again. Before the next run, check what it changed: \
-         look for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
-         resources that are not in the state."
-    ));
-    tasks::explain_lost(context, &request.task, fault).await
+    let check = tasks::to_check(&request.task);
+    Fault::new(format!(
+        "unknown outcome: {why}.{started} It was not run again. Before the next run, check what it changed: {check}."
+    ))
 }

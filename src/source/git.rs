@@ -50,7 +50,7 @@ const CONFIG: [&str; 10] = [
 const LOGIN_HELPER: &str = r#"!f() { test "$1" != get || printf 'username=%s\npassword=%s\n' "$HAWSER_GIT_USER" "$HAWSER_GIT_PASSWORD"; }; f"#;
 
 impl Fetcher {
-    fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
+    pub(super) fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
         let mut tool = Tool::new(find_program("git", &self.binary_paths)?, purpose)
             .args(CONFIG)
             .env("LC_ALL", "C")
@@ -68,40 +68,27 @@ impl Fetcher {
         Ok(tool)
     }
 
-    /// A call that talks to the server. Our ssh never asks, but an operator's own ssh command is left alone. A login
-    /// in the URL counts before the host's own helpers, as it would if git had found it there.
+    /// A call that talks to the server and runs in `folder`. Its ssh never asks ([`super::ssh`]). A login in the URL
+    /// counts before the host's own helpers, as it would if git had found it there.
     async fn remote_tool(
         &self,
         purpose: String,
         remote: &Remote,
+        folder: &Path,
         cancel: &CancellationToken,
     ) -> Result<Tool, SourceError> {
-        let tool = self.tool(purpose)?;
-        let url = &remote.url;
+        let mut tool = self.tool(purpose)?.current_dir(folder);
         if let Some(Login { user, password, server }) = &remote.login {
             let helper = |value: &str| format!("credential.{server}.helper={value}");
-            return Ok(tool
+            tool = tool
                 .args(["-c", &helper(""), "-c", &helper(LOGIN_HELPER)])
                 .env("HAWSER_GIT_USER", user)
-                .env("HAWSER_GIT_PASSWORD", password));
+                .env("HAWSER_GIT_PASSWORD", password);
         }
-        let is_ssh = url.starts_with("ssh://") || !(url.contains("://") || url.starts_with('/'));
-        let own_command = ["GIT_SSH_COMMAND", "GIT_SSH"].iter().any(|name| {
-            std::env::var_os(name).is_some() || self.environment.iter().any(|(own, _)| own == name)
-        });
-        if !is_ssh || own_command || self.has_ssh_command(cancel).await? {
-            return Ok(tool);
-        }
-        Ok(tool.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes"))
-    }
-
-    async fn has_ssh_command(&self, cancel: &CancellationToken) -> Result<bool, SourceError> {
-        let asked = self.tool("read core.sshCommand".to_owned())?.current_dir(Path::new("/"));
-        match asked.args(["config", "--get", "core.sshCommand"]).run(cancel).await {
-            Ok(_) => Ok(true),
-            Err(ProcessError::Failed { status, .. }) if status.code() == Some(1) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(match self.ssh_command(folder, cancel).await? {
+            Some(command) => tool.env("GIT_SSH_COMMAND", command),
+            None => tool,
+        })
     }
 
     pub(super) async fn list_refs(
@@ -129,11 +116,11 @@ impl Fetcher {
         cancel: &CancellationToken,
     ) -> Result<Vec<Ref>, SourceError> {
         let remote = Remote::new(url);
+        // Outside of any repository whose configuration could get a say.
+        let nowhere = Path::new("/");
         let output = self
-            .remote_tool(format!("list the refs of {}", mask_url(url)), &remote, cancel)
+            .remote_tool(format!("list the refs of {}", mask_url(url)), &remote, nowhere, cancel)
             .await?
-            // Outside of any repository whose configuration could get a say.
-            .current_dir(Path::new("/"))
             .args(command)
             .args(["--", &remote.url])
             .args(names)
@@ -279,9 +266,8 @@ impl Fetcher {
         cancel: &CancellationToken,
     ) -> Result<Output, SourceError> {
         let remote = Remote::new(url);
-        let tool = self.remote_tool(format!("fetch {}", mask_url(url)), &remote, cancel).await?;
+        let tool = self.remote_tool(format!("fetch {}", mask_url(url)), &remote, folder, cancel).await?;
         let tool = tool
-            .current_dir(folder)
             .args(command)
             .args(["--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--", &remote.url])
             .args(wanted)

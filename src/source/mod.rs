@@ -17,6 +17,7 @@ mod git;
 pub mod range;
 mod refs;
 pub mod registry;
+mod ssh;
 mod submodules;
 pub mod url;
 

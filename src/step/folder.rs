@@ -132,6 +132,11 @@ impl Folder {
         self.path.join("part")
     }
 
+    /// Not empty once the script has noticed an interrupt, or answers for interrupts by itself.
+    pub fn noticed_path(&self) -> PathBuf {
+        self.path.join("noticed")
+    }
+
     pub fn lock_path(&self) -> PathBuf {
         self.path.join("lock")
     }

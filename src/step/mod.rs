@@ -12,6 +12,7 @@
 //!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
 //!   part             which part of the script runs: `before`, `engine`, `collect`, `after`, or `done` at its end
+//!   noticed          not empty: the script has noticed an interrupt, or a hook of it answers for interrupts by itself
 //!   reserve          disk space for the end of the step, given back when exit.json is written
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which

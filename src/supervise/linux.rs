@@ -6,6 +6,7 @@ use std::{fs, io};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use super::Process;
+use super::again::{Effect, Member};
 
 /// From now on a process whose parent ends becomes our child, whatever session it is in.
 pub(super) fn adopt_orphans() -> io::Result<()> {
@@ -39,6 +40,11 @@ pub(super) fn living_of(_group: Pid) -> Vec<Process> {
 }
 
 fn living() -> Vec<Process> {
+    members(getpid()).into_iter().map(|Member { pid, name, .. }| Process { pid, name }).collect()
+}
+
+/// The same with all that is known about them.
+pub(super) fn members(group: Pid) -> Vec<Member> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
     for entry in entries.flatten() {
@@ -57,14 +63,22 @@ fn living() -> Vec<Process> {
         for stat in children.remove(&parent).unwrap_or_default() {
             parents.push(stat.pid);
             if let (true, Some(pid)) = (stat.alive, Pid::from_raw(stat.pid)) {
-                found.push(Process { pid, name: stat.name });
+                found.push(Member {
+                    pid,
+                    parent: stat.parent,
+                    in_group: stat.group == group.as_raw_pid(),
+                    born: stat.born,
+                    image: stat.image,
+                    effect: stat.effect,
+                    name: stat.name,
+                });
             }
         }
     }
     found
 }
 
-/// What is needed of `/proc/{pid}/stat`: `pid (name) state parent …`. The name may hold anything, blanks and
+/// What is needed of `/proc/{pid}/stat`: `pid (name) state parent group …`. The name may hold anything, blanks and
 /// parentheses included.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
@@ -72,34 +86,91 @@ struct Stat {
     name: String,
     alive: bool,
     parent: i32,
+    group: i32,
+    born: u64,
+    image: (u64, u64),
+    effect: Effect,
 }
 
 impl Stat {
     fn read(line: &str) -> Option<Self> {
         let (pid, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
-        let mut fields = rest.split(' ');
-        let state = fields.next()?;
+        // The manual (proc_pid_stat) counts from one, and the state is its third.
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let number =
+            |field: usize| -> u64 { fields.get(field - 3).and_then(|it| it.parse().ok()).unwrap_or(0) };
+        let has_interrupt = |field: usize| number(field) & (1 << (Signal::INT.as_raw() - 1)) != 0;
+        let (blocked, ignored, caught) = (has_interrupt(32), has_interrupt(33), has_interrupt(34));
+        let effect = match (blocked || ignored, caught) {
+            (true, _) => Effect::Nothing,
+            (false, true) => Effect::Caught,
+            (false, false) => Effect::Ends,
+        };
         Some(Self {
             pid: pid.parse().ok()?,
             name: name.to_owned(),
-            alive: !matches!(state, "Z" | "X"),
-            parent: fields.next()?.parse().ok()?,
+            alive: !matches!(*fields.first()?, "Z" | "X"),
+            parent: fields.get(1)?.parse().ok()?,
+            group: fields.get(2)?.parse().ok()?,
+            born: number(22),
+            image: (number(26), number(28)),
+            effect,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
 
     #[test]
     fn a_name_with_blanks_and_parentheses_does_not_confuse_the_reader() {
         let stat = Stat::read("12 (a) R (b) S 7 12 12 0 -1").unwrap();
-        assert_eq!(stat, Stat { pid: 12, name: "a) R (b".to_owned(), alive: true, parent: 7 });
+        assert_eq!((stat.pid, stat.name.as_str(), stat.parent, stat.group), (12, "a) R (b", 7, 12));
+        assert!(stat.alive);
         assert!(!Stat::read("12 (x) Z 7 12").unwrap().alive);
         assert_eq!(Stat::read("12 (x"), None);
         assert_eq!(Stat::read(""), None);
+    }
+
+    #[test]
+    fn it_is_seen_what_an_interrupt_does_and_when_a_process_becomes_another_program() {
+        let wait_for = "read line; exec sleep 60";
+        for (script, effect) in [
+            (format!("trap : INT; {wait_for}"), Effect::Caught),
+            (format!("trap '' INT; {wait_for}"), Effect::Nothing),
+            (wait_for.to_owned(), Effect::Ends),
+        ] {
+            let mut child = std::process::Command::new("bash")
+                .args(["-c", &script])
+                .process_group(0)
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let pid = Pid::from_child(&child);
+            let until = |done: &dyn Fn(&Member) -> bool| loop {
+                let found = members(pid).into_iter().find(|it| it.pid == pid).unwrap();
+                assert!(found.in_group && found.born > 0);
+                if done(&found) {
+                    return found;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            };
+            let bash = until(&|it| it.name == "bash" && it.effect == effect);
+            child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+            let sleep = until(&|it| it.name == "sleep");
+            assert_eq!(bash.born, sleep.born);
+            assert_ne!(bash.image, sleep.image);
+            // A handler does not outlive the program that it belongs to, the wish to hear nothing does.
+            let expected = if effect == Effect::Nothing { Effect::Nothing } else { Effect::Ends };
+            assert_eq!(sleep.effect, expected);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

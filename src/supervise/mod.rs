@@ -21,10 +21,14 @@
 //! although the reserve was given back, the supervisor tries again for five minutes and then leaves: the step is
 //! then one whose outcome is unknown.
 //!
+//! An interrupt is sent once, to the script's process group; a command that missed it, because bash was just about to
+//! start it, gets it a second later (`again`).
+//!
 //! What differs between systems is in `platform`: on Linux (`linux.rs`) every process below the supervisor is
 //! found, in whatever session it is; elsewhere (`portable.rs`) a step is the script's process group, and a process
 //! that has left it is not found.
 
+mod again;
 mod launch;
 mod lifecycle;
 mod lines;

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use super::Process;
+use super::again::{Effect, Member};
 
 /// There is no such thing here.
 #[cfg_attr(target_os = "linux", expect(dead_code, reason = "compiled on Linux for its tests only"))]
@@ -37,8 +38,13 @@ pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Process> {
 
 /// The living processes of the step; none when there is no `ps`.
 pub(super) fn living_of(group: Pid) -> Vec<Process> {
+    members(group).into_iter().map(|Member { pid, name, .. }| Process { pid, name }).collect()
+}
+
+/// The same with all that is known about them, which is not much.
+pub(super) fn members(group: Pid) -> Vec<Member> {
     let listed = Command::new("ps")
-        .args(["-A", "-o", "pid=", "-o", "pgid=", "-o", "stat=", "-o", "comm="])
+        .args(["-A", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat=", "-o", "comm="])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
@@ -50,7 +56,7 @@ pub(super) fn living_of(group: Pid) -> Vec<Process> {
 }
 
 /// Reads a line of `ps`, if it is about a living member of the group.
-fn member(line: &str, group: i32) -> Option<Process> {
+fn member(line: &str, group: i32) -> Option<Member> {
     let mut rest = line;
     let mut field = || {
         let (field, after) = rest.trim_start().split_once(' ')?;
@@ -58,10 +64,19 @@ fn member(line: &str, group: i32) -> Option<Process> {
         Some(field)
     };
     let pid: i32 = field()?.parse().ok()?;
+    let parent: i32 = field()?.parse().ok()?;
     let in_group = field()?.parse() == Ok(group);
     let alive = !field()?.starts_with('Z');
     let name = rest.trim().rsplit('/').next()?.to_owned();
-    (in_group && alive).then_some(Process { pid: Pid::from_raw(pid)?, name })
+    (in_group && alive).then_some(Member {
+        pid: Pid::from_raw(pid)?,
+        parent,
+        in_group,
+        born: 0,
+        image: (0, 0),
+        effect: Effect::Unknown,
+        name,
+    })
 }
 
 #[cfg(test)]
@@ -72,10 +87,10 @@ mod tests {
 
     #[test]
     fn lines_of_ps_are_read() {
-        let process = |pid, name: &str| Process { pid: Pid::from_raw(pid).unwrap(), name: name.to_owned() };
-        assert_eq!(member("  12   7 Ss   /usr/bin/my app", 7), Some(process(12, "my app")));
-        assert_eq!(member("12 8 S sh", 7), None);
-        assert_eq!(member("12 7 Z sh", 7), None);
+        let found = member("  12   3   7 Ss   /usr/bin/my app", 7).unwrap();
+        assert_eq!((found.pid.as_raw_pid(), found.parent, found.name.as_str()), (12, 3, "my app"));
+        assert_eq!(member("12 3 8 S sh", 7), None);
+        assert_eq!(member("12 3 7 Z sh", 7), None);
         assert_eq!(member("", 7), None);
     }
 

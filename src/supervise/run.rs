@@ -11,10 +11,11 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, wait};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::again::Again;
 use super::lifecycle::{Action, Ended, Event, Lifecycle, Why, exit};
 use super::output::{Log, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
@@ -24,6 +25,8 @@ use crate::step::{Exit, Folder, FolderError, Stream, SupervisorNote};
 
 /// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
+/// How often it is looked who has missed an interrupt.
+const LOOK: Duration = Duration::from_millis(500);
 /// Enough for the exit, the last records and the outcome that the runner will write.
 const RESERVE: usize = 64 * 1024;
 /// So long an exit that cannot be written is tried again.
@@ -88,6 +91,8 @@ struct Script<'a> {
     events: mpsc::Receiver<Event>,
     /// The `cancel.json` that was seen last.
     cancel_seen: Option<(u64, SystemTime)>,
+    /// Once the script was interrupted: who knows of it, and when that was looked at last.
+    interrupted: Option<(Again, Instant)>,
 }
 
 impl<'a> Script<'a> {
@@ -136,7 +141,7 @@ impl<'a> Script<'a> {
                 _ => format!("cannot start the script with bash: {error}"),
             })?;
         let pid = Pid::from_child(&child);
-        Ok(Self { folder, pid, reaped: false, log, pump, stop, events, cancel_seen: None })
+        Ok(Self { folder, pid, reaped: false, log, pump, stop, events, cancel_seen: None, interrupted: None })
     }
 
     async fn supervise(mut self, mut signals: Signals) -> Exit {
@@ -152,6 +157,7 @@ impl<'a> Script<'a> {
                 _ = tick.tick() => {
                     events.extend(self.cancel());
                     self.reap(&mut events);
+                    self.interrupt_again();
                     events.push(Event::Tick);
                 }
             }
@@ -213,12 +219,10 @@ impl<'a> Script<'a> {
     }
 
     /// Signals go first, the line in the log after that: the disk may be slow.
-    fn act(&self, action: &Action) {
+    fn act(&mut self, action: &Action) {
         match action {
             Action::Interrupt(why) => {
-                if !self.reaped {
-                    let _ = kill_process_group(self.pid, Signal::INT);
-                }
+                self.interrupt();
                 let (stream, message) = match why {
                     Why::Cancelled => (Stream::Information, "interrupt sent: the job is being cancelled"),
                     Why::Terminated => (Stream::Warning, "interrupt sent: the supervisor was asked to end"),
@@ -251,6 +255,41 @@ impl<'a> Script<'a> {
                  what it writes from now on is not kept",
             ),
             Action::Finish { .. } => {}
+        }
+    }
+
+    fn interrupt(&mut self) {
+        if self.reaped {
+            return;
+        }
+        let before = platform::members(self.pid);
+        let _ = kill_process_group(self.pid, Signal::INT);
+        let after = platform::members(self.pid);
+        self.interrupted = Some((Again::new(self.pid, getpid(), &before, &after), Instant::now()));
+    }
+
+    /// Interrupts those that have missed it, until the script has noticed; then it starts nothing by mistake any more.
+    fn interrupt_again(&mut self) {
+        let Some((again, looked)) = &mut self.interrupted else { return };
+        if looked.elapsed() < LOOK {
+            return;
+        }
+        *looked = Instant::now();
+        let now = platform::members(self.pid);
+        // In this order, see `again`.
+        let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
+        if self.reaped || noticed {
+            self.interrupted = None;
+            return;
+        }
+        let missed: Vec<Process> =
+            again.missed(&now).into_iter().map(|it| Process { pid: it.pid, name: it.name }).collect();
+        for process in &missed {
+            let _ = kill_process(process.pid, Signal::INT);
+        }
+        if !missed.is_empty() {
+            let message = format!("interrupt sent to {}, which had missed it", listed(&missed));
+            self.say(Stream::Information, &message);
         }
     }
 

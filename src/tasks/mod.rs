@@ -36,7 +36,7 @@ use crate::settings::Settings;
 use crate::step::{Exit, Folder, Stream};
 use shape::Shape;
 
-pub use rescue::explain_lost;
+pub use rescue::{explain_lost, to_check};
 pub use source::refresh;
 
 /// What a task may use.

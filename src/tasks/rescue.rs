@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::leftovers::{self, ERRORED_STATE, LockTrouble};
 use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
-use crate::hooks::quote;
+use crate::hooks::{Part, quote};
 use crate::workspace::{PrivateFile, Workspace};
 
 use super::script::Module;
@@ -46,10 +46,12 @@ struct Search {
     context: Context,
     workspace: Workspace,
     directory: PathBuf,
+    /// Where the engine keeps what it knows about the module, `.terraform`.
+    data: PathBuf,
     engine: Engine,
     task: Task,
-    /// The script was stopped, or nobody knows how it ended, so nothing was collected after it.
-    stopped: bool,
+    /// Whether the engine may have run at all.
+    began: bool,
 }
 
 /// Adds to the end of a step what the engine left behind: to the fault, or to the log of a cancelled job.
@@ -67,7 +69,33 @@ pub(super) async fn explain(context: &Context, shape: &Shape<'_>, error: TaskErr
     }
 }
 
-/// The same for a step that nobody saw the end of.
+/// What to look for after a step that nobody saw the end of. Only what its task can have left.
+pub fn to_check(request: &TaskRequest) -> &'static str {
+    let Some(shape) = Shape::of(request) else { return "it changes no resources" };
+    match (shape.task, shape.engine) {
+        (Task::ApplyFromPlan | Task::DestroyFromPlan, Engine::Pulumi) => {
+            "look for a lock of the stack that was left behind, for pending operations, and for resources that are \
+             not in the state"
+        }
+        (Task::ApplyFromPlan | Task::DestroyFromPlan, _) => {
+            "look for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
+             resources that are not in the state"
+        }
+        (Task::Plan | Task::PlanDestroy, Engine::Pulumi) => {
+            "it changes no resources itself, but its hooks may, and the configuration of the stack may be half written"
+        }
+        (Task::Plan | Task::PlanDestroy, _) => {
+            "look for a state lock that was left behind; it changes no resources itself, but its hooks may"
+        }
+        (Task::Init, Engine::Terraform | Engine::Tofu) => {
+            "where a state was to move to another backend, look where it is; apart from that, only its hooks can have \
+             changed anything"
+        }
+        _ => "it changes no resources itself, but its hooks may",
+    }
+}
+
+/// The same for a step that nobody saw the end of. Whoever calls this holds the lock of the module's directory.
 pub async fn explain_lost(context: &Context, request: &TaskRequest, fault: Fault) -> Fault {
     let Some(shape) = Shape::of(request) else { return fault };
     let found = look(context, &shape, true).await;
@@ -90,11 +118,13 @@ async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
         return Found::default();
     };
     let directory = workspace.init_dir();
+    let data = data_directory(context, engine).unwrap_or_else(|| directory.join(".terraform"));
+    let began = began(context);
     let export = workspace.private_path(PrivateFile::PulumiExport);
     let is_update = matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan);
     // The script makes the file before it begins, so that it is private, and fills it at the end.
     let is_unread = fs::metadata(&export).map_or(true, |export| export.len() == 0);
-    if engine == Engine::Pulumi && is_update && stopped && is_unread {
+    if engine == Engine::Pulumi && is_update && began && stopped && is_unread {
         let exported = match Module::open(context) {
             Ok(module) => module.export_stack(shape).await,
             Err(error) => Err(error),
@@ -103,8 +133,22 @@ async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
             context.warn(&format!("The state of the stack could not be read: {}", fault.message));
         }
     }
-    let search = Search { context: context.clone(), workspace, directory, engine, task, stopped };
+    let search = Search { context: context.clone(), workspace, directory, data, engine, task, began };
     tokio::task::spawn_blocking(move || search.run()).await.unwrap_or_default()
+}
+
+/// The engine's own folder, where `TF_DATA_DIR` of the module's environment names another. A hook that sets it is not seen.
+fn data_directory(context: &Context, engine: Engine) -> Option<PathBuf> {
+    let module = Module::open(context).ok()?;
+    let variables = module.workspace.load_environment().unwrap_or_default();
+    let environment = module.environment(engine, &variables);
+    environment.get("TF_DATA_DIR").filter(|value| !value.is_empty()).map(|value| module.directory.join(value))
+}
+
+/// Whether the script has come as far as the engine.
+fn began(context: &Context) -> bool {
+    let part = context.folder.part().and_then(|word| Part::from_word(&word));
+    part.is_some_and(|part| part != Part::Before)
 }
 
 /// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and returns what to say about it.
@@ -215,9 +259,9 @@ impl Search {
         let directory = quoted(&self.directory);
         let export = self.workspace.private_path(PrivateFile::PulumiExport);
         let Ok(pending) = leftovers::pending_operations(&export.to_string_lossy()) else {
-            return self.stopped.then(|| {
+            return self.began.then(|| {
                 format!(
-                    "The state was not read after the end: `cd {directory} && pulumi stack export` shows whether \
+                    "The state of the stack could not be read afterwards: `cd {directory} && pulumi stack export` shows whether \
                      there are pending_operations"
                 )
             });
@@ -243,7 +287,8 @@ impl Search {
 
     fn lock(&self, said: &[String]) -> Option<String> {
         let (engine, directory) = (self.engine, quoted(&self.directory));
-        let local = (engine != Engine::Pulumi).then(|| leftovers::local_state(&self.directory)).flatten();
+        let local =
+            (engine != Engine::Pulumi).then(|| leftovers::local_state(&self.directory, &self.data)).flatten();
         Some(match (leftovers::lock_trouble(said), local) {
             (Some(LockTrouble::HeldByProcess(lock)), _) => format!(
                 "The state {} is locked, lock id {}{}, by a process that still runs: the lock ends with it and cannot \

@@ -45,7 +45,7 @@ impl<'a> Module<'a> {
         Ok(Self { context, workspace, directory, places })
     }
 
-    fn environment(&self, engine: Engine, variables: &BTreeMap<String, String>) -> Environment {
+    pub(super) fn environment(&self, engine: Engine, variables: &BTreeMap<String, String>) -> Environment {
         let additional = &self.context.settings.engine.additional_binary_paths;
         Environment::new(engine, std::env::vars_os(), variables, additional)
     }

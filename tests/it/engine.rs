@@ -183,6 +183,27 @@ async fn what_pulumi_began_and_did_not_see_end_is_named_and_the_state_is_kept() 
 }
 
 #[tokio::test]
+async fn a_failed_update_whose_state_cannot_be_read_either_says_so() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"fail": true, "pending": true}}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    let apply = |hook: &str| {
+        let apply_before_hook = Some(hook.to_owned());
+        let own = ApplyFromPlan { engine: Engine::Pulumi, apply_before_hook, ..ApplyFromPlan::default() };
+        TaskRequest::ApplyFromPlan(own, FlagLists::default())
+    };
+    let no_export = "pulumi() { [[ \"$1 $2\" != \"stack export\" ]] || return 255; command pulumi \"$@\"; }";
+    let fault = bench.run(apply(no_export)).await.faulted();
+    assert!(fault.message.contains("pulumi up failed"), "{fault:?}");
+    let look = format!("`cd {} && pulumi stack export`", bench.module().display());
+    assert!(fault.message.contains("could not be read afterwards"), "{fault:?}");
+    assert!(fault.message.contains(&look), "{fault:?}");
+    // Where it never began there is nothing to read.
+    let fault = bench.run(apply("exit 3")).await.faulted();
+    assert!(!fault.message.contains("afterwards"), "{fault:?}");
+}
+
+#[tokio::test]
 async fn a_locked_pulumi_stack_is_named_with_its_lock() {
     let bench = pulumi_module(&json!({"resources": {"a": {}}}));
     bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();

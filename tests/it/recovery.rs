@@ -450,8 +450,34 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
     let ended = world.ended(id).await;
     let error = ended.error.unwrap();
     assert!(error.message.contains("unknown outcome"), "{error:?}");
-    assert!(error.message.contains("state lock") && error.message.contains("errored.tfstate"), "{error:?}");
+    // It was a Validate: there is no state that it could have left.
+    assert!(error.message.contains("its hooks may") && !error.message.contains("errored"), "{error:?}");
     assert_eq!(runs(&world, "lost"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_there() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "busy", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    let lock = fs::OpenOptions::new()
+        .write(true)
+        .open(runner.working.join(".hawser/locks/local/local/busy.lock"))
+        .unwrap();
+    // It is free as soon as the supervisor is gone.
+    until("the module's lock", || lock.try_lock().ok()).await;
+    fs::write(&gate, "").unwrap();
+
+    let _next = world.runner("one");
+    let error = world.ended(id).await.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    assert!(error.message.contains("is in use") && error.message.contains("was not looked for"), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -203,26 +203,66 @@ async fn git_is_looked_for_in_the_folders_of_the_settings_first() {
 }
 
 #[tokio::test]
-async fn ssh_never_asks_and_an_operators_own_ssh_command_is_left_alone() {
+async fn ssh_never_asks_and_an_operators_own_ssh_is_still_the_one_that_runs() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["ssh", "own-ssh"] {
-        stand_in(folder.path(), name, "echo \"$0 $*\" >&2; exit 255");
+    std::fs::create_dir(folder.path().join("own")).unwrap();
+    for name in ["ssh", "own/ssh", "wrapper"] {
+        stand_in(folder.path(), name, "echo \"ran $0 $*; askpass=$SSH_ASKPASS\" >&2; exit 255");
     }
+    let in_folder = |name: &str| folder.path().join(name).display().to_string();
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    let plain = fetcher(folder.path()).env("PATH", path);
-    let configured = plain
-        .clone()
-        .env("GIT_CONFIG_COUNT", "1")
-        .env("GIT_CONFIG_KEY_0", "core.sshCommand")
-        .env("GIT_CONFIG_VALUE_0", "own-ssh");
-    let from_environment = plain.clone().env("GIT_SSH_COMMAND", "own-ssh");
-    for url in ["ssh://git@127.0.0.1/repo", "git@127.0.0.1:repo"] {
-        for (fetcher, own) in [(&plain, false), (&configured, true), (&from_environment, true)] {
-            let resolved =
-                resolve(&git_source(url, "main"), fetcher, &|_| {}, &CancellationToken::new()).await;
-            let error = resolved.unwrap_err().to_string();
-            assert_eq!(error.contains("/own-ssh "), own, "{error}");
-            assert_eq!(error.contains("BatchMode=yes"), !own, "{error}");
+    // What an operator has in ~/.gitconfig: some servers are only reached by ssh.
+    let rewriting = "[url \"git@127.0.0.1:\"]\n\tinsteadOf = https://git.invalid/\n";
+    let with_config = |more: &str| {
+        let config = tempfile::NamedTempFile::new_in(folder.path()).unwrap().keep().unwrap().1;
+        std::fs::write(&config, format!("{rewriting}{more}")).unwrap();
+        fetcher(folder.path()).env("PATH", &path).env("GIT_CONFIG_GLOBAL", config)
+    };
+    let own = in_folder("own/ssh");
+    let batch = "-o BatchMode=yes";
+    let own_command = format!("{own} -i /my/key");
+    for (fetcher, runs, has, never) in [
+        (with_config(""), in_folder("ssh"), vec![batch], ""),
+        (
+            with_config(&format!("[core]\n\tsshCommand = {own_command}\n")),
+            own.clone(),
+            vec!["-i /my/key -o BatchMode=yes"],
+            "",
+        ),
+        (with_config("").env("GIT_SSH_COMMAND", &own_command), own.clone(), vec!["-i /my/key", batch], ""),
+        (with_config("").env("GIT_SSH", &own), own.clone(), vec![batch], ""),
+        (
+            with_config("").env("GIT_SSH_COMMAND", format!("{own} -o BatchMode=no")),
+            own.clone(),
+            vec!["-o BatchMode=no -o BatchMode=yes"],
+            "",
+        ),
+        (with_config("").env("GIT_SSH_COMMAND", "wrapper"), in_folder("wrapper"), vec![], "BatchMode"),
+        (
+            with_config("").env("GIT_SSH_COMMAND", "wrapper").env("GIT_SSH_VARIANT", "ssh"),
+            in_folder("wrapper"),
+            vec![batch],
+            "",
+        ),
+    ] {
+        let urls = [
+            "ssh://git@127.0.0.1/repo",
+            "git@127.0.0.1:repo",
+            "https://git.invalid/repo",
+            "https://user:hunter2@git.invalid/repo",
+        ];
+        let commit = "0123456789012345678901234567890123456789";
+        for url in urls {
+            let cancel = CancellationToken::new();
+            let listed = resolve(&git_source(url, "main"), &fetcher, &|_| {}, &cancel).await;
+            let place = tempfile::tempdir().unwrap();
+            let fetched = fetcher.check_out(url, commit, place.path(), &|_| {}, &cancel).await;
+            for error in [listed.unwrap_err(), fetched.unwrap_err()].map(|it| it.to_string()) {
+                assert!(error.contains(&format!("ran {runs} ")), "{url}: {error}");
+                assert!(has.iter().all(|it| error.contains(it)), "{url}: {has:?} {error}");
+                assert!(never.is_empty() || !error.contains(never), "{url}: {error}");
+                assert!(error.lines().any(|line| line.ends_with("askpass=")), "{url}: {error}");
+            }
         }
     }
 }

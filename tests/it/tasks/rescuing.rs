@@ -262,6 +262,22 @@ async fn what_a_lost_step_left_behind_is_found_too() {
     assert_eq!(rescued(&bench).len(), 1);
     assert!(fault.message.contains(rescued(&bench)[0].to_str().unwrap()), "{fault:?}");
 
+    // Elsewhere by the module's environment: there the engine has noted that its state is at the path below.
+    let bench = Bench::new(&[(
+        "main.tf",
+        "terraform {\n  backend \"local\" {\n    path = \"other/my.tfstate\"\n  }\n}\n",
+    )]);
+    let resolved_env_vars = [("TF_DATA_DIR".to_owned(), "data".to_owned())].into();
+    let own = Init { engine: ENGINE, resolved_env_vars, ..Init::default() };
+    bench.run(TaskRequest::Init(own)).await.completed();
+    assert!(
+        bench.module().join("data/terraform.tfstate").exists() && !bench.module().join(".terraform").exists()
+    );
+    fs::create_dir(bench.module().join("other")).unwrap();
+    bench.write("other/.my.tfstate.lock.info", "{\"ID\": \"other-id\"}");
+    let fault = explain_lost(&bench.context(), &apply(), Fault::new("unknown outcome.")).await;
+    assert!(fault.message.contains("The state lock other-id"), "{fault:?}");
+
     // A plan writes no such file, so one that is there is not the plan's.
     let bench = Bench::new(&[("main.tf", "")]);
     bench.write("errored.tfstate", "{}");
