@@ -1,7 +1,7 @@
 //! The environment of a step's script.
 //!
-//! It is the host's, without the runner's own settings (they hold its credentials) and without what ties the
-//! runner to its service manager, plus the module's variables, plus what keeps an engine from asking questions.
+//! It is the host's, without what is the runner's own and narrowed by `Engine.EnvironmentAllowList` ([`Inherited`]),
+//! plus the module's variables, plus what keeps an engine from asking questions.
 //! `TMPDIR` is the step's own scratch space. The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH,
 //! and what bash would run or obey before the script begins is left out ([`is_code_to_bash`]).
 
@@ -10,24 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::contract::Engine;
-
-/// The sections of the settings: `Runner__Credentials__ClientSecret` and its like never reach an engine.
-const SETTINGS: [&str; 10] = [
-    "runner",
-    "server",
-    "workingdirectory",
-    "hookspreapproval",
-    "engine",
-    "source",
-    "policy",
-    "audit",
-    "joblogstream",
-    "logging",
-];
-
-/// How the runner talks to systemd; a child that found these could speak in its name.
-const SERVICE: [&str; 6] =
-    ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+use crate::process::Inherited;
 
 /// A whole environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,15 +19,14 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// `host` is the environment of the runner, `module` what came with Init.
+    /// `host` is what may be known of the runner's environment, `module` what came with Init.
     pub fn new(
         engine: Engine,
-        host: impl IntoIterator<Item = (OsString, OsString)>,
+        host: Inherited,
         module: &BTreeMap<String, String>,
         additional_paths: &[PathBuf],
     ) -> Self {
-        let mut variables: BTreeMap<_, _> =
-            host.into_iter().filter(|(name, _)| !is_the_runners_own(name)).collect();
+        let mut variables: BTreeMap<_, _> = host.into_variables().into_iter().collect();
         let mut add = |name: &str, value: &str| variables.insert(name.into(), value.into());
         match engine {
             Engine::Terraform | Engine::Tofu => {
@@ -113,21 +95,12 @@ pub fn is_code_to_bash(name: &str) -> bool {
     matches!(name, "BASH_ENV" | "SHELLOPTS" | "BASHOPTS" | "PS4") || name.starts_with("BASH_FUNC_")
 }
 
-/// Whether this is a setting of the runner, or what ties it to its service manager.
-pub fn is_the_runners_own(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    // .NET separates by a colon too, where the system allows it in a name.
-    let section = name.split_once("__").or_else(|| name.split_once(':')).map(|(section, _)| section);
-    SERVICE.contains(&name.as_ref())
-        || section.is_some_and(|section| SETTINGS.iter().any(|own| own.eq_ignore_ascii_case(section)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn host(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
-        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    fn host(pairs: &[(&str, &str)]) -> Inherited {
+        Inherited::new(pairs.iter().map(|(name, value)| (name.into(), value.into())))
     }
 
     fn module(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -136,34 +109,6 @@ mod tests {
 
     fn get(environment: &Environment, name: &str) -> Option<String> {
         environment.variables.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned())
-    }
-
-    #[test]
-    fn the_runners_own_settings_never_reach_an_engine() {
-        let host = host(&[
-            ("Runner__Credentials__ClientSecret", "s"),
-            ("RUNNER__ID", "x"),
-            ("Server:Url", "x"),
-            ("hooksPreapproval__enabled", "x"),
-            ("NOTIFY_SOCKET", "x"),
-            ("RUNNER", "kept"),
-            ("MY__ENGINE", "kept"),
-            ("HOME", "kept"),
-        ]);
-        let environment = Environment::new(Engine::Pulumi, host, &module(&[]), &[]);
-        let names: Vec<_> =
-            environment.variables().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
-        assert_eq!(names, ["HOME", "MY__ENGINE", "PATH", "PULUMI_SKIP_UPDATE_CHECK", "RUNNER"]);
-    }
-
-    #[test]
-    fn every_section_of_the_settings_is_known_here() {
-        let schema = serde_json::to_value(schemars::schema_for!(crate::settings::Settings)).unwrap();
-        let sections: Vec<_> =
-            schema["properties"].as_object().unwrap().keys().map(|it| it.to_lowercase()).collect();
-        for section in sections {
-            assert!(SETTINGS.contains(&section.as_str()), "{section} would reach the engines");
-        }
     }
 
     #[test]
@@ -189,7 +134,7 @@ mod tests {
             ("PS4", code),
             ("A", code),
         ]);
-        let host = std::env::vars_os().filter(|(name, _)| name == "PATH");
+        let host = Inherited::new(std::env::vars_os().filter(|(name, _)| name == "PATH"));
         let environment = Environment::new(Engine::Terraform, host, &module, &[]);
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("script");

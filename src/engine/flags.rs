@@ -4,7 +4,7 @@
 //! two. Values are passed on as they are. The server has filtered by task already.
 
 use crate::contract::enums::WireEnum;
-use crate::contract::{Flag, FlagLists, PulumiFlag};
+use crate::contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag};
 
 /// `LockTimeout` becomes `lock-timeout`.
 pub fn kebab(name: &str) -> String {
@@ -27,10 +27,17 @@ pub fn terraform_argument<T: WireEnum>(flag: &Flag<T>) -> String {
     }
 }
 
-/// All flags of terraform or tofu, plain ones first.
+/// The flags of terraform or tofu that may stand on a command line, plain ones first. Values of variables may not
+/// ([`terraform_variables`]).
 pub fn terraform(flags: &FlagLists) -> Vec<String> {
     let plain = flags.terraform_flags.known.iter().map(terraform_argument);
-    plain.chain(flags.terraform_array_flags.known.iter().map(terraform_argument)).collect()
+    let array = flags.terraform_array_flags.known.iter();
+    plain.chain(array.filter(|it| it.flag != TerraformArrayFlag::Var).map(terraform_argument)).collect()
+}
+
+/// The values of variables, in their order. They may be secret, and everybody on the machine can read a command line.
+pub fn terraform_variables(flags: &[Flag<TerraformArrayFlag>]) -> impl Iterator<Item = String> + '_ {
+    flags.iter().filter(|it| it.flag == TerraformArrayFlag::Var).map(terraform_argument)
 }
 
 /// One flag of Pulumi.
@@ -39,7 +46,8 @@ pub fn pulumi_arguments<T: WireEnum>(flag: &Flag<T>) -> impl Iterator<Item = Str
 }
 
 /// All flags of Pulumi for any task but Init, and what had to be left out. The flags that are about logging in
-/// and making a stack are Init's; the name of the stack is understood everywhere, but under another name.
+/// and making a stack are Init's; the name of the stack is understood everywhere, but under another name. Values of the
+/// configuration are not among them ([`pulumi_config`]).
 pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
     let (mut arguments, mut warnings) = (Vec::new(), Vec::new());
     for flag in &flags.pulumi_flags.known {
@@ -52,8 +60,15 @@ pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
             _ => arguments.extend(pulumi_arguments(flag)),
         }
     }
-    arguments.extend(flags.pulumi_array_flags.known.iter().flat_map(pulumi_arguments));
+    let array = flags.pulumi_array_flags.known.iter();
+    arguments.extend(array.filter(|it| it.flag != PulumiArrayFlag::Config).flat_map(pulumi_arguments));
     (arguments, warnings)
+}
+
+/// Names and values that `--config name=value` would set and save, in their order.
+pub fn pulumi_config(flags: &FlagLists) -> impl Iterator<Item = (&str, &str)> {
+    let array = flags.pulumi_array_flags.known.iter().filter(|it| it.flag == PulumiArrayFlag::Config);
+    array.filter_map(|it| it.value.as_deref()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
 /// Whether the flag is about logging in or making a stack.
@@ -97,7 +112,7 @@ pub fn unknown_flags(flags: &FlagLists) -> impl Iterator<Item = String> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{PulumiArrayFlag, TerraformArrayFlag, TerraformFlag};
+    use crate::contract::TerraformFlag;
 
     /// Every name on the command line, written out: this is the contract, not a rule.
     const TERRAFORM: [&str; 21] = [

@@ -1,7 +1,9 @@
 //! The commands of Pulumi.
 //!
 //! Parameters are set by `pulumi config set KEY`, which reads the value from its stdin when none is given: values are in no
-//! argument list. `--plaintext` keeps Pulumi from refusing a value that looks like a secret to it.
+//! argument list. `--plaintext` keeps Pulumi from refusing a value that looks like a secret to it. What array flags give as
+//! `--config KEY=VALUE` is set in the same way and after the parameters: the flag would save it there, too. A URL to log in at
+//! that holds credentials is given as `PULUMI_BACKEND_URL`, which `pulumi login` takes when it has no argument.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +11,14 @@ use crate::contract::enums::WireEnum as _;
 use crate::contract::requests::Init;
 use crate::contract::{FlagLists, PulumiFlag};
 use crate::hooks::Command;
+use crate::source::mask_url;
 
 use super::flags::{self, is_on, pulumi_arguments, value_of};
 use super::terraform::Direction;
 use super::{EngineError, Places, Work, values};
+
+/// Where `pulumi login` logs in when its arguments do not say.
+const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
 
 /// The stack of a module that names none.
 const DEFAULT_STACK: &str = "snapcd";
@@ -62,8 +68,10 @@ pub fn init(request: &Init, places: &Places) -> Work {
         is_on(given, F::LoginCloud).then_some(None)
     };
     if let Some(target) = target {
+        let (hidden, target): (Vec<_>, Vec<_>) = target.into_iter().partition(|url| mask_url(url) != *url);
         let words = target.into_iter().chain(login).chain(global.clone());
-        work.engine.push(command(&["login"], words));
+        let login = command(&["login"], words);
+        work.engine.push(hidden.into_iter().fold(login, |login, url| login.variable(BACKEND_URL, url)));
     } else if !login.is_empty() {
         work.warnings.push(
             "flags for logging in were left out: none of LoginCloud, LoginLocal and CloudUrl asks for it"
@@ -91,6 +99,23 @@ fn given(flags: &FlagLists, flag: PulumiFlag, name: &str) -> Vec<String> {
     value.into_iter().flat_map(|value| [name.to_owned(), value.to_owned()]).collect()
 }
 
+/// Sets a value of the configuration, which is read from stdin.
+fn set(flags: &FlagLists, name: &str) -> Command {
+    // The preview reads the file that its flags name, so the value has to be in that one.
+    let place = [
+        given(flags, PulumiFlag::StackName, "--stack"),
+        given(flags, PulumiFlag::ConfigFile, "--config-file"),
+    ];
+    // After `--` a name cannot be taken for an option.
+    let words = place.into_iter().flatten().chain(["--".to_owned(), name.to_owned()]);
+    command(&["config", "set", "--plaintext", "--non-interactive"], words)
+}
+
+/// Sets what array flags give.
+fn set_all(flags: &FlagLists) -> impl Iterator<Item = Command> {
+    flags::pulumi_config(flags).map(|(name, value)| set(flags, name).stdin(value))
+}
+
 pub fn plan(
     direction: Direction,
     parameters: &BTreeMap<String, String>,
@@ -98,19 +123,11 @@ pub fn plan(
     places: &Places,
 ) -> Result<Work, EngineError> {
     let (arguments, warnings) = flags::pulumi(flags);
-    // The preview reads the file that its flags name, so the parameters have to be in that one.
-    let place = [
-        given(flags, PulumiFlag::StackName, "--stack"),
-        given(flags, PulumiFlag::ConfigFile, "--config-file"),
-    ];
-    let place = place.concat();
     let mut engine = Vec::new();
     for (name, value) in parameters {
-        // After `--` a name cannot be taken for an option.
-        let words = place.iter().cloned().chain(["--".to_owned(), name.clone()]);
-        let set = command(&["config", "set", "--plaintext", "--non-interactive"], words);
-        engine.push(set.stdin(values::pulumi_text(name, value)?));
+        engine.push(set(flags, name).stdin(values::pulumi_text(name, value)?));
     }
+    engine.extend(set_all(flags));
     engine.push(match direction {
         Direction::Apply => {
             command(&["preview", "--save-plan", &places.pulumi_plan(), "--non-interactive"], arguments)
@@ -142,7 +159,7 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     };
     let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.export().into());
     Work {
-        engine: vec![apply],
+        engine: set_all(flags).chain([apply]).collect(),
         collect: vec![export],
         collect_after_failure: true,
         warnings,
@@ -151,7 +168,10 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
 }
 
 pub fn output(flags: &FlagLists, places: &Places) -> Work {
-    let (arguments, warnings) = flags::pulumi(flags);
+    let (arguments, mut warnings) = flags::pulumi(flags);
+    if flags::pulumi_config(flags).next().is_some() {
+        warnings.push("the Pulumi array flag Config means nothing to Output: left out".to_owned());
+    }
     let output = command(&["stack", "output", "--json"], arguments).stdout(places.output().into());
     Work { engine: vec![output], warnings, ..Work::default() }
 }

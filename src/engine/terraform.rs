@@ -6,7 +6,7 @@
 
 use crate::contract::requests::{BackendConfiguration, Init};
 use crate::contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
-use crate::hooks::{Command, HiddenArguments, Piece};
+use crate::hooks::{Command, HiddenArguments, Piece, Standing};
 
 use super::flags::{self, is_on, terraform_argument};
 use super::{EngineError, Places, Work};
@@ -49,18 +49,38 @@ pub fn init(request: &Init) -> Work {
         words.push("-input=false".to_owned());
     }
     words.extend(flags.iter().map(terraform_argument));
-    let others = configuration.terraform_array_flags.known.iter();
-    words.extend(others.filter(|it| it.flag != TerraformArrayFlag::BackendConfig).map(terraform_argument));
+    let array = &configuration.terraform_array_flags.known;
+    let hides = |flag| matches!(flag, TerraformArrayFlag::BackendConfig | TerraformArrayFlag::Var);
+    words.extend(array.iter().filter(|it| !hides(it.flag)).map(terraform_argument));
 
     let mut init = command(request.engine, &["init"], words);
-    let backend = backend_arguments(configuration);
-    if !backend.is_empty() {
-        init.hidden = Some(HiddenArguments { variable: "TF_CLI_ARGS_init", arguments: backend });
+    let mut arguments = backend_arguments(configuration);
+    arguments.extend(flags::terraform_variables(array).map(literal));
+    if !arguments.is_empty() {
+        let standing = Standing::BeforeTheUsers;
+        init.hidden = Some(HiddenArguments { variable: "TF_CLI_ARGS_init", arguments, standing });
     }
     if answers_no {
         init = init.stdin("no");
     }
     Work { engine: vec![init], ..Work::default() }
+}
+
+/// An argument in which nothing is looked up.
+fn literal(argument: String) -> Vec<Piece> {
+    vec![Piece::Text(argument)]
+}
+
+/// Gives a command values of variables where nobody else can read them. What else says something about variables has
+/// to come along, or the order would be another: `before` are those arguments. Nothing happens without such values.
+fn hide_variables(command: Command, variable: &'static str, before: &[String], flags: &FlagLists) -> Command {
+    let variables: Vec<_> = flags::terraform_variables(&flags.terraform_array_flags.known).collect();
+    if variables.is_empty() {
+        return command;
+    }
+    let arguments = before.iter().cloned().chain(variables).map(literal).collect();
+    let standing = Standing::AsOnTheCommandLine;
+    Command { hidden: Some(HiddenArguments { variable, arguments, standing }), ..command }
 }
 
 /// Whether init may ask, and is told no.
@@ -133,13 +153,14 @@ pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &Pl
     if direction == Direction::Destroy {
         words.push("-destroy".to_owned());
     }
-    words.extend([
-        format!("-out={file}"),
-        "-input=false".to_owned(),
-        format!("-var-file={}", places.inputs()),
-    ]);
+    words.extend([format!("-out={file}"), "-input=false".to_owned()]);
+    let inputs = format!("-var-file={}", places.inputs());
+    if flags::terraform_variables(&flags.terraform_array_flags.known).next().is_none() {
+        words.push(inputs.clone());
+    }
     words.extend(flags::terraform(flags));
     let plan = command(engine, &[], words).also_success(CHANGES_PRESENT);
+    let plan = hide_variables(plan, "TF_CLI_ARGS_plan", &[inputs], flags);
     let show = command(engine, &["show", "-json", &file], []).stdout(places.shown_plan().into());
     let writes = vec![file];
     Work { engine: vec![plan], collect: vec![show], writes, ..Work::default() }
@@ -148,14 +169,14 @@ pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &Pl
 pub fn apply(engine: Engine, direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     // The plan is an argument, and flags after it would be arguments too.
     let words = flags::terraform(flags).into_iter().chain([direction.plan_file(places)]);
-    let apply = command(engine, &["apply"], words);
+    let apply = hide_variables(command(engine, &["apply"], words), "TF_CLI_ARGS_apply", &[], flags);
     let show = command(engine, &["show", "-json"], []).stdout(places.shown_state().into());
     Work { engine: vec![apply], collect: vec![show], collect_after_failure: true, ..Work::default() }
 }
 
 pub fn output(engine: Engine, flags: &FlagLists, places: &Places) -> Work {
-    let output =
-        command(engine, &["output", "-json"], flags::terraform(flags)).stdout(places.output().into());
+    let output = command(engine, &["output", "-json"], flags::terraform(flags));
+    let output = hide_variables(output, "TF_CLI_ARGS_output", &[], flags).stdout(places.output().into());
     Work { engine: vec![output], ..Work::default() }
 }
 

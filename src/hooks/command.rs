@@ -11,6 +11,8 @@ pub struct Command {
     pub words: Vec<String>,
     /// Arguments that travel in an environment variable.
     pub hidden: Option<HiddenArguments>,
+    /// Variables for this command alone. Like arguments they are taken as they are, but nobody else can read them.
+    pub variables: Vec<(&'static str, String)>,
     /// Where stdout goes instead of the log.
     pub stdout: Option<PathBuf>,
     /// What the command reads; nothing when not set.
@@ -21,10 +23,22 @@ pub struct Command {
 
 /// Arguments that may hold secrets. Anyone on the machine can read an argument list, so these go through an
 /// environment variable that the engine reads more arguments from (`TF_CLI_ARGS_init`), each in single quotes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HiddenArguments {
     pub variable: &'static str,
     pub arguments: Vec<Vec<Piece>>,
+    pub standing: Standing,
+}
+
+/// Where hidden arguments stand among those that the user has put into the environment. Where two say something about
+/// the same thing, the later wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// In front of what the variable holds.
+    BeforeTheUsers,
+    /// As if they were on the command line: an engine reads the variable of the command, then `TF_CLI_ARGS`, then its
+    /// command line (tried with Terraform 1.11). `TF_CLI_ARGS` is moved into the variable, so that the order holds.
+    AsOnTheCommandLine,
 }
 
 /// A stretch of a text with references to environment variables in it. They are looked up when the script runs,
@@ -109,6 +123,12 @@ impl Command {
         self
     }
 
+    /// Sets a variable for this command alone.
+    pub fn variable(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((name, value.into()));
+        self
+    }
+
     pub fn also_success(mut self, code: i32) -> Self {
         self.also_success.push(code);
         self
@@ -119,9 +139,20 @@ impl Command {
     /// It runs in a subshell, so that `hawser_run` may replace that by the program.
     pub(super) fn line(&self) -> Result<String, ScriptError> {
         let mut line = String::from("(");
-        if let Some(HiddenArguments { variable, .. }) = &self.hidden {
-            // What the user has put there comes after ours.
-            let _ = write!(line, "{variable}=\"$hawser_arguments${{{variable}:+ ${variable}}}\" ");
+        for (name, value) in &self.variables {
+            let _ = write!(line, "{name}={} ", word("a variable", value)?);
+        }
+        match &self.hidden {
+            Some(HiddenArguments { variable, standing: Standing::BeforeTheUsers, .. }) => {
+                let _ = write!(line, "{variable}=\"$hawser_arguments${{{variable}:+ ${variable}}}\" ");
+            }
+            Some(HiddenArguments { variable, standing: Standing::AsOnTheCommandLine, .. }) => {
+                let _ = write!(
+                    line,
+                    "{variable}=\"${{{variable}-}} ${{TF_CLI_ARGS-}} $hawser_arguments\" TF_CLI_ARGS= "
+                );
+            }
+            None => {}
         }
         let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
         let _ = write!(line, "hawser_run {})", words?.join(" "));

@@ -6,7 +6,7 @@ pub mod quote;
 pub mod script;
 
 pub use approval::{ApprovalError, check_approved};
-pub use command::{Command, HiddenArguments, Piece};
+pub use command::{Command, HiddenArguments, Piece, Standing};
 pub use quote::quote;
 pub use script::{Part, Script, ScriptError};
 

@@ -15,6 +15,8 @@
 //!   failing after hook fails the script. `collect` is what the runner wants to know afterwards (the plan or the
 //!   state as JSON). It runs here rather than later so that it sees the same environment, survives the runner and
 //!   is cancelled like everything else.
+//! * **Open files**: nothing but stdin (which is empty), stdout and stderr is open in the hooks and the engine. What the
+//!   runner itself opens is never inherited, but whoever started the runner may have left something open for all.
 //! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
 //!   shutdown and then starts nothing more: in a hook it leaves at once, after an engine command only when
 //!   something would follow. A hook may have replaced the trap, so `cancel.json` is looked for as well.
@@ -114,6 +116,9 @@ hawser_must_be_set() {
 }
 trap hawser_interrupt INT
 exec </dev/null
+for hawser_fd in /dev/fd/*; do
+  if [[ ${hawser_fd##*/} -gt 2 && ! $hawser_fd -ef $0 ]]; then eval "exec ${hawser_fd##*/}>&-"; fi
+done
 "#;
 
 impl Script<'_> {

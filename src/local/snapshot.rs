@@ -20,6 +20,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::files::create_private_dir_all;
+use crate::process::Inherited;
 
 /// The branch that holds the last snapshot.
 const BRANCH: &str = "refs/heads/snapshot";
@@ -262,12 +263,10 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 /// A git that asks nothing and ignores the repository that its caller may be working in.
 fn git() -> Command {
     let mut command = Command::new("git");
-    for (name, _) in std::env::vars_os() {
-        if name.as_bytes().starts_with(b"GIT_") {
-            command.env_remove(name);
-        }
-    }
+    let host = Inherited::of_this_process().into_variables().into_iter();
     command
+        .env_clear()
+        .envs(host.filter(|(name, _)| !name.as_bytes().starts_with(b"GIT_")))
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("LC_ALL", "C")

@@ -1,5 +1,6 @@
 //! Runs a helper program (git, `terraform show -json`) to its end and keeps what it said.
 //!
+//! It inherits the host's environment without the runner's own part ([`Inherited`]).
 //! No shell, no terminal, no input: the arguments go to the program as they are and its stdin is empty. The
 //! program leads a process group of its own. When it is cancelled, runs out of time or says too much, the whole
 //! group is interrupted, killed after a grace, and waited for: an error is only returned when nothing of it
@@ -9,6 +10,7 @@
 
 mod find;
 mod group;
+mod inherited;
 mod lines;
 
 use std::ffi::{OsStr, OsString};
@@ -27,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use find::{NotFound, find_program, search_path};
 use group::Group;
+pub use inherited::{ALWAYS, Inherited, is_the_runners_own};
 use lines::{Tail, read_lines};
 
 /// A plan of a large estate as JSON fits; a runaway program does not.
@@ -35,8 +38,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 /// A daemon that the program left behind may hold the pipes open for ever; what it says is not awaited.
 const PIPES_AFTER_EXIT: Duration = Duration::from_secs(2);
-/// The runner's own credentials may stand in its environment. No program that it starts gets to see them.
-const OWN_CREDENTIALS: &str = "runner__credentials__";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -106,11 +107,7 @@ impl Tool {
     pub fn new(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
         let program = program.into();
         let mut command = Command::new(&program);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().to_ascii_lowercase().starts_with(OWN_CREDENTIALS) {
-                command.env_remove(name);
-            }
-        }
+        command.env_clear().envs(Inherited::of_this_process().into_variables());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         Self {
             program,
@@ -140,6 +137,12 @@ impl Tool {
 
     pub fn envs(mut self, all: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         self.command.envs(all);
+        self
+    }
+
+    /// Gives the program exactly these variables, instead of what it would inherit.
+    pub fn environment(mut self, all: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        self.command.env_clear().envs(all);
         self
     }
 

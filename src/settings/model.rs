@@ -152,7 +152,8 @@ pub struct EngineSettings {
     /// Keep the providers of terraform and tofu once for all modules, in `plugincache` of the working directory.
     pub plugin_cache_enabled: bool,
     /// Names of the host's environment variables that engines and hooks get, `*` standing for any text. Not set: all
-    /// but the runner's own. What a program cannot do without (`PATH`, `HOME`, …) is always there.
+    /// but the runner's own. `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TMPDIR`, `TZ`, `LANG`, `LANGUAGE`, `LC_*`,
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` are always there, proxies only when they are named. Not for git.
     pub environment_allow_list: Option<Vec<String>>,
 }
 

@@ -53,6 +53,7 @@ impl Fetcher {
     pub(super) fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
         let mut tool = Tool::new(find_program("git", &self.binary_paths)?, purpose)
             .args(CONFIG)
+            .environment(self.host.clone().into_variables())
             .env("LC_ALL", "C")
             .env("GIT_TERMINAL_PROMPT", "0")
             // Empty, not unset: unset makes git look for other programs that ask.
@@ -78,7 +79,11 @@ impl Fetcher {
         cancel: &CancellationToken,
     ) -> Result<Tool, SourceError> {
         let mut tool = self.tool(purpose)?.current_dir(folder);
-        if let Some(Login { user, password, server }) = &remote.login {
+        if let Some(Login { user, password: None, server }) = &remote.login {
+            // The host's own helpers know the password for this name. It may be a token, so it is no argument either.
+            tool = self.with_config(tool, &format!("credential.{server}.username"), user);
+        }
+        if let Some(Login { user, password: Some(password), server }) = &remote.login {
             let helper = |value: &str| format!("credential.{server}.helper={value}");
             tool = tool
                 .args(["-c", &helper(""), "-c", &helper(LOGIN_HELPER)])
@@ -89,6 +94,15 @@ impl Fetcher {
             Some(command) => tool.env("GIT_SSH_COMMAND", command),
             None => tool,
         })
+    }
+
+    /// One more setting of git, by way of its environment.
+    fn with_config(&self, tool: Tool, key: &str, value: &str) -> Tool {
+        let host = self.host.get("GIT_CONFIG_COUNT").and_then(|count| count.to_str()?.parse::<u32>().ok());
+        let number = host.unwrap_or_default();
+        tool.env("GIT_CONFIG_COUNT", (number + 1).to_string())
+            .env(format!("GIT_CONFIG_KEY_{number}"), key)
+            .env(format!("GIT_CONFIG_VALUE_{number}"), value)
     }
 
     pub(super) async fn list_refs(

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::enums::WireEnum as _;
 use crate::contract::{Source, SourceRevisionType, SourceType};
-use crate::process::{NotFound, ProcessError};
+use crate::process::{Inherited, NotFound, ProcessError};
 pub use range::RangeError;
 pub use refs::{is_abbreviated_commit, is_commit};
 pub use registry::RegistryError;
@@ -106,6 +106,7 @@ pub struct Fetcher {
     http: reqwest::Client,
     binary_paths: Vec<PathBuf>,
     scratch: PathBuf,
+    host: Inherited,
     environment: Vec<(OsString, OsString)>,
     list_timeout: Duration,
     fetch_timeout: Duration,
@@ -119,11 +120,19 @@ impl Fetcher {
             http,
             binary_paths: binary_paths.to_vec(),
             scratch: scratch.to_owned(),
+            host: Inherited::of_this_process(),
             environment: Vec::new(),
             list_timeout: Duration::from_secs(120),
             fetch_timeout: Duration::from_secs(30 * 60),
             cache: None,
         }
+    }
+
+    /// What git inherits of the host's environment.
+    #[must_use]
+    pub fn host_environment(mut self, host: Inherited) -> Self {
+        self.host = host;
+        self
     }
 
     /// Sets a variable for every git process.

@@ -9,7 +9,7 @@
 //! first value of an option counts: an operator who says `-o BatchMode=no` keeps it. A program that is not known to take the
 //! option is left as it is, because a wrapper may count its arguments. Whatever it runs has no askpass and an empty stdin.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use tokio_util::sync::CancellationToken;
@@ -114,7 +114,7 @@ impl Fetcher {
     /// A variable as git is going to see it.
     fn variable(&self, name: &str) -> Option<OsString> {
         let own = self.environment.iter().rev().find(|(own, _)| own == name);
-        own.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+        own.map(|(_, value)| value.clone()).or_else(|| self.host.get(name).map(OsStr::to_owned))
     }
 }
 

@@ -40,6 +40,13 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
             if rest.starts_with('-') || rest.contains("@-") {
                 return refuse("its host starts with a dash");
             }
+            // git's credential protocol is made of lines, and its settings of names before an equals sign.
+            let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+            if let Some((user_info, host)) = authority.rsplit_once('@')
+                && (decode(user_info).contains(char::is_control) || host.contains('='))
+            {
+                return refuse("its user or password has control characters, or its host an equals sign");
+            }
         }
         _ => {
             let is_path = url.starts_with('/');
@@ -66,14 +73,15 @@ pub(super) struct Remote {
 /// What stood in front of the host. Whoever derives `Debug` for this prints a password.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
+    /// A name, or a token in its place.
     pub(super) user: String,
-    pub(super) password: String,
+    pub(super) password: Option<String>,
     /// Scheme, host and port, as git's configuration names a server.
     pub(super) server: String,
 }
 
 impl Remote {
-    /// Only http has passwords in its URLs; for ssh git itself refuses them.
+    /// Only http has passwords in its URLs; for ssh git itself refuses them. [`check`] has let the URL through.
     pub(super) fn new(url: &str) -> Self {
         let as_it_is = || Self { url: url.to_owned(), login: None };
         let Some((scheme, rest)) = url.split_once("://") else { return as_it_is() };
@@ -82,17 +90,18 @@ impl Remote {
         }
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
         let Some((user_info, host)) = authority.rsplit_once('@') else { return as_it_is() };
-        let Some((user, password)) = user_info.split_once(':') else { return as_it_is() };
-        let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
-        let login =
-            Login { user: decode(user), password: decode(password), server: format!("{scheme}://{host}") };
-        // git's credential protocol is made of lines, and its settings of names before an equals sign.
-        let lines = login.user.contains(char::is_control) || login.password.contains(char::is_control);
-        if lines || host.contains('=') {
-            return as_it_is();
-        }
+        let (user, password) = match user_info.split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (user_info, None),
+        };
+        let (user, password) = (decode(user), password.map(decode));
+        let login = Login { user, password, server: format!("{scheme}://{host}") };
         Self { url: format!("{scheme}://{}", &rest[user_info.len() + 1..]), login: Some(login) }
     }
+}
+
+fn decode(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 /// Replaces credentials in every URL of a text: user and password (the user of ssh stays, it is no secret), and
@@ -182,7 +191,7 @@ mod tests {
     fn a_password_is_taken_out_of_what_git_gets() {
         let taken = |url| {
             let Remote { url, login } = Remote::new(url);
-            (url, login.map(|it| (it.user, it.password, it.server)))
+            (url, login.map(|it| (it.user, it.password.unwrap_or("(none)".into()), it.server)))
         };
         assert_eq!(
             taken("https://u%40x:p%2Fw@host:8443/org/repo.git?a=b@c"),
@@ -191,14 +200,11 @@ mod tests {
                 Some(("u@x".into(), "p/w".into(), "https://host:8443".into()))
             )
         );
-        for url in [
-            "https://host/r",
-            "https://user@host/r",
-            "ssh://git@host/r",
-            "git@host:r",
-            "/srv/a:b@c",
-            "https://h/a:b@c",
-        ] {
+        assert_eq!(
+            taken("https://t%40ken@host/r"),
+            ("https://host/r".into(), Some(("t@ken".into(), "(none)".into(), "https://host".into())))
+        );
+        for url in ["https://host/r", "ssh://git@host/r", "git@host:r", "/srv/a:b@c", "https://h/a:b@c"] {
             assert_eq!(taken(url), (url.to_owned(), None));
         }
     }
@@ -230,6 +236,8 @@ mod tests {
             "../repo",
             "ftp://host/r",
             "https://host/\nr",
+            "https://u:p%0aw@host/r",
+            "https://u:p@ho=st/r",
             "ssh://-oProxyCommand=x/r",
             "ssh://git@-oProxyCommand=x/r",
             "git@-x:r",

@@ -12,7 +12,8 @@ use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{EngineError, Places, Work, flags, pulumi};
 use crate::files::write_private_atomic;
 use crate::hooks::{Script, check_approved};
-use crate::process::{Tool, find_program};
+use crate::process::{Inherited, Tool, find_program};
+use crate::settings::Settings;
 use crate::step::Scratch;
 use crate::workspace::{PrivateFile, Workspace};
 
@@ -46,8 +47,11 @@ impl<'a> Module<'a> {
     }
 
     pub(super) fn environment(&self, engine: Engine, variables: &BTreeMap<String, String>) -> Environment {
-        let additional = &self.context.settings.engine.additional_binary_paths;
-        Environment::new(engine, std::env::vars_os(), variables, additional)
+        let Settings { runner, engine: own, .. } = &*self.context.settings;
+        let host = Inherited::of_this_process()
+            .without_secret(&runner.credentials.client_secret)
+            .narrowed_to(own.environment_allow_list.as_deref());
+        Environment::new(engine, host, variables, &own.additional_binary_paths)
     }
 
     /// Turns what an engine is to do into what the supervisor runs.
@@ -129,7 +133,7 @@ impl<'a> Module<'a> {
         let exported = Tool::new(&program, "export the state of the stack")
             .args(["stack", "export"])
             .args(arguments)
-            .envs(variables)
+            .environment(variables)
             .current_dir(&self.directory)
             .timeout(EXPORT_TIMEOUT)
             .max_stdout(LARGEST_EXPORT)
@@ -161,7 +165,7 @@ impl<'a> Module<'a> {
         let variables = environment.variables().map(|(name, value)| (name.clone(), value.clone()));
         let asked = Tool::new(&program, "say its version")
             .args(arguments)
-            .envs(variables)
+            .environment(variables)
             // Nobody waits for a word from the vendor.
             .env("CHECKPOINT_DISABLE", "1")
             .current_dir(&self.directory)

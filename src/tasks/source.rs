@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::requests::GetModule;
 use crate::contract::{Call, Source, SourceRefresh, Success};
+use crate::process::Inherited;
 use crate::settings::Settings;
 use crate::source::{Fetcher, resolve};
 use crate::workspace::Workspace;
@@ -14,7 +15,9 @@ use super::{Context, Prepared, TaskError};
 
 fn fetcher(settings: &Settings, http: reqwest::Client) -> Fetcher {
     let folders = &settings.working_directory;
+    let host = Inherited::of_this_process().without_secret(&settings.runner.credentials.client_secret);
     let fetcher = Fetcher::new(http, &settings.engine.additional_binary_paths, &folders.temp_directory)
+        .host_environment(host)
         .fetch_timeout(Duration::from_secs(settings.source.fetch_timeout_seconds));
     if settings.source.cache_enabled {
         fetcher.cache(&folders.working_directory.join("sourcecache"), settings.source.cache_max_bytes)

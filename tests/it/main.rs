@@ -5,6 +5,7 @@
 mod embedded_hub;
 mod engine;
 mod hub_client;
+mod hygiene;
 mod job;
 mod local;
 mod recovery;

@@ -91,14 +91,32 @@ fn backend_settings_merge_and_the_later_one_wins() {
 }
 
 #[test]
-fn backend_settings_are_in_no_argument_list() {
+fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
     let configuration = BackendConfiguration {
         module_backend_configs: vec![backend("access_key", "hush")],
         terraform_array_flags: vec![Flag::new(TerraformArrayFlag::Var, Some("a=b"))].into(),
         ..BackendConfiguration::default()
     };
     let work = init(&Init { backend_configuration: configuration, ..Init::default() });
-    assert_eq!(words(&work), ["tofu", "init", "-input=false", "-var=a=b"]);
+    assert_eq!(words(&work), ["tofu", "init", "-input=false"]);
+    let arguments = |work: &Work| format!("{:?}", work.engine[0].hidden.as_ref().unwrap().arguments);
+    assert!(arguments(&work).contains("hush") && arguments(&work).contains("-var=a=b"));
+
+    let array = vec![
+        Flag::new(TerraformArrayFlag::Var, Some("a=hush")),
+        Flag::new(TerraformArrayFlag::Target, Some("x.y")),
+    ];
+    let flags = FlagLists { terraform_array_flags: array.into(), ..FlagLists::default() };
+    let planned = plan(Engine::Tofu, Direction::Apply, &flags, &places());
+    assert_eq!(words(&planned), ["tofu", "plan", "-out=/m/.snapcd/plan.out", "-input=false", "-target=x.y"]);
+    // The file comes along, or it would count after the values.
+    assert_eq!(
+        arguments(&planned),
+        r#"[[Text("-var-file=/m/.snapcd/inputs.tfvars")], [Text("-var=a=hush")]]"#
+    );
+    let applied = apply(Engine::Tofu, Direction::Apply, &flags, &places());
+    assert_eq!(words(&applied), ["tofu", "apply", "-target=x.y", "/m/.snapcd/plan.out"]);
+    assert_eq!(words(&output(Engine::Tofu, &flags, &places())), ["tofu", "output", "-json", "-target=x.y"]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::super::{HiddenArguments, Piece, quote};
+use super::super::{HiddenArguments, Piece, Standing, quote};
 use super::*;
 
 struct Ran {
@@ -185,6 +185,7 @@ fn hidden_arguments_are_looked_up_after_the_hook_and_come_before_the_users_own()
     command.hidden = Some(HiddenArguments {
         variable: "ARGS",
         arguments: vec![Piece::split("key=${SECRET}/$SECRET it's"), Piece::split("other=$UNSET!")],
+        standing: Standing::BeforeTheUsers,
     });
     let hook = "set -eu; export SECRET='a\\b&'\\''c $(id)'";
     let ran = run(&script(before(hook), command.clone(), after("echo \"[${ARGS-}]\"")));
@@ -195,6 +196,28 @@ fn hidden_arguments_are_looked_up_after_the_hook_and_come_before_the_users_own()
         run(&script(before("export SECRET=s UNSET= ARGS='their own'"), command, after("echo \"[$ARGS]\"")));
     assert_eq!(ran.stdout, " 'key=s/s it'\\''s' 'other=!' their own\n[their own]\n");
     assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn hidden_arguments_that_stand_for_the_command_line_come_after_all_of_the_users_own() {
+    let mut command = sh("printf '[%s]' \"$ARGS\" \"$TF_CLI_ARGS\" \"$ONLY\"").variable("ONLY", "it's $HOME");
+    command.hidden = Some(HiddenArguments {
+        variable: "ARGS",
+        arguments: vec![vec![Piece::Text("-var=a=$HOME".to_owned())]],
+        standing: Standing::AsOnTheCommandLine,
+    });
+    let ran = run(&script(
+        before("set -u; export ARGS=first TF_CLI_ARGS=second"),
+        command.clone(),
+        after("echo \"[$ARGS][$TF_CLI_ARGS][${ONLY-}]\""),
+    ));
+    assert_eq!(
+        ran.stdout, "[first second  '-var=a=$HOME'][][it's $HOME][first][second][]\n",
+        "{}",
+        ran.stderr
+    );
+    let ran = run(&script(before("set -u; unset ARGS TF_CLI_ARGS"), command, None));
+    assert_eq!(ran.stdout, "[   '-var=a=$HOME'][][it's $HOME]", "{}", ran.stderr);
 }
 
 #[test]
@@ -294,7 +317,11 @@ fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
     // The hook makes the cancel appear after the script itself has looked for the last time.
     let hook = format!("hawser_argument() {{ : >{}; }}", quote(cancel.to_str().unwrap()));
     let mut command = sh("echo engine");
-    command.hidden = Some(HiddenArguments { variable: "ARGS", arguments: vec![Piece::split("x")] });
+    command.hidden = Some(HiddenArguments {
+        variable: "ARGS",
+        arguments: vec![Piece::split("x")],
+        standing: Standing::BeforeTheUsers,
+    });
     let text = script(before(&hook), command, None).text(&part, &cancel).unwrap();
     let output = Process::new("bash").args(["-c", &text]).output().unwrap();
     assert_eq!(output.status.code(), Some(INTERRUPTED));

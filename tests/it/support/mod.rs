@@ -2,6 +2,7 @@
 
 pub(crate) mod authority;
 pub(crate) mod git;
+pub(crate) mod processes;
 pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod scripted_hub;

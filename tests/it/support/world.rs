@@ -74,6 +74,13 @@ impl World {
 
     /// A runner process with more settings, as environment variables.
     pub(crate) fn runner_with(&self, instance: &str, settings: &[(&str, &str)]) -> Runner {
+        self.runner_from(instance, |command| {
+            command.envs(settings.iter().copied());
+        })
+    }
+
+    /// A runner process that is started in a way of its own.
+    pub(crate) fn runner_from(&self, instance: &str, adjust: impl FnOnce(&mut Command)) -> Runner {
         let working = self.path(&format!("work-{instance}"));
         let log = self.path(&format!("{instance}.log"));
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
@@ -86,10 +93,10 @@ impl World {
             .env("JobLogStream__PeriodSeconds", "1")
             .env("NO_COLOR", "1")
             .envs(self.hub.identity().runner_variables(&self.hub.url(), instance))
-            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(out.try_clone().unwrap())
             .stderr(out);
+        adjust(&mut command);
         let child = command.spawn().expect("hawser run starts");
         Runner { child, working, log }
     }
