@@ -4,7 +4,7 @@ mod arguments;
 mod environment;
 
 use hawser::contract::Engine;
-use hawser::local::{JobKind, JobSpec};
+use hawser::embedded_hub::{JobKind, JobSpec};
 
 use crate::support::processes::{Process, below};
 use crate::support::world::{Runner, World, job, until};

@@ -10,7 +10,7 @@ use hawser::contract::{
     CommandTask, Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
     TerraformArrayFlag,
 };
-use hawser::local::JobKind;
+use hawser::embedded_hub::JobKind;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
