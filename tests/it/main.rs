@@ -8,6 +8,7 @@ mod hub_client;
 mod job;
 mod local;
 mod recovery;
+mod redaction;
 mod runner;
 mod settings;
 mod shipping;
