@@ -146,6 +146,22 @@ async fn twelve_harmless_look_alikes_are_left_as_they_are() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_message_of_a_fault_is_masked_even_when_no_script_was_run() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "")]);
+    let settings = [("HooksPreapproval__Enabled", "true"), ("REDACTION_PASSWORD", SECRET)];
+    let runner = world.runner_with("one", &settings);
+    let mut spec = job(JobKind::Plan, &url, "refused");
+    spec.env_vars.insert("API_TOKEN".into(), "hunter22".into());
+    spec.hooks.init_before = Some(format!("login hunter22 '{SECRET}' somebody"));
+    let ended = world.ended(world.hub.submit(spec)).await;
+    let error = ended.error.clone().expect("no hook is approved");
+    assert!(error.message.contains("login *** '***' somebody"), "{error:?}");
+    let said = seen(&world, &ended, &runner);
+    assert!(!said.contains("hunter22") && !said.contains("p@ss"), "{said}");
+}
+
 /// Everything that the world outside gets to see of a job, but for its results.
 fn seen(world: &World, ended: &JobSnapshot, runner: &Runner) -> String {
     let error = ended.error.as_ref().map(|error| format!("{}\n{}", error.message, error.details));
