@@ -231,12 +231,14 @@ impl Intake {
                 }
             }
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
-            Err(problem @ PushError::UnknownMethod { .. }) => {
+            Err(PushError::UnknownMethod { .. }) => {
                 let more = self.unknown_methods.len() < UNKNOWN_METHODS;
                 if more && self.unknown_methods.insert(target.to_owned()) {
                     warn!("the server pushed a method that this runner does not know: {target} (said once)");
                 }
-                return Err(problem.to_string());
+                // Masked before it is quoted: quoted, it would be a disguise of a disguise.
+                let method = self.vault.redactor().text(target).into_owned();
+                return Err(PushError::UnknownMethod { method }.to_string());
             }
             Err(problem) => return self.refuse(&problem, target, payload).await,
         }

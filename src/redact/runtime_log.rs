@@ -53,11 +53,12 @@ impl<W: Write> Write for MaskedWriter<'_, W> {
 
 /// From now on a panic says what it has to say on stderr without secrets.
 pub fn mask_panics(vault: Vault) {
-    std::panic::set_hook(Box::new(move |panic| {
-        let text = told(panic);
-        // Nobody is left to tell when stderr is gone.
-        let _ = writeln!(io::stderr(), "{}", vault.redactor().text(&text));
-    }));
+    // Nobody is left to tell when stderr is gone.
+    tell_panics(vault, |text| drop(writeln!(io::stderr(), "{text}")));
+}
+
+fn tell_panics(vault: Vault, tell: impl Fn(&str) + Send + Sync + 'static) {
+    std::panic::set_hook(Box::new(move |panic| tell(&vault.redactor().text(&told(panic)))));
 }
 
 /// As the standard library says it.
@@ -90,6 +91,23 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_panic_says_where_and_why_without_secrets() {
+        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        vault.learn("hunter22");
+        let heard = Arc::new(Mutex::new(String::new()));
+        let ear = Arc::clone(&heard);
+        let before = std::panic::take_hook();
+        // Other tests may panic meanwhile.
+        tell_panics(vault, move |text| ear.lock().unwrap().push_str(text));
+        let panicked = std::thread::Builder::new().name("told".to_owned());
+        panicked.spawn(|| panic!("cannot use hunter22 here")).unwrap().join().unwrap_err();
+        std::panic::set_hook(before);
+        let heard = heard.lock().unwrap();
+        assert!(heard.contains("thread 'told'") && heard.contains("runtime_log.rs"), "{heard}");
+        assert!(heard.contains("cannot use *** here") && !heard.contains("hunter22"), "{heard}");
     }
 
     #[test]

@@ -139,12 +139,19 @@ impl Veil {
     /// Takes up what has been learnt; `next` is the start of the next record.
     pub(super) fn prepare(&mut self, next: u64) -> io::Result<()> {
         let redactor = self.secrets.redactor();
+        let mut before = None;
         if !Arc::ptr_eq(&redactor, &self.redactor) {
             self.redactor = redactor;
+            before = self.threads;
             self.lose_place();
         }
         if self.threads.is_none() {
-            self.threads = Some(self.read_back(next)?);
+            let mut threads = self.read_back(next)?;
+            // What was sent before something was learnt was not masked by it.
+            for (thread, before) in threads.iter_mut().zip(before.iter().flatten()) {
+                thread.masked = before.masked;
+            }
+            self.threads = Some(threads);
         }
         Ok(())
     }
@@ -170,7 +177,8 @@ impl Veil {
             if at >= next {
                 break;
             }
-            if whole {
+            // An empty record changes nothing.
+            if whole && !record.text.is_empty() {
                 let thread = &mut threads[record.stream as usize];
                 self.spans.clear();
                 thread.place = self.redactor.follow(thread.place, record.text, &mut self.spans);
@@ -287,3 +295,6 @@ fn ends_masked(spans: &Spans, text: &[u8], before: bool) -> bool {
     }
     spans.as_slice().last().is_some_and(|span| span.end == text.len().cast_signed())
 }
+
+#[cfg(test)]
+mod tests;

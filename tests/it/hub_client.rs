@@ -35,10 +35,6 @@ fn endpoint(url: &str) -> Endpoint {
     }
 }
 
-fn vault() -> Vault {
-    Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap())
-}
-
 /// Short waits between attempts; everything that ends a connection by the clock is as patient as in real life.
 fn timing() -> Timing {
     Timing {
@@ -53,6 +49,7 @@ struct Client {
     line: Line,
     pushes: mpsc::Receiver<Pushed>,
     task: JoinHandle<()>,
+    vault: Vault,
     stop: DropGuard,
 }
 
@@ -63,8 +60,9 @@ impl Client {
 
     fn with(endpoint: Endpoint, timing: Timing) -> Self {
         let stop = CancellationToken::new();
-        let (line, pushes, task) = hub::connect(endpoint, timing, vault(), stop.clone()).unwrap();
-        Self { line, pushes, task, stop: stop.drop_guard() }
+        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        let (line, pushes, task) = hub::connect(endpoint, timing, vault.clone(), stop.clone()).unwrap();
+        Self { line, pushes, task, vault, stop: stop.drop_guard() }
     }
 
     /// Waits until the line is up for the so-manieth time at least.

@@ -9,6 +9,7 @@ mod hygiene;
 mod job;
 mod local;
 mod recovery;
+mod redaction;
 mod runner;
 mod settings;
 mod shipping;

@@ -43,6 +43,21 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn of_tokens_that_are_replaced_again_and_again_only_the_latest_are_known() {
+        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+        for number in 1000..1100 {
+            vault.learn_passing(&format!("token-{number}"));
+        }
+        let job = vault.job(Some(uuid::Uuid::nil()));
+        for redactor in [vault.redactor(), job.redactor()] {
+            assert_eq!(
+                redactor.text("token-1000 token-1067 token-1068 token-1099"),
+                "token-1000 token-1067 *** ***"
+            );
+        }
+    }
+
+    #[test]
     fn the_runner_never_says_its_secret_nor_those_of_its_environment() {
         let settings: Settings = serde_json::from_value(json!({
             "Runner": {

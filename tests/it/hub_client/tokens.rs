@@ -106,6 +106,23 @@ async fn bad_credentials_are_named_with_the_server_s_words_and_healed_by_a_chang
     }
 }
 
+#[tokio::test]
+async fn every_token_is_masked_from_the_moment_that_it_comes() {
+    let hub = ScriptedHub::start().await;
+    let mut service = ScriptedHub::start().await;
+    let url = format!("http://{}/client/", service.address);
+    hub.script(|script| {
+        script.expires_in = json!(1);
+        script.negotiate = Some(Answer::new(200, json!({"url": url, "accessToken": "for-the-service"})));
+    });
+    let client = Client::start(hub.address);
+    let _peer = service.connection().await;
+    client.connected(1).await;
+    let masked = client.vault.redactor().text("token-1 for-the-service a+b/c= token-x").into_owned();
+    assert_eq!(masked, "*** *** *** token-x");
+    until("a renewal", || client.vault.redactor().text("token-2") == "***").await;
+}
+
 #[derive(Clone, Default)]
 struct Captured(Arc<Mutex<Vec<u8>>>);
 
