@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::refs::{self, Ref};
-use super::submodules::Wanted;
+use super::submodules::{MAX_SUBMODULES, Wanted};
 use super::url::{Login, PROTOCOLS, Remote, mask_url};
 use super::{Fetcher, Log, SourceError};
 use crate::files::create_private_dir_all;
@@ -157,18 +157,21 @@ impl Fetcher {
         let failed = |source| SourceError::Folder { folder: self.scratch.clone(), source };
         create_private_dir_all(&self.scratch).map_err(failed)?;
         let folder = tempfile::Builder::new().prefix("history-").tempdir_in(&self.scratch).map_err(failed)?;
-        self.init(folder.path(), false, cancel).await?;
-        let fetch = ["fetch", "--quiet", "--filter=tree:0"];
-        self.fetch(folder.path(), url, &fetch, &ALL_REFS, cancel).await?;
+        // How long ids are is up to the repository, and only its refs tell.
+        let refs = self.list_refs(url, &[], cancel).await?;
+        self.init(folder.path(), refs.iter().any(|it| it.object.len() == 64), cancel).await?;
         let commit = format!("{}^{{commit}}", start.to_ascii_lowercase());
         let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &commit];
-        match self.local(folder.path(), format!("find the commit {start}"), &arguments, cancel).await {
-            Ok(output) => Ok(output.text().trim().to_owned()),
-            Err(SourceError::Git(ProcessError::Failed { .. })) => {
-                Err(SourceError::UnknownCommit { revision: start.to_owned(), url: mask_url(url) })
+        for wanted in [&ALL_REFS[..], &EVERY_REF] {
+            let fetch = ["fetch", "--quiet", "--filter=tree:0"];
+            self.fetch(folder.path(), url, &fetch, wanted, cancel).await?;
+            match self.local(folder.path(), format!("find the commit {start}"), &arguments, cancel).await {
+                Ok(output) => return Ok(output.text().trim().to_owned()),
+                Err(SourceError::Git(ProcessError::Failed { .. })) => {}
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
+        Err(SourceError::UnknownCommit { revision: start.to_owned(), url: mask_url(url) })
     }
 
     /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the
@@ -184,9 +187,16 @@ impl Fetcher {
     ) -> Result<(), SourceError> {
         // A list and no recursion: how deep a repository nests must not decide how much stack we need.
         let mut todo = vec![Wanted::new(url, commit, folder)];
+        let mut submodules = 0;
         while let Some(wanted) = todo.pop() {
             let inside = self.check_out_alone(&wanted, log, cancel).await;
-            todo.extend(inside.map_err(|error| wanted.blame(error))?.into_iter().rev());
+            let inside = inside.map_err(|error| wanted.blame(error))?;
+            // Before any of them is fetched: a few commits that name each other often enough are without end.
+            submodules += inside.len();
+            if submodules > MAX_SUBMODULES {
+                return Err(wanted.blame(SourceError::TooManySubmodules(MAX_SUBMODULES)));
+            }
+            todo.extend(inside.into_iter().rev());
         }
         Ok(())
     }
@@ -249,19 +259,37 @@ impl Fetcher {
             }
         }
         self.fetch(folder, url, &whole, all, cancel).await?;
-        let object = format!("{commit}^{{commit}}");
-        match self.local(folder, format!("find {commit}"), &[place, "cat-file", "-e", &object], cancel).await
-        {
-            Err(SourceError::Git(ProcessError::Failed { .. })) => {
+        if !self.has(folder, place, commit, cancel).await? {
+            // A server may have many thousands of these, so they come last.
+            log(&format!(
+                "{commit} is on no branch or tag: fetching all other refs (pull requests, say) too"
+            ));
+            let every = if keep.is_some() { &EVERY_REF_KEPT } else { &EVERY_REF };
+            self.fetch(folder, url, &[place, "fetch", "--quiet"], every, cancel).await?;
+            if !self.has(folder, place, commit, cancel).await? {
                 return Err(SourceError::UnknownCommit { revision: commit.to_owned(), url: mask_url(url) });
             }
-            other => other?,
-        };
+        }
         if let Some(keep) = keep {
             self.local(folder, format!("keep {commit}"), &[place, "update-ref", keep, commit], cancel)
                 .await?;
         }
         Ok(())
+    }
+
+    async fn has(
+        &self,
+        folder: &Path,
+        place: &str,
+        commit: &str,
+        cancel: &CancellationToken,
+    ) -> Result<bool, SourceError> {
+        let object = format!("{commit}^{{commit}}");
+        let arguments = [place, "cat-file", "-e", &object];
+        match self.local(folder, format!("find {commit}"), &arguments, cancel).await {
+            Err(SourceError::Git(ProcessError::Failed { .. })) => Ok(false),
+            other => other.map(|_| true),
+        }
     }
 
     async fn init(&self, folder: &Path, sha256: bool, cancel: &CancellationToken) -> Result<(), SourceError> {
@@ -351,10 +379,15 @@ pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
 pub(super) const IN_BARE: &str = "--git-dir=.";
 
 const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
-/// Everything that a commit can be reachable from.
+/// What a commit that somebody wants is nearly always reachable from.
 const ALL_REFS: [&str; 2] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
 
 const ALL_REFS_KEPT: [&str; 2] = ["+refs/heads/*:refs/hawser/heads/*", "+refs/tags/*:refs/hawser/tags/*"];
+
+/// Everything else that a server shows.
+const EVERY_REF: [&str; 1] = ["+refs/*:refs/every/*"];
+
+const EVERY_REF_KEPT: [&str; 1] = ["+refs/*:refs/hawser/every/*"];
 
 fn split_paths(list: &[u8]) -> HashSet<PathBuf> {
     list.split(|byte| *byte == 0)

@@ -54,7 +54,10 @@ pub enum SourceError {
     InvalidRevision { revision: String },
     #[error("{url} has no branch or tag named {revision:?}, and it is no full commit id")]
     UnknownRevision { revision: String, url: String },
-    #[error("no single commit reachable in {url} starts with {revision:?}")]
+    #[error(
+        "the commit {revision:?} is not found: no branch, tag or other ref of {url} leads to it, or the id is too short to \
+         be the only one"
+    )]
     UnknownCommit { revision: String, url: String },
     #[error("{url} has no HEAD: it is empty, or names a default branch that does not exist")]
     NoHead { url: String },
@@ -66,6 +69,11 @@ pub enum SourceError {
     Submodule { path: String, source: Box<SourceError> },
     #[error("submodules are nested more than {0} deep")]
     TooDeep(usize),
+    #[error(
+        "the checkout has more than {0} submodules in all, which is taken for a mistake: `update = none` in .gitmodules \
+         leaves out those that are not needed"
+    )]
+    TooManySubmodules(usize),
     #[error("its place in the checkout is no empty folder")]
     NoPlace,
     #[error("cancelled")]
@@ -181,6 +189,7 @@ impl Fetcher {
                     () = cancel.cancelled() => return Err(SourceError::Cancelled),
                     location = asked => location?,
                 };
+                registry::check_place(&source.source_url, &location.url)?;
                 log(&format!("The registry names {} at {:?}", mask_url(&location.url), location.revision));
                 location
             }

@@ -4,6 +4,7 @@
 //! range  = prefix core suffix
 //! core   = N ".*" | N "." N ".*" | N "." N "." N
 //! ```
+//! The core is the numbers at the end; a dot in front of them belongs to the prefix (`release.1.*` takes `release.1.4.2`).
 //! Prefix and suffix are literal text: `v1.*` takes `v1.4.2` and not `1.4.2`, `ui-v1.*` takes `ui-v1.4.2`. What
 //! follows the version in a tag must equal the suffix, so a pre-release (`1.5.0-rc.1`) is only taken by a range that
 //! spells it out (`1.*-rc.1`). Numbers compare as numbers and have no leading zeros.
@@ -42,7 +43,7 @@ impl Range {
         let start = head
             .rfind(|char: char| !char.is_ascii_digit() && char != '.')
             .map_or(0, |at| at + head[at..].chars().next().map_or(1, char::len_utf8));
-        let (prefix, core) = head.split_at(start);
+        let (prefix, core) = head.split_at(start + dots_in_front(&head[start..], start));
         let numbers: Vec<u64> = core.split('.').map(number).collect::<Option<_>>().ok_or_else(unreadable)?;
         let (major, minor, patch) = match (numbers.as_slice(), wildcard) {
             (&[major], true) => (major, None, None),
@@ -107,7 +108,8 @@ fn split_exact(text: &str) -> Option<(&str, &str)> {
     let versionish = |char: char| char.is_ascii_digit() || char == '.';
     let mut at = 0;
     while let Some(found) = text[at..].find(versionish) {
-        let start = at + found;
+        let run = at + found;
+        let start = run + dots_in_front(&text[run..], run);
         let end = text[start..].find(|char| !versionish(char)).map_or(text.len(), |length| start + length);
         if text[start..end].split('.').map(number).collect::<Option<Vec<_>>>().is_some_and(|it| it.len() == 3)
         {
@@ -116,6 +118,11 @@ fn split_exact(text: &str) -> Option<(&str, &str)> {
         at = end;
     }
     None
+}
+
+/// How many dots at the start of `rest`, which stands at `position`, belong to a prefix before it.
+fn dots_in_front(rest: &str, position: usize) -> usize {
+    if position == 0 { 0 } else { rest.len() - rest.trim_start_matches('.').len() }
 }
 
 fn number(text: &str) -> Option<u64> {
@@ -149,6 +156,9 @@ mod tests {
         "1.3.0-lts",
         "1.4.1-lts",
         "latest",
+        "release.1.4.2",
+        "release.1.10.0",
+        "v.2.0.0-rc.1",
         "1.99999999999999999999.0",
     ];
 
@@ -178,6 +188,10 @@ mod tests {
             ("1.*-lts", Some("1.4.1-lts")),
             ("ui-v1.*", Some("ui-v1.20.0")),
             ("app2-1.*", Some("app2-1.1.0")),
+            ("release.1.*", Some("release.1.10.0")),
+            ("release.1.4.*", Some("release.1.4.2")),
+            ("release.1.4.2", Some("release.1.4.2")),
+            ("v.2.0.0-rc.1", Some("v.2.0.0-rc.1")),
             (" 1.* ", Some("1.4.10")),
         ] {
             assert_eq!(highest(range).as_deref(), tag, "{range}");
@@ -187,8 +201,25 @@ mod tests {
     #[test]
     fn what_is_no_range_is_refused_with_an_example() {
         for text in [
-            "", "*", "main", "1", "1.2", "v1", "1.*.*", "1.2.3.*", "1.2.3.4", ">=1.0", "01.*", "1.*5",
-            "1.*.2", ".*", "é.*",
+            "",
+            "*",
+            "main",
+            "1",
+            "1.2",
+            "v1",
+            "1.*.*",
+            "1.2.3.*",
+            "1.2.3.4",
+            ">=1.0",
+            "01.*",
+            "1.*5",
+            "1.*.2",
+            ".*",
+            "é.*",
+            ".1.*",
+            ".1.2.3",
+            "release.*",
+            "release.1.2",
         ] {
             let error = Range::parse(text).unwrap_err();
             assert!(error.to_string().contains("1.4.*"), "{text}: {error}");

@@ -9,6 +9,7 @@ use std::time::Duration;
 use reqwest::StatusCode;
 
 use super::Location;
+use super::submodules::is_on_disk;
 use super::url::mask_url;
 
 const HEADER: &str = "X-Terraform-Get";
@@ -34,6 +35,27 @@ pub enum RegistryError {
         "the registry points to {address:?} for {url}, which is no Git repository: only Git is supported"
     )]
     NotGit { url: String, address: String },
+    #[error(
+        "the registry {registry} points to {address:?}, which is on this machine's disk: only a registry on this machine \
+         may do that"
+    )]
+    OnDisk { registry: String, address: String },
+}
+
+/// A registry on another machine has no say in which of this machine's files are read, as a repository there has none
+/// ([`super::submodules`]). One that runs here is the operator's own.
+pub(super) fn check_place(registry: &str, address: &str) -> Result<(), RegistryError> {
+    let host = url::Url::parse(registry.trim()).ok();
+    let is_here = match host.as_ref().and_then(url::Url::host) {
+        Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    if is_here || !is_on_disk(address) {
+        return Ok(());
+    }
+    Err(RegistryError::OnDisk { registry: mask_url(registry), address: mask_url(address) })
 }
 
 pub(super) async fn download(
@@ -122,6 +144,25 @@ mod tests {
         built(base, "..").unwrap_err();
         built("org/vpc/aws", "1.0.0").unwrap_err();
         built("file:///etc", "1.0.0").unwrap_err();
+    }
+
+    #[test]
+    fn only_a_registry_on_this_machine_may_name_this_machines_files() {
+        for (registry, address, allowed) in [
+            ("https://registry.example/m", "https://host/r", true),
+            ("https://registry.example/m", "git@host:r", true),
+            ("https://registry.example/m", "file:///srv/r", false),
+            ("https://registry.example/m", "FILE:///srv/r", false),
+            ("https://registry.example/m", "/srv/r", false),
+            ("http://10.0.0.1/m", "/srv/r", false),
+            ("https://localhost.example/m", "/srv/r", false),
+            ("not a url", "/srv/r", false),
+            ("http://localhost:8080/m", "/srv/r", true),
+            ("http://127.0.0.9/m", "file:///srv/r", true),
+            ("http://[::1]/m", "file:///srv/r", true),
+        ] {
+            assert_eq!(check_place(registry, address).is_ok(), allowed, "{registry} {address}");
+        }
     }
 
     #[test]

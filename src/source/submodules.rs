@@ -22,6 +22,9 @@ use super::{Fetcher, Log, SourceError};
 /// Nobody nests this deep on purpose.
 const MAX_DEPTH: usize = 16;
 
+/// Of one checkout, at all depths. Large projects have one or two hundred.
+pub(super) const MAX_SUBMODULES: usize = 500;
+
 /// What `.gitmodules` says about one submodule.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Module {
@@ -148,7 +151,7 @@ fn check_place(root: &Path, place: &Path) -> Result<(), SourceError> {
     Ok(())
 }
 
-fn is_on_disk(url: &str) -> bool {
+pub(super) fn is_on_disk(url: &str) -> bool {
     url.starts_with('/') || url.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("file://"))
 }
 

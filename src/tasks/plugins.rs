@@ -1,9 +1,17 @@
 //! The shared plugin cache around an Init ([`crate::engine::plugin_cache`]).
+//!
+//! An init that waits for another one's keeps its slot and its module: it has been claimed, its hooks are checked and its
+//! environment is kept, and to give all that back would only make it wait in another place. So that it cannot stand in the
+//! way of others for as long as somebody's hook takes, it says whom it waits for, again and again, and after
+//! [`LONGEST_WAIT`] it goes without the cache, which costs a download and nothing else. A cancel ends the wait at once.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::contract::{Engine, Fault};
 use crate::engine::environment::Environment;
@@ -18,6 +26,11 @@ use super::script::Module;
 
 /// How often a lock that another init holds is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often somebody who reads the log is told that it is still waiting.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// Most inits are done in seconds. One that takes longer than this is hanging, or downloads so much that two in parallel
+/// are no worse.
+const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 
 /// Lets an Init use the shared plugin cache, and returns the lock that its supervisor must hold. An init whose
 /// environment or configuration has a cache already is left alone; one whose cache cannot be used goes without.
@@ -74,20 +87,18 @@ impl From<PluginCacheError> for Unready {
 /// Waits for the lock and sees to what lies in the cache. None when this module had better not use it.
 async fn ready(module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
     let context = module.context;
-    let mut said = false;
-    let lock = loop {
-        if let Some(lock) = cache.try_lock(module.workspace.module())? {
-            break lock;
-        }
-        if !std::mem::replace(&mut said, true) {
-            context.info(&format!(
-                "Waits for the init of {}, which uses the shared plugin cache",
-                cache.holder()
-            ));
-        }
-        if context.cancel.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await.is_none() {
-            return Err(Unready::Cancelled);
-        }
+    let waited = wait_for(
+        || Ok(cache.try_lock(module.workspace.module())?),
+        |waited| context.info(&still_waiting(&cache.holder(), waited)),
+        &context.cancel,
+    );
+    let Some(lock) = waited.await? else {
+        context.warn(&format!(
+            "The plugin cache is not used: the init of {} has had it for more than {} minutes",
+            cache.holder(),
+            LONGEST_WAIT.as_secs() / 60
+        ));
+        return Ok(None);
     };
     // Packages are read whole, and they are large.
     let (here, directory) = (cache.clone(), module.directory.clone());
@@ -110,4 +121,71 @@ async fn ready(module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>,
         return Ok(None);
     }
     Ok(Some(lock))
+}
+
+fn still_waiting(holder: &str, waited: Duration) -> String {
+    let so_far = match waited.as_secs() / 60 {
+        0 => String::new(),
+        minutes => format!(" ({minutes} min so far)"),
+    };
+    format!("Waits for the init of {holder}, which uses the shared plugin cache{so_far}")
+}
+
+/// Tries until there is a lock; None when it took too long. `say` gets the time that has passed.
+async fn wait_for<L>(
+    mut try_lock: impl FnMut() -> Result<Option<L>, Unready>,
+    say: impl Fn(Duration),
+    cancel: &CancellationToken,
+) -> Result<Option<L>, Unready> {
+    let since = Instant::now();
+    let mut say_at = Duration::ZERO;
+    loop {
+        if let Some(lock) = try_lock()? {
+            return Ok(Some(lock));
+        }
+        let waited = since.elapsed();
+        if waited >= LONGEST_WAIT {
+            return Ok(None);
+        }
+        if waited >= say_at {
+            say(waited);
+            say_at = waited + SAY_AGAIN;
+        }
+        if cancel.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await.is_none() {
+            return Err(Unready::Cancelled);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_is_said_every_minute_and_given_up_in_the_end() {
+        let said = RefCell::new(Vec::new());
+        let say = |waited: Duration| said.borrow_mut().push(waited.as_secs() / 60);
+        let never = || Ok(None::<()>);
+        let waited = wait_for(never, say, &CancellationToken::new()).await;
+        assert!(matches!(waited, Ok(None)));
+        assert_eq!(*said.borrow(), [0, 1, 2, 3, 4]);
+        assert!(!still_waiting("a/b/c", Duration::from_secs(59)).contains("so far"));
+        assert!(still_waiting("a/b/c", Duration::from_secs(60)).ends_with("(1 min so far)"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancel_and_a_lock_end_the_wait() {
+        let cancel = CancellationToken::new();
+        let mut tries = 0;
+        let third = || {
+            tries += 1;
+            Ok((tries == 3).then_some(()))
+        };
+        assert!(matches!(wait_for(third, |_| {}, &cancel).await, Ok(Some(()))));
+        cancel.cancel();
+        let waited = wait_for(|| Ok(None::<()>), |_| {}, &cancel).await;
+        assert!(matches!(waited, Err(Unready::Cancelled)));
+    }
 }

@@ -216,8 +216,12 @@ async fn a_server_that_gives_out_no_single_commits_is_cached_too() {
     assert!(!old.log().contains("without the cache"), "{}", old.log());
     let third = repo.commit(&[("main.tf", "# three")]);
     module().get_commit(&repo, &third).await.unwrap();
+    let proposed = super::resolving::propose(&repo);
+    let of_a_pull_request = module();
+    of_a_pull_request.get_commit(&repo, &proposed).await.unwrap();
+    assert!(!of_a_pull_request.log().contains("without the cache"), "{}", of_a_pull_request.log());
     repo.vanish();
-    for commit in [&first, &tip, &third] {
+    for commit in [&first, &tip, &third, &proposed] {
         module().get_commit(&repo, commit).await.unwrap();
     }
 }

@@ -56,6 +56,11 @@ async fn a_server_that_gives_out_no_single_commits_is_asked_for_everything() {
     assert_eq!(module.read("main.tf").unwrap(), "# one");
     assert!(module.log().contains("whole history"), "{}", module.log());
 
+    let proposed = super::resolving::propose(&repo);
+    module.get(&git_source(&repo.url(), &proposed), &GetModule::default()).await.unwrap();
+    assert_eq!(module.read("main.tf").unwrap(), "# proposed");
+    module.get(&git_source(&repo.url(), &first), &GetModule::default()).await.unwrap();
+
     let unknown = "0123456789012345678901234567890123456789";
     let error = module.get(&git_source(&repo.url(), unknown), &GetModule::default()).await.unwrap_err();
     assert!(matches!(error, WorkspaceError::Source(SourceError::UnknownCommit { .. })), "{error}");

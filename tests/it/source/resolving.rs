@@ -12,7 +12,7 @@ use hawser::source::{Fetcher, SourceError, resolve};
 use tokio_util::sync::CancellationToken;
 
 use super::{fetcher, git_source};
-use crate::support::git::Repo;
+use crate::support::git::{Repo, git_in};
 
 async fn resolve_with_log(source: &Source) -> (Result<String, SourceError>, String) {
     let scratch = tempfile::tempdir().unwrap();
@@ -85,6 +85,31 @@ async fn commits_are_taken_in_full_and_found_when_abbreviated() {
 
     let error = resolved(&git_source(&repo.url(), "abcdef012345")).await.unwrap_err();
     assert!(matches!(error, SourceError::UnknownCommit { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_abbreviated_commit_is_found_in_a_sha256_repository_and_beside_the_branches() {
+    let folder = tempfile::tempdir().unwrap();
+    git_in(folder.path(), &["init", "--quiet", "--initial-branch=main", "--object-format=sha256"]);
+    git_in(folder.path(), &["commit", "--quiet", "--allow-empty", "--message=x"]);
+    let commit = git_in(folder.path(), &["rev-parse", "HEAD"]);
+    assert_eq!(commit.len(), 64);
+    let url = format!("file://{}", folder.path().display());
+    assert_eq!(resolved(&git_source(&url, &commit[..12])).await.unwrap(), commit);
+
+    let repo = Repo::with(&[("main.tf", "")]);
+    let proposed = propose(&repo);
+    assert_eq!(resolved(&git_source(&repo.url(), &proposed[..12])).await.unwrap(), proposed);
+}
+
+/// Makes a commit that only a pull request leads to, and is not its tip.
+pub(super) fn propose(repo: &Repo) -> String {
+    repo.git(&["checkout", "--quiet", "--detach"]);
+    let proposed = repo.commit(&[("main.tf", "# proposed")]);
+    repo.commit(&[("main.tf", "# proposed again")]);
+    repo.git(&["update-ref", "refs/pull/1/head", "HEAD"]);
+    repo.git(&["checkout", "--quiet", "main"]);
+    proposed
 }
 
 #[tokio::test]

@@ -118,6 +118,34 @@ async fn submodules_in_submodules_come_to_an_end() {
 }
 
 #[tokio::test]
+async fn a_checkout_with_too_many_submodules_is_refused_before_they_are_fetched() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    let commit = repo.head();
+    let mut modules = String::new();
+    let mut index = String::new();
+    for number in 0..501 {
+        let settings = beside(&repo);
+        modules.push_str(&format!("[submodule \"m{number}\"]\n\tpath = m{number}\n{settings}\n"));
+        index.push_str(&format!("160000 {commit} 0\tm{number}\n"));
+        fs::create_dir(repo.path().join(format!("m{number}"))).unwrap();
+    }
+    fs::write(repo.path().join(".gitmodules"), modules).unwrap();
+    fs::write(repo.path().join(".git/links"), index).unwrap();
+    repo.git(&["add", ".gitmodules"]);
+    let filled = std::process::Command::new("git")
+        .args(["update-index", "--index-info"])
+        .current_dir(repo.path())
+        .stdin(fs::File::open(repo.path().join(".git/links")).unwrap())
+        .status();
+    assert!(filled.unwrap().success());
+    repo.git(&["commit", "--quiet", "--message=many"]);
+    let module = Module::new();
+    let error = module.get_main(&repo).await.unwrap_err().to_string();
+    assert!(error.contains("more than 500 submodules"), "{error}");
+    assert_eq!(module.log().matches("Cloning").count(), 1, "{}", module.log());
+}
+
+#[tokio::test]
 async fn a_repository_on_a_server_cannot_have_this_machines_files_fetched() {
     let lib = Repo::with(&[("lib.tf", "# private")]);
     for address in [lib.url(), lib.path().display().to_string()] {
