@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::enums::WireEnum as _;
 use crate::contract::{Source, SourceRevisionType, SourceType};
+use crate::policy::{Refusal, SourceRule};
 use crate::process::{NotFound, ProcessError};
 pub use range::RangeError;
 pub use refs::{is_abbreviated_commit, is_commit};
@@ -67,6 +68,8 @@ pub enum SourceError {
     TooDeep(usize),
     #[error("its place in the checkout is no empty folder")]
     NoPlace,
+    #[error(transparent)]
+    Refused(Refusal),
     #[error("cancelled")]
     Cancelled,
     #[error(transparent)]
@@ -76,6 +79,15 @@ pub enum SourceError {
 impl SourceError {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Cancelled)
+    }
+
+    /// The refusal behind it, if it is one.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Submodule { source, .. } => source.refusal(),
+            _ => None,
+        }
     }
 }
 
@@ -109,6 +121,7 @@ pub struct Fetcher {
     list_timeout: Duration,
     fetch_timeout: Duration,
     cache: Option<cache::Cache>,
+    allowed: SourceRule,
 }
 
 impl Fetcher {
@@ -122,7 +135,15 @@ impl Fetcher {
             list_timeout: Duration::from_secs(120),
             fetch_timeout: Duration::from_secs(30 * 60),
             cache: None,
+            allowed: SourceRule::default(),
         }
+    }
+
+    /// Fetches from these places only, whoever names another: a request, a registry or a repository's submodules.
+    #[must_use]
+    pub fn allow_only(mut self, allowed: SourceRule) -> Self {
+        self.allowed = allowed;
+        self
     }
 
     /// Sets a variable for every git process.
@@ -153,6 +174,7 @@ impl Fetcher {
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<Location, SourceError> {
+        self.allowed.judge(&source.source_url).map_err(SourceError::Refused)?;
         let location = match source.source_type {
             SourceType::Git => Location {
                 url: source.source_url.trim().to_owned(),
@@ -177,6 +199,7 @@ impl Fetcher {
             other => return Err(SourceError::NotSupported(other.name())),
         };
         url::check(&location.url)?;
+        self.allowed.judge(&location.url).map_err(SourceError::Refused)?;
         Ok(location)
     }
 

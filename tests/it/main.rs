@@ -16,3 +16,4 @@ mod source;
 mod supervise;
 mod support;
 mod tasks;
+mod veto;
