@@ -118,8 +118,7 @@ pub fn reread(
 /// A folder that was damaged has been set aside, and nobody will ever know what came of its task. The server is told
 /// so, in a folder of the same name: the task is not taken for a new one when it is pushed again meanwhile.
 pub fn answer_for_damaged(store: &Store, name: &str) -> Result<Option<ShippedStep>, StoreError> {
-    let Some((job_id, task)) = name.split_once('.') else { return Ok(None) };
-    let (Ok(job_id), Some(task)) = (job_id.parse::<Uuid>(), Task::from_name(task)) else { return Ok(None) };
+    let Some((job_id, task)) = identity(name) else { return Ok(None) };
     let Created::New(folder, request) = store.create(name, task.pushed_as(), &json!({ "jobId": job_id }))?
     else {
         return Ok(None);
@@ -138,6 +137,12 @@ fn cancel_answer(kind: CancelKind, job_id: Uuid) -> Call {
 
 fn refusal(task: Task, job_id: Uuid, problem: &PushError) -> Call {
     Outcome::Faulted(Fault::new(problem.to_string())).call(task, job_id)
+}
+
+/// The job and the task that a folder of this name is for.
+pub fn identity(name: &str) -> Option<(Uuid, Task)> {
+    let (job_id, task) = name.split_once('.')?;
+    Some((job_id.parse().ok()?, Task::from_name(task)?))
 }
 
 fn task_folder(job_id: Uuid, task: Task) -> String {
@@ -215,7 +220,11 @@ impl Intake {
                 }
                 match self.keep(&name, target, payload).await {
                     Ok(created) => self.accept(created, Work::Task(request)).await,
-                    Err(reason) => return self.cannot_keep(fault(&reason), reason),
+                    Err(reason) => {
+                        let (job_id, task) = (request.common.job_id, request.task.task());
+                        self.scheduler.audit().not_taken(job_id, Some(task), "it could not be kept").await;
+                        return self.cannot_keep(fault(&reason), reason);
+                    }
                 }
             }
             Ok(Push::SourceRefresh(refresh)) => {
@@ -304,6 +313,7 @@ impl Intake {
         let answer = refusal(*task, *job_id, problem);
         match self.keep(&task_folder(*job_id, *task), target, payload).await {
             Ok(Created::New(folder, request)) => {
+                self.scheduler.audit().not_taken(*job_id, Some(*task), "its payload cannot be read").await;
                 self.keep_outcome(&folder, answer).await;
                 self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
             }

@@ -18,7 +18,9 @@ pub mod wildcard;
 pub mod contract;
 pub mod hub;
 
+pub mod audit;
 pub mod intake;
+pub mod policy;
 pub mod scheduler;
 pub mod step;
 

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::audit::Audit;
 use crate::contract::requests::CancelKind;
 use crate::hub::{self, LineStatus};
 use crate::intake::{self, Found, Intake};
@@ -94,7 +95,9 @@ pub async fn run(
         shipper: shipper.clone(),
         http,
         supervisor: options.supervisor,
+        audit: Audit::new(&settings),
     };
+    tools.audit.open().await;
     let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
@@ -189,6 +192,10 @@ async fn recover(
             Ok((_, Found::Answer(answer))) => drop(shipper.add(answer).await),
             Ok((stage, Found::Step(step))) => {
                 info!(step = step.name(), ?stage, "left by an earlier run of this runner");
+                if stage == Stage::Ship {
+                    // Before anyone may ship it: the folder is gone then.
+                    scheduler.audit().found_finished(&step).await;
+                }
                 shipper.add(step.shipped()).await;
                 if stage != Stage::Ship {
                     scheduler.adopt(step, stage).await;
@@ -201,7 +208,12 @@ async fn recover(
     }
     for name in store.take_set_aside() {
         match intake::answer_for_damaged(store, &name) {
-            Ok(Some(answer)) => drop(shipper.add(answer).await),
+            Ok(Some(answer)) => {
+                if let Some((job_id, task)) = intake::identity(&name) {
+                    scheduler.audit().lost(job_id, task, "the record of the task was damaged").await;
+                }
+                drop(shipper.add(answer).await);
+            }
             Ok(None) => {}
             Err(error) => warn!(step = name, "the server is not told of a damaged step: {error}"),
         }

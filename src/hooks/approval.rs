@@ -1,4 +1,5 @@
-//! Pre-approval: with it switched on, only hooks whose text the operator has put into a directory may run.
+//! Which hooks may run: all of them, none, or with pre-approval those whose text the operator has put into a
+//! directory. The narrower of `Policy.Hooks` and `HooksPreapproval.Enabled` counts.
 //!
 //! Texts are compared by SHA-256 after CRLF was turned to LF and trailing white space was cut, so that an editor
 //! or a web form that changes line ends does not change what was approved.
@@ -11,7 +12,9 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 
 use super::Hook;
-use crate::settings::model::HooksPreapprovalSettings;
+use crate::policy::Refusal;
+use crate::settings::Settings;
+use crate::settings::model::{HookPolicy, HooksPreapprovalSettings};
 
 /// How much of a refused hook its fault shows.
 const SHOWN: usize = 100;
@@ -21,14 +24,64 @@ pub enum ApprovalError {
     #[error("the hook {name} is not pre-approved: no file in {} has its text; it begins with {shown:?}", directory.display())]
     Refused { name: &'static str, shown: String, directory: PathBuf },
     #[error(
-        "the hook {name} is not pre-approved: HooksPreapproval.Enabled is set without a PreapprovedHooksDirectory; it begins with {shown:?}"
+        "the hook {name} is not pre-approved: there is no HooksPreapproval.PreapprovedHooksDirectory; it begins with {shown:?}"
     )]
     NoDirectory { name: &'static str, shown: String },
     #[error("the hook {name} is not pre-approved: cannot read {}: {source}; it begins with {shown:?}", path.display())]
     Unreadable { name: &'static str, shown: String, path: PathBuf, source: io::Error },
 }
 
-/// Refuses the first hook that the settings do not allow.
+/// The one place that decides which hooks may run.
+#[derive(Debug, Clone)]
+pub struct HookRule {
+    /// The setting that says so.
+    name: &'static str,
+    none: bool,
+    preapproval: HooksPreapprovalSettings,
+}
+
+impl HookRule {
+    pub fn new(settings: &Settings) -> Self {
+        let (hooks, mut preapproval) = (settings.policy.hooks, settings.hooks_preapproval.clone());
+        let name = match (hooks, preapproval.enabled) {
+            (HookPolicy::All, true) => "HooksPreapproval.Enabled",
+            _ => "Policy.Hooks",
+        };
+        preapproval.enabled |= hooks == HookPolicy::Preapproved;
+        Self { name, none: hooks == HookPolicy::None, preapproval }
+    }
+
+    /// Refuses the first hook that the settings do not allow. It may read a directory.
+    pub fn judge<'a>(&self, hooks: impl IntoIterator<Item = Hook<'a>>) -> Result<(), Refusal> {
+        let mut hooks = hooks.into_iter().peekable();
+        let Some(first) = hooks.peek() else { return Ok(()) };
+        if self.none {
+            let what = format!("the hook {}", first.name);
+            return Err(Refusal::new(self.name, what, "this runner runs no hooks"));
+        }
+        check_approved(&self.preapproval, hooks).map_err(|error| {
+            let what = format!("the hook {}", error.hook());
+            Refusal::new(self.name, what, error.to_string())
+        })
+    }
+}
+
+impl ApprovalError {
+    fn hook(&self) -> &'static str {
+        match self {
+            Self::Refused { name, .. } | Self::NoDirectory { name, .. } | Self::Unreadable { name, .. } => {
+                name
+            }
+        }
+    }
+}
+
+/// The SHA-256 by which hooks are compared, in lowercase hex.
+pub fn fingerprint(text: &str) -> String {
+    digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Refuses the first hook that is not in the directory, when pre-approval is on.
 pub fn check_approved<'a>(
     settings: &HooksPreapprovalSettings,
     hooks: impl IntoIterator<Item = Hook<'a>>,

@@ -5,7 +5,7 @@ pub mod command;
 pub mod quote;
 pub mod script;
 
-pub use approval::{ApprovalError, check_approved};
+pub use approval::{ApprovalError, HookRule, check_approved, fingerprint};
 pub use command::{Command, HiddenArguments, Piece, Standing};
 pub use quote::quote;
 pub use script::{Part, Script, ScriptError};

@@ -18,11 +18,12 @@ use super::secrets;
 use crate::contract::requests::Request;
 use crate::contract::{Call, Fault, Outcome, Success};
 use crate::intake::{Step, Work};
+use crate::policy::Refusal;
 use crate::redact::JobSecrets;
 use crate::settings::Settings;
-use crate::step::{Folder, FolderError, Scratch, Stage};
+use crate::step::{Folder, FolderError, Scratch, Stage, Stream};
 use crate::supervise;
-use crate::tasks::{self, Context, Prepared, TaskError};
+use crate::tasks::{self, Context, Prepared, Refreshed, TaskError};
 use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
 
 /// Before a folder that could not be looked at is looked at again.
@@ -73,9 +74,15 @@ impl Driver {
         let outcome = match &step.work {
             Work::Refresh(refresh) => {
                 let (settings, http) = (self.settings(), self.tools.http.clone());
-                let call = tasks::refresh(refresh, settings, http, cancel).await;
-                let stopped = || refresh.faulted(&Fault::new("the refresh was stopped with the runner"));
-                self.keep(step, call.unwrap_or_else(stopped)).await;
+                let call = match tasks::refresh(refresh, settings, http, cancel).await {
+                    Some(Refreshed { call, refusal: None }) => call,
+                    Some(Refreshed { call, refusal: Some(refusal) }) => {
+                        self.tools.audit.refused(step, &refusal).await;
+                        call
+                    }
+                    None => refresh.faulted(&Fault::new("the refresh was stopped with the runner")),
+                };
+                self.finish(step, call).await;
                 return Ended::Concluded;
             }
             Work::Task(request) => {
@@ -145,7 +152,31 @@ impl Driver {
                 context.error(&fault.message);
                 Outcome::Faulted(fault)
             }
+            Err(TaskError::Refused { refusal, fault }) => {
+                context.error(&fault.message);
+                self.tools.audit.refused(step, &refusal).await;
+                Outcome::Faulted(fault)
+            }
         }
+    }
+
+    /// Ends a step that the settings do not allow, with nothing done but this.
+    pub(super) async fn refuse(&self, step: &Step, refusal: &Refusal) {
+        let message = refusal.to_string();
+        warn!(step = step.name(), "{message}");
+        self.tools.audit.refused(step, refusal).await;
+        if matches!(step.work, Work::Task(_)) {
+            let (folder, line) = (step.folder.clone(), message.clone());
+            let said = tokio::task::spawn_blocking(move || -> Result<(), FolderError> {
+                let path = folder.output_path();
+                let kept = folder.writer()?.say(Stream::Error, &line);
+                kept.map_err(|source| FolderError::Io { action: "write", path, source })
+            });
+            if let Ok(Err(error)) = said.await {
+                warn!(step = step.name(), "a line for the job's log could not be kept: {error}");
+            }
+        }
+        self.keep(step, step.call(&Outcome::Faulted(Fault::new(message)))).await;
     }
 
     async fn begin(
@@ -274,7 +305,13 @@ impl Driver {
 
     pub(super) async fn conclude_with(&self, step: &Step, outcome: &Outcome) {
         self.clear_scratch(step).await;
-        self.keep(step, step.call(outcome)).await;
+        self.finish(step, step.call(outcome)).await;
+    }
+
+    /// The audit log first: when the outcome is on the disk the step may be shipped and gone at any moment.
+    async fn finish(&self, step: &Step, call: Call) {
+        self.tools.audit.finished(step, &call).await;
+        self.keep(step, call).await;
     }
 
     /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here.

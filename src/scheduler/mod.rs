@@ -20,10 +20,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
+use crate::audit::Audit;
 use crate::contract::requests::CancelKind;
 use crate::contract::{Outcome, Task};
 use crate::hub::Line;
 use crate::intake::{Step, Work};
+use crate::policy::{Policy, Refusal};
 use crate::redact::Vault;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
@@ -51,14 +53,16 @@ pub struct Tools {
     pub http: reqwest::Client,
     /// The program that is started as `… supervise FOLDER`.
     pub supervisor: PathBuf,
+    pub audit: Audit,
 }
 
 enum Command {
     Submit(Box<Step>),
     Adopt(Box<Step>, Stage),
+    Refuse(Box<Step>, Refusal),
     ReportAgain(String),
-    Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<()> },
-    CancelAll(CancelKind),
+    Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Vec<Step>> },
+    CancelAll { kind: CancelKind, noted: oneshot::Sender<Vec<Step>> },
     Drain,
 }
 
@@ -67,6 +71,8 @@ enum Command {
 pub struct Scheduler {
     commands: mpsc::Sender<Command>,
     load: watch::Receiver<Load>,
+    policy: Arc<Policy>,
+    audit: Audit,
 }
 
 impl Scheduler {
@@ -74,6 +80,7 @@ impl Scheduler {
     pub fn start(tools: Tools, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (commands, received) = mpsc::channel(64);
         let (load, seen) = watch::channel(Load::default());
+        let (policy, audit) = (Arc::new(Policy::new(&tools.settings)), tools.audit.clone());
         let slots = tools.settings.runner.max_concurrent_steps.max(1) as usize;
         let running = Loop {
             machine: Machine::new(slots),
@@ -83,16 +90,52 @@ impl Scheduler {
             load,
         };
         let task = tokio::spawn(running.run(received, stop));
-        (Self { commands, load: seen }, task)
+        (Self { commands, load: seen, policy, audit }, task)
     }
 
     pub async fn submit(&self, step: Step) {
-        self.send(Command::Submit(Box::new(step))).await;
+        if let Some(step) = self.admit(step).await {
+            self.send(Command::Submit(Box::new(step))).await;
+        }
     }
 
-    /// Takes over a step of an earlier run of the program.
+    /// Takes over a step of an earlier run of the program. One that was not begun is judged like a new one: the
+    /// settings may allow less by now.
     pub async fn adopt(&self, step: Step, stage: Stage) {
-        self.send(Command::Adopt(Box::new(step), stage)).await;
+        let step = if stage == Stage::Prepare {
+            self.admit(step).await
+        } else {
+            self.audit.accepted(&step).await;
+            Some(step)
+        };
+        if let Some(step) = step {
+            self.send(Command::Adopt(Box::new(step), stage)).await;
+        }
+    }
+
+    /// The local veto. A step that is refused waits for no slot and no directory, and nobody claims it.
+    async fn admit(&self, step: Step) -> Option<Step> {
+        let (policy, judged) = (Arc::clone(&self.policy), step.clone());
+        // Pre-approved hooks are files.
+        let verdict = tokio::task::spawn_blocking(move || match &judged.work {
+            Work::Task(request) => policy.judge(request),
+            Work::Refresh(refresh) => policy.judge_refresh(refresh),
+        });
+        let refusal = match verdict.await {
+            Ok(Ok(())) => {
+                self.audit.accepted(&step).await;
+                return Some(step);
+            }
+            Ok(Err(refusal)) => refusal,
+            // What could not be judged is not done.
+            Err(error) => Refusal::failed(&error),
+        };
+        self.send(Command::Refuse(Box::new(step), refusal)).await;
+        None
+    }
+
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// A task was pushed again.
@@ -104,13 +147,21 @@ impl Scheduler {
     pub async fn cancel(&self, job_id: Uuid, kind: CancelKind) {
         let (noted, wait) = oneshot::channel();
         self.send(Command::Cancel { job_id, kind, noted }).await;
-        // The loop drops the sender only when it ends, and then there is nothing to wait for.
-        let _ = wait.await;
+        self.audit_cancels(wait).await;
     }
 
     /// Cancels every step that runs.
     pub async fn cancel_all(&self, kind: CancelKind) {
-        self.send(Command::CancelAll(kind)).await;
+        let (noted, wait) = oneshot::channel();
+        self.send(Command::CancelAll { kind, noted }).await;
+        self.audit_cancels(wait).await;
+    }
+
+    async fn audit_cancels(&self, noted: oneshot::Receiver<Vec<Step>>) {
+        // The loop drops the sender only when it ends, and then there is nothing to wait for.
+        for step in noted.await.unwrap_or_default() {
+            self.audit.cancelled(&step).await;
+        }
     }
 
     /// Starts nothing any more. What waits stays in its folder for the next start.
@@ -179,6 +230,13 @@ impl Loop {
         match command {
             Command::Submit(step) => self.arrive(*step, Stage::Prepare),
             Command::Adopt(step, stage) => self.arrive(*step, stage),
+            Command::Refuse(step, refusal) => {
+                let (driver, name) = (Arc::clone(&self.driver), step.name());
+                self.drives.spawn(async move {
+                    driver.refuse(&step, &refusal).await;
+                    (name, Ended::Concluded)
+                });
+            }
             // One that is no longer here has its outcome, and that is sent until it is acknowledged.
             Command::ReportAgain(name) => {
                 if let Some(active) = self.steps.get(&name) {
@@ -186,10 +244,11 @@ impl Loop {
                 }
             }
             Command::Cancel { job_id, kind, noted } => {
-                self.cancel(kind, |active| active.step.job_id() == Some(job_id));
-                let _ = noted.send(());
+                let _ = noted.send(self.cancel(kind, |active| active.step.job_id() == Some(job_id)));
             }
-            Command::CancelAll(kind) => self.cancel(kind, |active| !active.waiting),
+            Command::CancelAll { kind, noted } => {
+                let _ = noted.send(self.cancel(kind, |active| !active.waiting));
+            }
             Command::Drain => self.on(Event::Drain),
         }
     }
@@ -277,7 +336,9 @@ impl Loop {
         }
     }
 
-    fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) {
+    /// Returns the steps that were meant.
+    fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
+        let mut meant = Vec::new();
         let names: Vec<String> =
             self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -291,12 +352,14 @@ impl Loop {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
             }
             active.cancel.cancel();
+            meant.push(active.step.clone());
             // One whose script has run and that only waits to be concluded ends as the script did.
             if active.waiting && active.stage == Stage::Prepare {
                 info!(step = name, "cancelled before it started");
                 self.conclude_unstarted(name);
             }
         }
+        meant
     }
 
     /// Ends a step that was not started as cancelled: it leaves the queue now, and its outcome is written in a task

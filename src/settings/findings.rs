@@ -117,8 +117,8 @@ impl fmt::Display for Warning {
             Self::NothingPreapproved => {
                 write!(
                     f,
-                    "HooksPreapproval.Enabled is on without HooksPreapproval.PreapprovedHooksDirectory: every \
-                     hook will be refused"
+                    "hooks must be pre-approved (HooksPreapproval.Enabled, Policy.Hooks), and there is no \
+                     HooksPreapproval.PreapprovedHooksDirectory: every hook will be refused"
                 )
             }
         }

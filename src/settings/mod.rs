@@ -25,6 +25,7 @@ mod merge;
 pub mod model;
 mod origins;
 mod place;
+mod policy;
 mod schema;
 mod shape;
 mod values;
@@ -99,13 +100,15 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     };
     let object = binder.section(shape.keys(), Some(&merged), &[]);
     let effective = binder.effective;
+    policy::check(&effective, &mut findings);
     findings.drop_echoes(all_read);
     let Findings { mut problems, mut warnings } = findings;
     if problems.is_empty() {
         match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
             Ok(settings) => {
                 let hooks = &settings.hooks_preapproval;
-                if hooks.enabled && hooks.preapproved_hooks_directory.is_none() {
+                let only_approved = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
+                if only_approved && hooks.preapproved_hooks_directory.is_none() {
                     warnings.push(Warning::NothingPreapproved);
                 }
                 return Ok(Loaded { settings, warnings, effective });

@@ -190,13 +190,14 @@ impl Default for SourceSettings {
 pub struct PolicySettings {
     /// The engines that may be run.
     pub allowed_engines: Option<Vec<Engine>>,
-    /// URLs that module sources may come from: those of requests, of registries' answers and of submodules.
+    /// URLs that module sources may come from, with their scheme: those of requests, of registries' answers and of
+    /// submodules. `git@host:path` counts as `ssh://git@host/path`.
     pub allowed_sources: Option<Vec<String>>,
     /// Modules that may be worked on, as `stack/namespace/module`.
     pub allowed_modules: Option<Vec<String>>,
     /// Flags that may stand on an engine's command line, as in the contract: `Target`, `Parallelism`, `Var`.
     pub allowed_flags: Option<Vec<String>>,
-    /// Refuse applies and destroys; everything before them is done.
+    /// Refuse applies and destroys, and an init that moves a state; everything before them is done.
     pub plan_only: bool,
     /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as
     /// `HooksPreapproval.Enabled` has it too. `None`: a task with a hook is refused.

@@ -12,6 +12,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::shape::Kind;
+use crate::policy::{FlagNameError, ModulePatternError, SourcePatternError};
 
 /// What is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -68,6 +69,12 @@ pub enum Fault {
     NotObject,
     #[error("is no environment name: it becomes a part of the file name appsettings.{{Environment}}.json")]
     NotEnvironment,
+    #[error(transparent)]
+    NotSource(SourcePatternError),
+    #[error(transparent)]
+    NotModule(ModulePatternError),
+    #[error(transparent)]
+    NotFlag(FlagNameError),
     #[error("was refused: {0}")]
     Refused(String),
 }

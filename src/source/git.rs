@@ -66,6 +66,10 @@ impl Fetcher {
         for name in NOT_INHERITED {
             tool = tool.env_remove(name);
         }
+        // A redirect leads to a place that nobody has looked at.
+        if self.allowed.is_set() {
+            tool = tool.args(["-c", "http.followRedirects=false"]);
+        }
         Ok(tool)
     }
 
@@ -210,6 +214,7 @@ impl Fetcher {
     ) -> Result<Vec<Wanted>, SourceError> {
         let Wanted { url, commit, folder, .. } = wanted;
         super::url::check(url)?;
+        self.allowed.judge(url).map_err(SourceError::Refused)?;
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
         }

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::enums::WireEnum as _;
 use crate::contract::{Source, SourceRevisionType, SourceType};
+use crate::policy::{Refusal, SourceRule};
 use crate::process::{Inherited, NotFound, ProcessError};
 pub use range::RangeError;
 pub use refs::{is_abbreviated_commit, is_commit};
@@ -76,6 +77,8 @@ pub enum SourceError {
     TooManySubmodules(usize),
     #[error("its place in the checkout is no empty folder")]
     NoPlace,
+    #[error(transparent)]
+    Refused(Refusal),
     #[error("cancelled")]
     Cancelled,
     #[error(transparent)]
@@ -85,6 +88,15 @@ pub enum SourceError {
 impl SourceError {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Cancelled)
+    }
+
+    /// The refusal behind it, if it is one.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::Submodule { source, .. } => source.refusal(),
+            _ => None,
+        }
     }
 }
 
@@ -119,6 +131,7 @@ pub struct Fetcher {
     list_timeout: Duration,
     fetch_timeout: Duration,
     cache: Option<cache::Cache>,
+    allowed: SourceRule,
 }
 
 impl Fetcher {
@@ -133,6 +146,7 @@ impl Fetcher {
             list_timeout: Duration::from_secs(120),
             fetch_timeout: Duration::from_secs(30 * 60),
             cache: None,
+            allowed: SourceRule::default(),
         }
     }
 
@@ -140,6 +154,13 @@ impl Fetcher {
     #[must_use]
     pub fn host_environment(mut self, host: Inherited) -> Self {
         self.host = host;
+        self
+    }
+
+    /// Fetches from these places only, whoever names another: a request, a registry or a repository's submodules.
+    #[must_use]
+    pub fn allow_only(mut self, allowed: SourceRule) -> Self {
+        self.allowed = allowed;
         self
     }
 
@@ -171,6 +192,7 @@ impl Fetcher {
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<Location, SourceError> {
+        self.allowed.judge(&source.source_url).map_err(SourceError::Refused)?;
         let location = match source.source_type {
             SourceType::Git => Location {
                 url: source.source_url.trim().to_owned(),
@@ -196,6 +218,7 @@ impl Fetcher {
             other => return Err(SourceError::NotSupported(other.name())),
         };
         url::check(&location.url)?;
+        self.allowed.judge(&location.url).map_err(SourceError::Refused)?;
         Ok(location)
     }
 

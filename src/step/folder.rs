@@ -82,6 +82,25 @@ pub struct Exit {
     pub failure: Option<String>,
 }
 
+/// `facts.json`: what the audit log says of a step and only the task finds out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Before any hook has had its say.
+    pub engine_version: Option<String>,
+    /// The commit of the module's checkout.
+    pub source_commit: Option<String>,
+}
+
+/// `audited.json`: which lines of the audit log there are for this step already.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Audited {
+    pub accepted: bool,
+    pub refused: bool,
+    pub cancelled: Option<CancelKind>,
+    /// The call that told of its end.
+    pub finished: Option<String>,
+}
+
 /// `cancel.json`: somebody wants the job stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancel {
@@ -248,6 +267,22 @@ impl Folder {
                 kill_after_seconds: Some(kill_after.as_secs()),
             },
         )
+    }
+
+    pub fn facts(&self) -> Result<Option<Facts>, FolderError> {
+        self.read("facts.json")
+    }
+
+    pub fn set_facts(&self, facts: &Facts) -> Result<(), FolderError> {
+        self.write("facts.json", facts)
+    }
+
+    pub fn audited(&self) -> Result<Option<Audited>, FolderError> {
+        self.read("audited.json")
+    }
+
+    pub fn set_audited(&self, audited: &Audited) -> Result<(), FolderError> {
+        self.write("audited.json", audited)
     }
 
     pub fn outcome(&self) -> Result<Option<Call>, FolderError> {

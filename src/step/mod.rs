@@ -17,6 +17,8 @@
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which
 //!   secrets.json     values that no log or message of the step may say, for a runner that is started anew
+//!   facts.json       the engine's version and the module's commit, for the audit log
+//!   audited.json     which lines of the audit log are written, see [`crate::audit`]
 //!   rescued          where a state is that the engine could not write and that was kept safe
 //!   outcome.json     the call that the server must still acknowledge
 //!   shipped          how far output.log has been acknowledged
@@ -33,7 +35,7 @@ pub mod scratch;
 pub mod stage;
 pub mod store;
 
-pub use folder::{Cancel, Exit, Folder, FolderError, StepRequest, SupervisorNote};
+pub use folder::{Audited, Cancel, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote};
 pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
 pub use scratch::Scratch;
 pub use stage::Stage;

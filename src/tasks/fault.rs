@@ -5,7 +5,8 @@ use std::error::Error;
 use super::TaskError;
 use crate::contract::Fault;
 use crate::engine::EngineError;
-use crate::hooks::{ApprovalError, ScriptError};
+use crate::hooks::ScriptError;
+use crate::policy::Refusal;
 use crate::process::{NotFound, ProcessError};
 use crate::source::SourceError;
 use crate::step::FolderError;
@@ -27,21 +28,39 @@ pub(super) fn sentence(error: &dyn Error) -> String {
 }
 
 /// The first line is the message; what follows it are the details.
-fn fault(error: &dyn Error) -> TaskError {
+fn told(error: &dyn Error) -> Fault {
     let text = sentence(error);
     let (message, details) = text.split_once('\n').unwrap_or((&text, ""));
-    TaskError::Faulted(Fault { message: message.to_owned(), details: details.to_owned(), resources: None })
+    Fault { message: message.to_owned(), details: details.to_owned(), resources: None }
+}
+
+fn fault(error: &dyn Error) -> TaskError {
+    TaskError::Faulted(told(error))
+}
+
+/// A refusal may be said by others on its way, such as the submodule that it is about.
+fn fault_or_refusal(error: &dyn Error, refusal: Option<&Refusal>) -> TaskError {
+    match refusal {
+        Some(refusal) => TaskError::Refused { refusal: Box::new(refusal.clone()), fault: told(error) },
+        None => fault(error),
+    }
+}
+
+impl From<Refusal> for TaskError {
+    fn from(refusal: Refusal) -> Self {
+        fault_or_refusal(&refusal, Some(&refusal))
+    }
 }
 
 impl From<WorkspaceError> for TaskError {
     fn from(error: WorkspaceError) -> Self {
-        if error.is_cancelled() { Self::Cancelled } else { fault(&error) }
+        if error.is_cancelled() { Self::Cancelled } else { fault_or_refusal(&error, error.refusal()) }
     }
 }
 
 impl From<SourceError> for TaskError {
     fn from(error: SourceError) -> Self {
-        if error.is_cancelled() { Self::Cancelled } else { fault(&error) }
+        if error.is_cancelled() { Self::Cancelled } else { fault_or_refusal(&error, error.refusal()) }
     }
 }
 
@@ -60,4 +79,4 @@ macro_rules! faults {
         })+
     };
 }
-faults!(EngineError, ApprovalError, ScriptError, NotFound, FolderError);
+faults!(EngineError, ScriptError, NotFound, FolderError);

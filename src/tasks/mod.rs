@@ -31,13 +31,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::{Common, Engine, Fault, Success, TaskRequest};
 use crate::engine::terraform::Direction;
+use crate::hooks::Hook;
+use crate::policy::Refusal;
 use crate::redact::JobSecrets;
 use crate::settings::Settings;
-use crate::step::{Exit, Folder, Stream};
+use crate::step::{Exit, Facts, Folder, Stream};
 use shape::Shape;
 
 pub use rescue::{explain_lost, to_check};
-pub use source::refresh;
+pub use source::{Refreshed, refresh};
 
 /// What a task may use.
 #[derive(Debug, Clone)]
@@ -79,6 +81,11 @@ pub struct Launch {
 pub enum TaskError {
     Cancelled,
     Faulted(Fault),
+    /// A fault too; the settings of this runner do not allow what came up on the way.
+    Refused {
+        refusal: Box<Refusal>,
+        fault: Fault,
+    },
 }
 
 impl From<Fault> for TaskError {
@@ -100,6 +107,13 @@ impl Context {
         self.say(Stream::Error, message);
     }
 
+    /// Keeps what an auditor wants to know; without it the task goes on.
+    fn note_facts(&self, facts: &Facts) {
+        if let Err(error) = self.folder.set_facts(facts) {
+            tracing::warn!(step = self.folder.name(), "the audit log will say less of this step: {error}");
+        }
+    }
+
     /// Adds a line of the runner's own to the job's log.
     fn say(&self, stream: Stream, message: &str) {
         let said = self
@@ -111,6 +125,11 @@ impl Context {
             tracing::error!(step = self.folder.name(), "a line for the job's log could not be kept: {error}");
         }
     }
+}
+
+/// The hooks of a task that are not blank.
+pub fn hooks_of(request: &TaskRequest) -> impl Iterator<Item = Hook<'_>> {
+    Shape::of(request).into_iter().flat_map(|shape| shape.before.into_iter().chain(shape.after))
 }
 
 /// Fetches, writes inputs and makes the script.

@@ -66,6 +66,7 @@ pub(super) async fn explain(context: &Context, shape: &Shape<'_>, error: TaskErr
             TaskError::Cancelled
         }
         TaskError::Faulted(fault) => TaskError::Faulted(add(fault, &found)),
+        TaskError::Refused { refusal, fault } => TaskError::Refused { refusal, fault: add(fault, &found) },
     }
 }
 

@@ -11,10 +11,11 @@ use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{EngineError, Places, Work, flags, pulumi};
 use crate::files::write_private_atomic;
-use crate::hooks::{Script, check_approved};
+use crate::hooks::Script;
+use crate::policy::Policy;
 use crate::process::{Inherited, Tool, find_program};
 use crate::settings::Settings;
-use crate::step::Scratch;
+use crate::step::{Facts, Scratch};
 use crate::workspace::{PrivateFile, Workspace};
 
 use super::shape::Shape;
@@ -69,7 +70,11 @@ impl<'a> Module<'a> {
         if !variables.contains_key("TMPDIR") {
             self.give_scratch(&mut environment)?;
         }
-        self.say_version(shape, &environment).await?;
+        // An earlier Init may have been allowed more than this runner allows now.
+        Policy::new(&self.context.settings).judge_variables(variables.keys().map(String::as_str))?;
+        let engine_version = self.say_version(shape, &environment).await?;
+        let source_commit = self.workspace.local_commit();
+        self.context.note_facts(&Facts { engine_version, source_commit });
         for name in variables.keys().filter(|name| is_code_to_bash(name)) {
             self.context.warn(&format!("The variable {name} is left out: bash would run or obey its value"));
         }
@@ -145,7 +150,11 @@ impl<'a> Module<'a> {
         Ok(())
     }
 
-    async fn say_version(&self, shape: &Shape<'_>, environment: &Environment) -> Result<(), TaskError> {
+    async fn say_version(
+        &self,
+        shape: &Shape<'_>,
+        environment: &Environment,
+    ) -> Result<Option<String>, TaskError> {
         let name = shape.engine.program();
         // Joined to an empty subdirectory a path ends in a slash.
         let place = self.directory.components().collect::<PathBuf>();
@@ -154,7 +163,7 @@ impl<'a> Module<'a> {
             Ok(program) => program,
             Err(missing) if shape.before.is_some() => {
                 self.context.warn(&format!("{missing}; it may still come by the before hook"));
-                return Ok(());
+                return Ok(None);
             }
             Err(missing) => return Err(missing.into()),
         };
@@ -177,15 +186,16 @@ impl<'a> Module<'a> {
             Ok(said) => {
                 let version = version(&said.text());
                 self.context.info(&format!("{name} {version} ({program}) in {place}"));
+                Ok(Some(version))
             }
-            Err(error) if error.is_cancelled() => return Err(TaskError::Cancelled),
+            Err(error) if error.is_cancelled() => Err(TaskError::Cancelled),
             Err(error) => {
                 let reason = fault::sentence(&error);
                 self.context
                     .warn(&format!("{name} ({program}) in {place} does not say its version: {reason}"));
+                Ok(None)
             }
         }
-        Ok(())
     }
 }
 
@@ -212,7 +222,7 @@ fn remove_if_there(path: &Path) -> Result<(), TaskError> {
 
 /// Refuses hooks that are not approved, before anything else happens.
 pub(super) fn check_hooks(context: &Context, shape: &Shape<'_>) -> Result<(), TaskError> {
-    Ok(check_approved(&context.settings.hooks_preapproval, shape.before.into_iter().chain(shape.after))?)
+    Ok(Policy::new(&context.settings).judge_hooks(shape.before.into_iter().chain(shape.after))?)
 }
 
 /// Reads what an engine left behind; files may be large, so not on a thread of the runtime.

@@ -6,9 +6,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::requests::GetModule;
 use crate::contract::{Call, Source, SourceRefresh, Success};
+use crate::policy::{Refusal, SourceRule};
 use crate::process::Inherited;
 use crate::settings::Settings;
 use crate::source::{Fetcher, resolve};
+use crate::step::Facts;
 use crate::workspace::Workspace;
 
 use super::{Context, Prepared, TaskError};
@@ -16,8 +18,10 @@ use super::{Context, Prepared, TaskError};
 fn fetcher(settings: &Settings, http: reqwest::Client) -> Fetcher {
     let folders = &settings.working_directory;
     let host = Inherited::of_this_process().without_secret(&settings.runner.credentials.client_secret);
+    let allowed = SourceRule::new(settings.policy.allowed_sources.as_deref());
     let fetcher = Fetcher::new(http, &settings.engine.additional_binary_paths, &folders.temp_directory)
         .host_environment(host)
+        .allow_only(allowed)
         .fetch_timeout(Duration::from_secs(settings.source.fetch_timeout_seconds));
     if settings.source.cache_enabled {
         fetcher.cache(&folders.working_directory.join("sourcecache"), settings.source.cache_max_bytes)
@@ -44,7 +48,16 @@ pub(super) async fn module(
     let log = |line: &str| context.info(line);
     let commit = workspace.get_module(source, request, &fetcher, &log, &context.cancel).await?;
     context.info(&format!("{} is at {commit}", workspace.module()));
+    context.note_facts(&Facts { engine_version: None, source_commit: Some(commit) });
     Ok(Prepared::Finished(Success::Done))
+}
+
+/// What a SourceRefresh comes to.
+#[derive(Debug)]
+pub struct Refreshed {
+    pub call: Call,
+    /// What the source led to that the settings of this runner do not allow.
+    pub refusal: Option<Refusal>,
 }
 
 /// Answers a SourceRefresh; None when it was cancelled, which only a shutdown does.
@@ -53,14 +66,17 @@ pub async fn refresh(
     settings: &Settings,
     http: reqwest::Client,
     cancel: &CancellationToken,
-) -> Option<Call> {
+) -> Option<Refreshed> {
     let fetcher = fetcher(settings, http);
     let log = |line: &str| tracing::debug!("source refresh: {line}");
     match resolve(&request.source(), &fetcher, &log, cancel).await {
-        Ok(revision) => Some(request.completed(&revision)),
+        Ok(revision) => Some(Refreshed { call: request.completed(&revision), refusal: None }),
         Err(error) => match TaskError::from(error) {
             TaskError::Cancelled => None,
-            TaskError::Faulted(fault) => Some(request.faulted(&fault)),
+            TaskError::Faulted(fault) => Some(Refreshed { call: request.faulted(&fault), refusal: None }),
+            TaskError::Refused { refusal, fault } => {
+                Some(Refreshed { call: request.faulted(&fault), refusal: Some(*refusal) })
+            }
         },
     }
 }

@@ -3,6 +3,7 @@
 use crate::contract::Success;
 use crate::contract::requests::Input;
 use crate::engine::declarations::Declarations;
+use crate::step::Facts;
 use crate::workspace::Workspace;
 
 use super::script::read;
@@ -12,6 +13,7 @@ pub(super) async fn prepare(context: &Context, request: &Input) -> Result<Prepar
     let metadata = &context.common.metadata;
     let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
     let directory = workspace.checked_init_dir()?;
+    context.note_facts(&Facts { engine_version: None, source_commit: workspace.local_commit() });
     let engine = request.engine;
     let declarations = read(move || Declarations::read(&directory, engine)).await?;
     for warning in &declarations.warnings {

@@ -77,6 +77,14 @@ impl WorkspaceError {
         matches!(self, Self::Source(error) if error.is_cancelled())
     }
 
+    /// The refusal behind it, if it is one.
+    pub fn refusal(&self) -> Option<&crate::policy::Refusal> {
+        match self {
+            Self::Source(error) => error.refusal(),
+            _ => None,
+        }
+    }
+
     fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { action, path: path.to_owned(), source }
     }

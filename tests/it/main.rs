@@ -18,3 +18,4 @@ mod source;
 mod supervise;
 mod support;
 mod tasks;
+mod veto;

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use hawser::contract::Task;
-use hawser::local::{JobKind, JobSnapshot};
+use hawser::embedded_hub::{JobKind, JobSnapshot};
 
 use crate::support::world::{Runner, World, job, until};
 

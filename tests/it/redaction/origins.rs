@@ -2,7 +2,7 @@
 
 use hawser::contract::requests::BackendConfig;
 use hawser::contract::{Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformArrayFlag};
-use hawser::local::{HubEvent, JobKind, JobState};
+use hawser::embedded_hub::{HubEvent, JobKind, JobState};
 use secrecy::ExposeSecret as _;
 
 use super::seen;

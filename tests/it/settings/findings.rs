@@ -223,3 +223,26 @@ fn no_debug_output_shows_a_secret() {
         assert!(!told.contains(SECRET), "{told}");
     }
 }
+
+#[test]
+fn an_entry_of_the_policy_that_cannot_be_right_is_a_problem_with_key_value_and_layer() {
+    let world = World::complete()
+        .env("Policy__AllowedSources__0", "github.com/my-org/*")
+        .env("Policy__AllowedSources__1", "https://github.com/my-org/*")
+        .env("Policy__AllowedSources__2", "https://me:hunter2@github.com/*")
+        .args(&["--Policy:AllowedModules:0=prod/net", "--Policy:AllowedFlags:0=Targt"])
+        .args(&["--Policy:AllowedEngines:0=ansible", "--Policy:Hooks=Some"]);
+    let told = world.load().unwrap_err().to_string();
+    for line in [
+        "6 problems with the settings",
+        r#"Policy.AllowedSources.0 = "github.com/my-org/*" (environment variable Policy__AllowedSources__0): has no scheme"#,
+        r#"Policy.AllowedSources.2 = "https://***@github.com/*" (environment variable Policy__AllowedSources__2): has a password"#,
+        r#"Policy.AllowedModules.0 = "prod/net" (command line, --Policy:AllowedModules:0): is not stack/namespace/module"#,
+        r#"Policy.AllowedFlags.0 = "Targt" (command line, --Policy:AllowedFlags:0): is no flag that this runner knows; did you mean Target?"#,
+        r#"Policy.AllowedEngines.0 = "ansible" (command line, --Policy:AllowedEngines:0): is none of"#,
+        r#"Policy.Hooks = "Some" (command line, --Policy:Hooks): is none of"#,
+    ] {
+        assert!(told.contains(line), "{line}\nnot in\n{told}");
+    }
+    assert!(!told.contains("hunter2"), "{told}");
+}

@@ -49,7 +49,7 @@ impl Ran {
     #[track_caller]
     pub(crate) fn faulted(self) -> hawser::contract::Fault {
         match self.result {
-            Err(TaskError::Faulted(fault)) => fault,
+            Err(TaskError::Faulted(fault) | TaskError::Refused { fault, .. }) => fault,
             other => panic!("{other:?}\n{:#?}", self.log),
         }
     }

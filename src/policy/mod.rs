@@ -1,0 +1,208 @@
+//! The local veto: what this runner refuses to do, whatever a server asks for (`Policy.*`).
+//!
+//! The settings of this process decide and nothing else. A request, the variables of a module and the files of a
+//! checkout have no way in: [`Policy::new`] sees the settings only, and they are read once, at start.
+//!
+//! [`Policy::judge`] is asked before a task gets a place in the queue, for new tasks and for those that an
+//! earlier process accepted and did not begin. What only shows later is asked for at the moment of use: the
+//! answers of registries and the URLs of submodules ([`SourceRule`], by [`crate::source`]), and the variables
+//! that an earlier Init has left with the module ([`Policy::judge_variables`], by [`crate::tasks`]).
+//!
+//! The rules are about what a server asks the runner for. A hook that is run can do anything that the runner's
+//! user can, and so can the code of a module (providers, `external` data sources, provisioners, Pulumi programs):
+//! whoever allows these has to trust them. Modules that an engine downloads by itself in its init are not seen here.
+
+mod flags;
+mod modules;
+mod request;
+mod source;
+
+pub use flags::{FlagNameError, check_flag_name};
+pub use modules::{ModulePattern, ModulePatternError};
+pub use request::{engine_of, source_of};
+pub use source::{SourcePattern, SourcePatternError, SourceRule};
+
+use crate::contract::{Engine, Request, SourceRefresh, Task, TaskRequest};
+use crate::hooks::{Hook, HookRule};
+use crate::settings::Settings;
+use flags::FlagNames;
+
+/// A task, or a part of one, that the settings do not allow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{rule} refuses {what}: {why}. Only the settings of this runner can allow it")]
+pub struct Refusal {
+    /// The setting.
+    pub rule: &'static str,
+    /// What was asked for, without anything secret: this goes into the audit log.
+    pub what: String,
+    pub why: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(rule: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { rule, what: what.into(), why: why.into() }
+    }
+
+    /// What nobody could judge is not done.
+    pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
+        Self::new("Policy", "the task", format!("the runner failed while it judged it ({error})"))
+    }
+}
+
+/// The settings `Policy.*` and `HooksPreapproval.*`, ready for use. A pattern or name that cannot be read allows
+/// nothing; the loader of the settings reports it, so a runner does not even start with one.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    engines: Option<Vec<Engine>>,
+    sources: SourceRule,
+    modules: Option<Vec<ModulePattern>>,
+    flags: Option<FlagNames>,
+    plan_only: bool,
+    hooks: HookRule,
+}
+
+impl Policy {
+    pub fn new(settings: &Settings) -> Self {
+        let policy = &settings.policy;
+        Self {
+            engines: policy.allowed_engines.clone(),
+            sources: SourceRule::new(policy.allowed_sources.as_deref()),
+            modules: policy
+                .allowed_modules
+                .as_ref()
+                .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
+            flags: policy.allowed_flags.as_ref().map(|names| FlagNames::new(names)),
+            plan_only: policy.plan_only,
+            hooks: HookRule::new(settings),
+        }
+    }
+
+    /// Whether a task may be done. It may read the directory of pre-approved hooks, so this is not for a thread of the
+    /// async runtime.
+    pub fn judge(&self, request: &Request) -> Result<(), Refusal> {
+        let task = &request.task;
+        self.judge_module(request)?;
+        self.judge_engine(task)?;
+        if let Some(source) = source_of(task) {
+            self.judge_source(&source.source_url)?;
+        }
+        self.judge_plan_only(task)?;
+        self.judge_flags(task)?;
+        if let TaskRequest::Init(init) = task {
+            self.judge_variables(init.resolved_env_vars.keys().map(String::as_str))?;
+        }
+        let hooks: Vec<Hook<'_>> = crate::tasks::hooks_of(task).collect();
+        self.hooks.judge(hooks)
+    }
+
+    pub fn judge_refresh(&self, refresh: &SourceRefresh) -> Result<(), Refusal> {
+        self.judge_source(&refresh.source_url)
+    }
+
+    /// Whether anything may be fetched from there.
+    pub fn judge_source(&self, url: &str) -> Result<(), Refusal> {
+        self.sources.judge(url)
+    }
+
+    fn judge_module(&self, request: &Request) -> Result<(), Refusal> {
+        let Some(allowed) = &self.modules else { return Ok(()) };
+        let metadata = &request.common.metadata;
+        let names = [&metadata.stack_name, &metadata.namespace_name, &metadata.module_name];
+        if allowed.iter().any(|pattern| pattern.matches(names.map(String::as_str))) {
+            return Ok(());
+        }
+        let module = names.map(String::as_str).join("/");
+        Err(Refusal::new(
+            "Policy.AllowedModules",
+            format!("the module {module}"),
+            "no entry of the list matches it",
+        ))
+    }
+
+    fn judge_engine(&self, task: &TaskRequest) -> Result<(), Refusal> {
+        let (Some(allowed), Some(engine)) = (&self.engines, engine_of(task)) else { return Ok(()) };
+        if allowed.contains(&engine) {
+            return Ok(());
+        }
+        let names: Vec<&str> = allowed.iter().map(|engine| engine.program()).collect();
+        let why = match names.as_slice() {
+            [] => "no engine is allowed".to_owned(),
+            names => format!("allowed are {}", names.join(", ")),
+        };
+        Err(Refusal::new("Policy.AllowedEngines", format!("the engine {engine}"), why))
+    }
+
+    /// Applies and destroys, and what writes to a state all the same: an Init that migrates it, and a Pulumi preview that
+    /// is told to leave out the preview.
+    fn judge_plan_only(&self, task: &TaskRequest) -> Result<(), Refusal> {
+        if !self.plan_only {
+            return Ok(());
+        }
+        let refuse = |what: String| Err(Refusal::new("Policy.PlanOnly", what, "this runner only plans"));
+        if matches!(task.task(), Task::ApplyFromPlan | Task::DestroyFromPlan) {
+            return refuse(format!("the task {}", task.task()));
+        }
+        match flags::that_changes_state(task) {
+            Some(flag) => refuse(format!("the flag {flag} of {}", task.task())),
+            None => Ok(()),
+        }
+    }
+
+    fn judge_flags(&self, task: &TaskRequest) -> Result<(), Refusal> {
+        let given = flags::given(task);
+        if let Some(allowed) = &self.flags
+            && let Some(flag) = given.iter().find(|flag| !allowed.contains(flag.name))
+        {
+            let what = format!("the flag {} of {}", flag.name, task.task());
+            return Err(Refusal::new("Policy.AllowedFlags", what, "it is not in the list"));
+        }
+        // Pulumi takes a value as an argument of its own, and reads one with a dash as the next flag.
+        if let Some(rule) = self.rule_on_arguments()
+            && let Some(flag) = given.iter().find(|flag| flag.value_may_be_a_flag)
+        {
+            let what = format!("the flag {} of {}", flag.name, task.task());
+            return Err(Refusal::new(rule, what, "its value begins with a dash and could be another flag"));
+        }
+        // It would fetch a module from an address that nobody has looked at.
+        if self.sources.is_set()
+            && let Some(flag) = given.iter().find(|flag| flag.name == "FromModule")
+        {
+            let what = format!("the flag {} of {}", flag.name, task.task());
+            return Err(Refusal::new("Policy.AllowedSources", what, "it fetches a module from elsewhere"));
+        }
+        Ok(())
+    }
+
+    /// Whether a module may have these variables: some are more arguments for the engine.
+    pub fn judge_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
+        let Some(rule) = self.rule_on_arguments() else { return Ok(()) };
+        match names.into_iter().find(|name| flags::is_arguments_to_an_engine(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let what = format!("the environment variable {name}");
+                Err(Refusal::new(rule, what, "it would put any flag on an engine's command line"))
+            }
+        }
+    }
+
+    /// A rule that flags which nobody looked at would get round.
+    fn rule_on_arguments(&self) -> Option<&'static str> {
+        if self.flags.is_some() {
+            Some("Policy.AllowedFlags")
+        } else if self.plan_only {
+            Some("Policy.PlanOnly")
+        } else if self.sources.is_set() {
+            Some("Policy.AllowedSources")
+        } else {
+            None
+        }
+    }
+
+    /// The hooks that the settings do not allow, looked at once more before they run.
+    pub fn judge_hooks<'a>(&self, hooks: impl IntoIterator<Item = Hook<'a>>) -> Result<(), Refusal> {
+        self.hooks.judge(hooks)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Patterns of modules: `stack/namespace/module`, each part on its own, so that `*` never reaches beyond a slash.
+
+use std::str::FromStr;
+
+use crate::wildcard::Wildcard;
+
+/// One entry of `Policy.AllowedModules`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModulePattern([Wildcard; 3]);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is not stack/namespace/module; write it with two slashes, such as prod/*/*")]
+pub struct ModulePatternError;
+
+impl FromStr for ModulePattern {
+    type Err = ModulePatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts: Vec<&str> = text.trim().split('/').collect();
+        match parts.as_slice() {
+            [stack, namespace, module] if !parts.contains(&"") => {
+                Ok(Self([stack, namespace, module].map(|part| Wildcard::new(part))))
+            }
+            _ => Err(ModulePatternError),
+        }
+    }
+}
+
+impl ModulePattern {
+    /// Names count as they are written, capitals too.
+    pub fn matches(&self, names: [&str; 3]) -> bool {
+        self.0.iter().zip(names).all(|(pattern, name)| !name.contains('/') && pattern.matches(name))
+    }
+}

@@ -1,0 +1,324 @@
+//! Every rule as a table: the settings, the request, and the rule that refuses it.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::*;
+use crate::contract::Push;
+
+fn settings(policy: &Value) -> Settings {
+    let settings = json!({
+        "Runner": {
+            "Id": Uuid::from_u128(1), "OrganizationId": Uuid::from_u128(2), "Instance": "test",
+            "Credentials": {"ClientId": "id", "ClientSecret": "hush"},
+        },
+        "Server": {"Url": "http://localhost:1/"},
+        "Policy": policy,
+    });
+    serde_json::from_value(settings).unwrap()
+}
+
+fn policy(policy: &Value) -> Policy {
+    Policy::new(&settings(policy))
+}
+
+/// A push of `method` for the module `prod/net/vpc`, with these members of its own.
+fn request(method: &str, own: &Value) -> Request {
+    let mut payload = json!({
+        "jobId": Uuid::from_u128(3), "organizationId": Uuid::from_u128(2),
+        "metadata": {
+            "stackName": "prod", "namespaceName": "net", "moduleName": "vpc", "moduleId": Uuid::from_u128(4),
+        },
+    });
+    for (name, value) in own.as_object().unwrap() {
+        payload[name] = value.clone();
+    }
+    match Push::read(method, &[payload]).unwrap() {
+        Push::Task(request) => *request,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn modules_and_flags_that_cannot_be_right_are_told_apart() {
+    for pattern in ["prod/net", "prod", "prod/net/vpc/x", "/net/vpc", "prod//vpc", "*"] {
+        pattern.parse::<ModulePattern>().unwrap_err();
+    }
+    assert_eq!(check_flag_name("Paralelism").unwrap_err().nearest, Some("Parallelism"));
+    for name in ["terraform:Var", "-target", "backend-config", ""] {
+        check_flag_name(name).unwrap_err();
+    }
+    for name in ["var", " TARGET ", "SkipPreview", "PolicyPack"] {
+        check_flag_name(name).unwrap();
+    }
+}
+
+/// Settings, method, members, and the rule that refuses it with what it is about.
+type Row<'a> = (Value, &'a str, Value, Option<(&'a str, String)>);
+
+#[test]
+fn each_rule_refuses_what_it_is_for_and_nothing_else() {
+    let git = json!({"sourceType": 0, "sourceRevisionType": 0, "sourceUrl": "https://github.com/my-org/x"});
+    let tf = |flags: Value| json!({"engine": "terraform", "terraformFlags": flags});
+    let arrays = |flags: Value| json!({"engine": "tofu", "terraformArrayFlags": flags});
+    let pulumi = |flags: Value| json!({"engine": "pulumi", "pulumiFlags": flags});
+    let init =
+        |flags: Value| json!({"engine": "terraform", "backendConfiguration": {"terraformFlags": flags}});
+    let env = |name: &str| json!({"engine": "terraform", "resolvedEnvVars": {name: "x"}});
+    let only = |task: &str| format!("the task {task}");
+    let rows: Vec<Row<'_>> = vec![
+        // Engines.
+        (json!({}), "Plan", json!({"engine": "pulumi"}), None),
+        (json!({"AllowedEngines": ["terraform"]}), "Plan", json!({"engine": "Terraform"}), None),
+        (
+            json!({"AllowedEngines": ["terraform"]}),
+            "Plan",
+            json!({"engine": "pulumi"}),
+            Some(("Policy.AllowedEngines", "the engine pulumi".into())),
+        ),
+        (
+            json!({"AllowedEngines": ["terraform"]}),
+            "GetModule",
+            git.clone(),
+            Some(("Policy.AllowedEngines", "the engine tofu".into())),
+        ),
+        (
+            json!({"AllowedEngines": []}),
+            "Input",
+            json!({"engine": "tofu"}),
+            Some(("Policy.AllowedEngines", "the engine tofu".into())),
+        ),
+        (json!({"AllowedEngines": []}), "GetDefinitiveRevision", git.clone(), None),
+        // Modules.
+        (json!({"AllowedModules": ["prod/net/vpc"]}), "Validate", json!({}), None),
+        (json!({"AllowedModules": ["dev/*/*", "prod/*/v*"]}), "Validate", json!({}), None),
+        (
+            json!({"AllowedModules": ["prod/*/db"]}),
+            "Validate",
+            json!({}),
+            Some(("Policy.AllowedModules", "the module prod/net/vpc".into())),
+        ),
+        (
+            json!({"AllowedModules": ["Prod/net/vpc"]}),
+            "Validate",
+            json!({}),
+            Some(("Policy.AllowedModules", "the module prod/net/vpc".into())),
+        ),
+        (
+            json!({"AllowedModules": ["prod/*/*"]}),
+            "Validate",
+            json!({"metadata": {"stackName": "prod", "namespaceName": "a/b", "moduleName": "c", "moduleId": Uuid::nil()}}),
+            Some(("Policy.AllowedModules", "the module prod/a/b/c".into())),
+        ),
+        (
+            json!({"AllowedModules": []}),
+            "GetDefinitiveRevision",
+            git.clone(),
+            Some(("Policy.AllowedModules", "the module prod/net/vpc".into())),
+        ),
+        // Flags.
+        (json!({"AllowedFlags": ["parallelism"]}), "Plan", tf(json!([{"flag": 14, "value": "4"}])), None),
+        (
+            json!({"AllowedFlags": ["Parallelism"]}),
+            "Plan",
+            tf(json!([{"flag": 14}, {"flag": "refreshONLY"}])),
+            Some(("Policy.AllowedFlags", "the flag RefreshOnly of Plan".into())),
+        ),
+        (
+            json!({"AllowedFlags": []}),
+            "ApplyFromPlan",
+            arrays(json!([{"flag": 0, "value": "a.b"}])),
+            Some(("Policy.AllowedFlags", "the flag Target of ApplyFromPlan".into())),
+        ),
+        (json!({"AllowedFlags": ["Target"]}), "Output", arrays(json!([{"flag": 0, "value": "a.b"}])), None),
+        // The other engine's lists and flags that nobody knows reach no command line.
+        (json!({"AllowedFlags": []}), "Plan", json!({"engine": "tofu", "pulumiFlags": [{"flag": 14}]}), None),
+        (json!({"AllowedFlags": []}), "Plan", tf(json!([{"flag": 999}])), None),
+        (
+            json!({"AllowedFlags": ["Debug"]}),
+            "PlanDestroy",
+            json!({"engine": "pulumi", "pulumiFlags": [{"flag": 14}], "pulumiArrayFlags": [{"flag": 7, "value": "a"}]}),
+            Some(("Policy.AllowedFlags", "the flag Config of PlanDestroy".into())),
+        ),
+        (
+            json!({"AllowedFlags": ["Diff"]}),
+            "PlanDestroy",
+            pulumi(json!([{"flag": 15, "value": "--preview-only=false"}])),
+            Some(("Policy.AllowedFlags", "the flag Diff of PlanDestroy".into())),
+        ),
+        (
+            json!({"AllowedFlags": ["Upgrade"]}),
+            "Init",
+            init(json!([{"flag": "Lockfile", "value": "readonly"}])),
+            Some(("Policy.AllowedFlags", "the flag Lockfile of Init".into())),
+        ),
+        (
+            json!({"AllowedFlags": ["Upgrade"]}),
+            "Init",
+            json!({"engine": "tofu", "flags": {"autoUpgradeEnabled": true}}),
+            None,
+        ),
+        (
+            json!({"AllowedFlags": ["Upgrade"]}),
+            "Init",
+            json!({"engine": "tofu", "flags": {"autoReconfigureEnabled": true}}),
+            Some(("Policy.AllowedFlags", "the flag Reconfigure of Init".into())),
+        ),
+        (
+            json!({"AllowedFlags": ["Upgrade"]}),
+            "Init",
+            json!({"engine": "tofu", "flags": {"autoMigrateEnabled": true}}),
+            Some(("Policy.AllowedFlags", "the flag MigrateState of Init".into())),
+        ),
+        // Arguments by another way.
+        (json!({}), "Init", env("TF_CLI_ARGS"), None),
+        (json!({"AllowedFlags": []}), "Init", env("TF_LOG"), None),
+        (
+            json!({"AllowedFlags": ["Var"]}),
+            "Init",
+            env("TF_CLI_ARGS_plan"),
+            Some(("Policy.AllowedFlags", "the environment variable TF_CLI_ARGS_plan".into())),
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "Init",
+            env("TF_CLI_ARGS"),
+            Some(("Policy.PlanOnly", "the environment variable TF_CLI_ARGS".into())),
+        ),
+        (
+            json!({"AllowedSources": ["https://h/*"]}),
+            "Init",
+            env("TF_CLI_ARGS_init"),
+            Some(("Policy.AllowedSources", "the environment variable TF_CLI_ARGS_init".into())),
+        ),
+        (
+            json!({"AllowedSources": ["https://h/*"]}),
+            "Init",
+            init(json!([{"flag": "FromModule", "value": "git::https://evil.example/x"}])),
+            Some(("Policy.AllowedSources", "the flag FromModule of Init".into())),
+        ),
+        // Nothing in a request is a setting.
+        (
+            json!({"PlanOnly": true}),
+            "ApplyFromPlan",
+            json!({"engine": "tofu", "Policy": {"PlanOnly": false}, "policy": {"planOnly": false}}),
+            Some(("Policy.PlanOnly", only("ApplyFromPlan"))),
+        ),
+        // Plan only.
+        (json!({"PlanOnly": true}), "Plan", json!({}), None),
+        (json!({"PlanOnly": true}), "PlanDestroy", json!({}), None),
+        (json!({"PlanOnly": true}), "Output", json!({}), None),
+        (
+            json!({"PlanOnly": true}),
+            "Init",
+            init(json!([{"flag": "Upgrade"}, {"flag": "Reconfigure"}])),
+            None,
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "DestroyFromPlan",
+            json!({"engine": "pulumi"}),
+            Some(("Policy.PlanOnly", only("DestroyFromPlan"))),
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "Init",
+            init(json!([{"flag": "MigrateState"}])),
+            Some(("Policy.PlanOnly", "the flag MigrateState of Init".into())),
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "Init",
+            init(json!([{"flag": "forcecopy", "value": "true"}])),
+            Some(("Policy.PlanOnly", "the flag ForceCopy of Init".into())),
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "Init",
+            json!({"engine": "terraform", "flags": {"autoMigrateEnabled": true}}),
+            Some(("Policy.PlanOnly", "the flag MigrateState of Init".into())),
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "PlanDestroy",
+            pulumi(json!([{"flag": "SkipPreview"}])),
+            Some(("Policy.PlanOnly", "the flag SkipPreview of PlanDestroy".into())),
+        ),
+        (
+            json!({"PlanOnly": true}),
+            "PlanDestroy",
+            pulumi(json!([{"flag": "Diff", "value": "--preview-only=false"}])),
+            Some(("Policy.PlanOnly", "the flag Diff of PlanDestroy".into())),
+        ),
+        // Sources of tasks.
+        (
+            json!({"AllowedSources": ["https://github.com/other/*"]}),
+            "GetDefinitiveRevision",
+            git.clone(),
+            Some(("Policy.AllowedSources", r#"the source "https://github.com/my-org/x""#.into())),
+        ),
+        (json!({"AllowedSources": ["https://github.com/my-org/*"]}), "GetModule", git, None),
+        // Hooks.
+        (json!({"Hooks": "None"}), "Plan", json!({"planBeforeHook": " \n"}), None),
+        (
+            json!({"Hooks": "None"}),
+            "Plan",
+            json!({"planAfterHook": "echo hunter2"}),
+            Some(("Policy.Hooks", "the hook PlanAfterHook".into())),
+        ),
+        (
+            json!({"Hooks": "Preapproved"}),
+            "Init",
+            json!({"initBeforeHook": "true"}),
+            Some(("Policy.Hooks", "the hook InitBeforeHook".into())),
+        ),
+        (json!({"Hooks": "Preapproved"}), "Init", json!({}), None),
+    ];
+    for (settings, method, own, expected) in rows {
+        let judged = policy(&settings).judge(&request(method, &own));
+        let judged = judged.err().map(|it| (it.rule, it.what));
+        assert_eq!(judged, expected, "{settings} {method} {own}");
+    }
+}
+
+#[test]
+fn a_refresh_is_judged_by_its_source() {
+    let refresh = |url: &str| SourceRefresh {
+        organization_id: Uuid::nil(),
+        source_url: url.to_owned(),
+        source_revision: String::new(),
+        source_type: crate::contract::SourceType::Git,
+        source_revision_type: crate::contract::SourceRevisionType::Default,
+    };
+    // There is no module and no engine in it.
+    let policy =
+        policy(&json!({"AllowedSources": ["https://h/a/*"], "AllowedModules": [], "AllowedEngines": []}));
+    policy.judge_refresh(&refresh("https://h/a/b")).unwrap();
+    assert_eq!(policy.judge_refresh(&refresh("https://h/c")).unwrap_err().rule, "Policy.AllowedSources");
+}
+
+#[test]
+fn pre_approval_is_one_check_whichever_setting_asks_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("ok.sh"), "echo approved\n").unwrap();
+    for (hooks, enabled, rule) in [
+        ("Preapproved", false, "Policy.Hooks"),
+        ("Preapproved", true, "Policy.Hooks"),
+        ("All", true, "HooksPreapproval.Enabled"),
+    ] {
+        let mut settings = settings(&json!({ "Hooks": hooks }));
+        settings.hooks_preapproval.enabled = enabled;
+        settings.hooks_preapproval.preapproved_hooks_directory = Some(folder.path().to_owned());
+        let policy = Policy::new(&settings);
+        policy.judge(&request("Plan", &json!({"planBeforeHook": "echo approved\r\n"}))).unwrap();
+        let refusal = policy.judge(&request("Plan", &json!({"planBeforeHook": "echo hunter2"}))).unwrap_err();
+        assert_eq!((refusal.rule, refusal.what.as_str()), (rule, "the hook PlanBeforeHook"));
+        assert!(refusal.to_string().contains("echo hunter2"), "{refusal}");
+    }
+    // Pre-approval that is switched on does not widen None.
+    let mut settings = settings(&json!({ "Hooks": "None" }));
+    settings.hooks_preapproval.enabled = true;
+    settings.hooks_preapproval.preapproved_hooks_directory = Some(folder.path().to_owned());
+    let approved = request("Plan", &json!({"planBeforeHook": "echo approved"}));
+    assert_eq!(Policy::new(&settings).judge(&approved).unwrap_err().rule, "Policy.Hooks");
+}

@@ -1,0 +1,27 @@
+//! The entries of `Policy` that are more than text.
+
+use super::bind::Effective;
+use super::findings::Findings;
+use super::values::Fault;
+use crate::policy::{ModulePattern, SourcePattern, check_flag_name};
+use crate::source::mask_url;
+
+/// An entry that cannot be right is a problem like any other value: a rule that nobody can obey, or that allows less
+/// or more than it seems to, is worse than no start.
+pub(super) fn check(effective: &[Effective], findings: &mut Findings) {
+    for Effective { key, value, origin } in effective {
+        let Some((list, index)) = key.rsplit_once('.') else { continue };
+        if index.parse::<u32>().is_err() {
+            continue;
+        }
+        let checked = match list {
+            "Policy.AllowedSources" => value.parse::<SourcePattern>().map(drop).map_err(Fault::NotSource),
+            "Policy.AllowedModules" => value.parse::<ModulePattern>().map(drop).map_err(Fault::NotModule),
+            "Policy.AllowedFlags" => check_flag_name(value).map_err(Fault::NotFlag),
+            _ => Ok(()),
+        };
+        if let Err(fault) = checked {
+            findings.problem(key, Some(mask_url(value)), Some(origin), fault);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The local veto: what the settings do not allow is not done, whoever asks for it and in whatever way.
+
+mod audit;
+
+use std::fs;
+use std::path::Path;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use hawser::contract::{Engine, Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformFlag};
+use hawser::embedded_hub::{HubEvent, JobKind, JobSpec, JobState};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::support::git::git_in;
+use crate::support::world::{Runner, World, job, soon, until};
+
+const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
+
+/// All lines of the audit log, each of them complete.
+fn audit_log(runner: &Runner) -> Vec<Value> {
+    let text = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+}
+
+/// The events of a job in the order in which they were recorded.
+fn events(runner: &Runner, job: Uuid) -> Vec<String> {
+    let is_meant = |line: &Value| line["jobId"] == job.to_string();
+    let told = |line: &Value| {
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        [text("event"), text("task"), text("rule"), text("result")].join(" ").trim_end().replace("  ", " ")
+    };
+    audit_log(runner).iter().filter(|line| is_meant(line)).map(told).collect()
+}
+
+fn was_claimed(world: &World, id: Uuid) -> bool {
+    world.hub.all_events().iter().any(|it| matches!(it.event, HubEvent::Running { job, .. } if job == id))
+}
+
+/// What the server was told of a job that failed.
+async fn error_of(world: &World, id: Uuid) -> (Task, String) {
+    let ended = world.ended(id).await;
+    assert!(matches!(ended.state, JobState::Failed { .. }), "{ended:#?}");
+    let error = ended.error.unwrap();
+    (error.task, error.message)
+}
+
+fn only(task: Task, url: &str, module: &str) -> JobSpec {
+    let mut spec = job(JobKind::Tasks(vec![task]), url, module);
+    spec.engine = Engine::Terraform;
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_other_jobs_go_on() {
+    let world = World::new().await;
+    let url = world.repository("allowed", EMPTY);
+    let elsewhere = world.repository("elsewhere", EMPTY);
+    let sources = format!("file://{}/allowed*", world.dir.path().display());
+    let runner = world.runner_with(
+        "one",
+        &[
+            ("Policy__AllowedEngines__0", "terraform"),
+            ("Policy__AllowedSources__0", &sources),
+            ("Policy__AllowedModules__0", "local/local/ok-*"),
+            ("Policy__AllowedFlags__0", "Target"),
+            ("Policy__PlanOnly", "true"),
+            ("Policy__Hooks", "None"),
+        ],
+    );
+    world.connected(1).await;
+    let ran = world.path("ran");
+    let rows: Vec<(&str, &str, JobSpec)> = vec![
+        ("Policy.AllowedEngines", "tofu", {
+            let mut spec = only(Task::GetModule, &url, "ok-engine");
+            spec.engine = Engine::Tofu;
+            spec
+        }),
+        ("Policy.AllowedSources", "elsewhere", only(Task::GetDefinitiveRevision, &elsewhere, "ok-source")),
+        ("Policy.AllowedSources", "elsewhere", only(Task::GetModule, &elsewhere, "ok-source-2")),
+        ("Policy.AllowedModules", "local/local/other", only(Task::GetModule, &url, "other")),
+        ("Policy.AllowedFlags", "Parallelism", {
+            let mut spec = only(Task::Plan, &url, "ok-flag");
+            spec.flags.terraform_flags = vec![Flag::new(TerraformFlag::Parallelism, Some("1"))].into();
+            spec
+        }),
+        ("Policy.AllowedFlags", "Upgrade", {
+            let mut spec = only(Task::Init, &url, "ok-switch");
+            spec.init_flags.auto_upgrade_enabled = true;
+            spec
+        }),
+        ("Policy.PlanOnly", "ApplyFromPlan", only(Task::ApplyFromPlan, &url, "ok-apply")),
+        ("Policy.PlanOnly", "DestroyFromPlan", only(Task::DestroyFromPlan, &url, "ok-destroy")),
+        ("Policy.Hooks", "ValidateBeforeHook", {
+            let mut spec = only(Task::Validate, &url, "ok-hook");
+            spec.hooks.validate_before = Some(format!("touch '{}'", ran.display()));
+            spec
+        }),
+    ];
+    for (rule, value, spec) in rows {
+        let module = spec.module_name.clone();
+        let id = world.hub.submit(spec);
+        let (task, message) = error_of(&world, id).await;
+        assert!(message.contains(rule) && message.contains(value), "{message}");
+        assert!(message.contains("settings of this runner"), "{message}");
+        assert_eq!(world.messages(id), std::slice::from_ref(&message), "one line in the job's log");
+        assert_eq!(events(&runner, id), [format!("refused {task} {rule}")]);
+        assert!(!was_claimed(&world, id), "{rule}");
+        assert!(!runner.working.join("local").exists(), "{rule}: {module}");
+        assert!(!runner.working.join(".hawser/locks").exists(), "{rule}: {module}");
+    }
+    assert!(!ran.exists());
+    assert!(!runner.working.join("sourcecache").exists());
+
+    let mut events_at_hub = world.hub.events();
+    let refresh = SourceRefresh {
+        organization_id: world.hub.identity().organization_id,
+        source_url: elsewhere.clone(),
+        source_revision: String::new(),
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+    };
+    world.hub.refresh(refresh, Some("one"));
+    let answered = events_at_hub.find(|event| match event {
+        HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
+        _ => None,
+    });
+    let fault = soon("the refresh is answered", answered).await.unwrap_err();
+    assert!(fault.message.contains("Policy.AllowedSources"), "{}", fault.message);
+    let line = audit_log(&runner).pop().unwrap();
+    assert_eq!((&line["event"], &line["task"]), (&"refused".into(), &"SourceRefresh".into()));
+
+    let fine = world.hub.submit(job(JobKind::Plan, &url, "ok-plan"));
+    let ended = world.ended(fine).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    world.assert_no_violation();
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_server_or_a_checkout_says_widens_the_settings() {
+    let world = World::new().await;
+    let wide = r#"{"Policy": {"PlanOnly": false, "Hooks": "All"}}"#;
+    let touched = world.path("touched");
+    let main = format!(
+        "resource \"terraform_data\" \"x\" {{\n  provisioner \"local-exec\" {{\n    command = \"touch '{}'\"\n  }}\n}}\n",
+        touched.display()
+    );
+    let url = world.repository(
+        "repo",
+        &[("main.tf", main.as_str()), ("appsettings.json", wide), ("appsettings.Production.json", wide)],
+    );
+    let runner = world.runner_with("one", &[("Policy__PlanOnly", "true")]);
+    for (name, value) in [("Policy__PlanOnly", "false"), ("DOTNET_ENVIRONMENT", "Production")] {
+        let mut spec = job(JobKind::Apply, &url, "wide");
+        spec.env_vars.insert(name.into(), value.into());
+        let id = world.hub.submit(spec);
+        let (task, message) = error_of(&world, id).await;
+        assert_eq!(task, Task::ApplyFromPlan);
+        assert!(message.contains("Policy.PlanOnly"), "{message}");
+        let events = events(&runner, id);
+        assert_eq!(events.last().unwrap(), "refused ApplyFromPlan Policy.PlanOnly");
+        assert!(events.contains(&"finished Plan completed".to_owned()), "{events:?}");
+    }
+    assert!(!touched.exists());
+    world.assert_no_violation();
+}
+
+/// A registry that answers every module with this address.
+async fn registry(address: String) -> String {
+    let router = Router::new().route(
+        "/vpc/aws/1.0.0/download",
+        get(move || async move { (StatusCode::NO_CONTENT, [("X-Terraform-Get", address)]) }),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_and_a_submodule_lead_nowhere_that_is_not_allowed() {
+    let world = World::new().await;
+    let elsewhere = world.repository("elsewhere", EMPTY);
+    let parent = world.repository("allowed", EMPTY);
+    let folder = Path::new(&parent);
+    let commit = git_in(Path::new(&elsewhere), &["rev-parse", "HEAD"]);
+    fs::create_dir(folder.join("lib")).unwrap();
+    fs::write(
+        folder.join(".gitmodules"),
+        format!("[submodule \"lib\"]\n\tpath = lib\n\turl = {elsewhere}\n"),
+    )
+    .unwrap();
+    git_in(folder, &["add", ".gitmodules"]);
+    git_in(folder, &["update-index", "--add", "--cacheinfo", &format!("160000,{commit},lib")]);
+    git_in(folder, &["commit", "--quiet", "--message=a submodule"]);
+    let registry = registry(format!("git::file://{elsewhere}?ref=main")).await;
+    let (own, registries) = (format!("file://{parent}"), format!("{registry}/*"));
+    let runner = world.runner_with(
+        "one",
+        &[("Policy__AllowedSources__0", &own), ("Policy__AllowedSources__1", &registries)],
+    );
+
+    let mut spec = job(JobKind::Plan, &format!("{registry}/vpc/aws"), "registry");
+    spec.source.source_type = SourceType::Registry;
+    spec.source.source_revision = "1.0.0".into();
+    let id = world.hub.submit(spec);
+    let (task, message) = error_of(&world, id).await;
+    assert_eq!(task, Task::GetDefinitiveRevision);
+    assert!(message.contains("Policy.AllowedSources") && message.contains("elsewhere"), "{message}");
+    let task = "GetDefinitiveRevision";
+    let expected = [
+        format!("accepted {task}"),
+        format!("refused {task} Policy.AllowedSources"),
+        format!("finished {task} faulted"),
+    ];
+    assert_eq!(events(&runner, id), expected);
+
+    let id = world.hub.submit(job(JobKind::Plan, &parent, "submodule"));
+    let (task, message) = error_of(&world, id).await;
+    assert_eq!(task, Task::GetModule);
+    assert!(
+        message.contains("Policy.AllowedSources") && message.contains("the submodule \"lib\""),
+        "{message}"
+    );
+    assert_eq!(
+        events(&runner, id)[3..],
+        ["refused GetModule Policy.AllowedSources", "finished GetModule faulted"]
+    );
+    assert!(!runner.working.join("local").exists());
+    // The parent is in the cache, what was refused is not.
+    let copies: Vec<_> = fs::read_dir(runner.working.join("sourcecache")).unwrap().flatten().collect();
+    let fetched = copies.iter().filter(|copy| copy.path().join("objects").is_dir()).count();
+    assert_eq!(fetched, 1, "{copies:?}");
+    world.assert_no_violation();
+}
+
+/// A job whose one task waits for a file.
+fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
+    let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
+    spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));
+    let ran = world.path(&format!("{module}.ran"));
+    spec.hooks.validate_before =
+        Some(format!("touch '{}'; while [ ! -e '{}' ]; do sleep 0.05; done", ran.display(), gate.display()));
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_was_accepted_and_not_begun_is_judged_again_by_the_next_start() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner_with("one", &[("Runner__MaxConcurrentSteps", "1")]);
+    let first = world.hub.submit(waiting(&world, &url, "first", &gate));
+    until("the first job runs its hook", || world.path("first.ran").exists().then_some(())).await;
+    let second = world.hub.submit(waiting(&world, &url, "second", &gate));
+    until("the second job is accepted", || {
+        events(&runner, second).contains(&"accepted GetModule".to_owned()).then_some(())
+    })
+    .await;
+    runner.kill();
+
+    let narrow = [("Runner__MaxConcurrentSteps", "1"), ("Policy__AllowedModules__0", "local/local/other")];
+    let runner = world.runner_with("one", &narrow);
+    // The only slot is taken by what was begun, which is not judged again.
+    let (task, message) = error_of(&world, second).await;
+    assert_eq!(task, Task::GetModule);
+    assert!(message.contains("Policy.AllowedModules"), "{message}");
+    assert_eq!(events(&runner, second), ["accepted GetModule", "refused GetModule Policy.AllowedModules"]);
+    assert!(!was_claimed(&world, second));
+    assert!(!runner.working.join("local/local/second").exists());
+
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(first).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_that_an_earlier_init_left_are_judged_by_the_settings_of_today() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let mut runner = world.runner("one");
+    let mut spec = job(JobKind::Plan, &url, "left");
+    spec.env_vars.insert("TF_CLI_ARGS_plan".into(), "-refresh=false".into());
+    let ended = world.ended(world.hub.submit(spec)).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    let _narrower = world.runner_with("one", &[("Policy__AllowedFlags__0", "Target")]);
+    let id = world.hub.submit(only(Task::Plan, &url, "left"));
+    let (_, message) = error_of(&world, id).await;
+    assert!(message.contains("Policy.AllowedFlags") && message.contains("TF_CLI_ARGS_plan"), "{message}");
+}
