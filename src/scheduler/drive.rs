@@ -113,12 +113,19 @@ impl Driver {
         module: Option<ModuleLock>,
         cancel: &CancellationToken,
     ) -> Outcome {
+        let held = match module.as_ref().map(ModuleLock::share).transpose() {
+            Ok(held) => held.map(Arc::new),
+            Err(error) => {
+                return Outcome::Faulted(Fault::new(format!("cannot share the module's lock: {error}")));
+            }
+        };
         let context = Context {
             settings: Arc::clone(&self.tools.settings),
             common: request.common.clone(),
             folder: step.folder.clone(),
             cancel: cancel.clone(),
             http: self.tools.http.clone(),
+            held,
         };
         let ended = match stage {
             Stage::Prepare => self.begin(&context, request, module).await,

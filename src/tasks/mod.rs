@@ -48,6 +48,8 @@ pub struct Context {
     pub cancel: CancellationToken,
     /// For registries.
     pub http: reqwest::Client,
+    /// A share of the module's lock, for threads that may outlive the task.
+    pub held: Option<Arc<File>>,
 }
 
 /// What `prepare` comes to.

@@ -138,6 +138,7 @@ impl Bench {
             folder: Folder::at(folder),
             cancel: CancellationToken::new(),
             http: reqwest::Client::new(),
+            held: None,
         }
     }
 
