@@ -6,7 +6,8 @@
 //! A file that cannot be parsed is named in a warning, and the rest still counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use hcl_edit::Span as _;
@@ -19,6 +20,11 @@ use uuid::Uuid;
 use super::outputs::hex;
 use super::{EngineError, values};
 use crate::contract::{Engine, Variable, VariableSet};
+use crate::workspace::Tree;
+use crate::workspace::inside::{open_regular, read_limited};
+
+/// Nobody writes this much of a module into one file.
+pub(crate) const LARGEST_FILE: u64 = 16 * 1024 * 1024;
 
 /// What a module's files declare.
 #[derive(Debug, Default)]
@@ -55,12 +61,46 @@ impl Declared {
 }
 
 impl Declarations {
+    /// Reads a folder of the user's own.
     pub fn read(folder: &Path, engine: Engine) -> Result<Self, EngineError> {
+        let failed =
+            |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if let (Ok(name), true) = (entry.file_name().into_string(), entry.path().is_file()) {
+                names.push(name);
+            }
+        }
+        Self::of_files(folder, names, engine, |name| open_regular(&folder.join(name)))
+    }
+
+    /// Reads the module in a tree, and nothing that symlinks lead to outside of that.
+    pub fn of_module(folder: &Path, tree: &Tree, engine: Engine) -> Result<Self, EngineError> {
+        let failed =
+            |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
+        let names = tree.file_names().map_err(failed)?;
+        Self::of_files(folder, names, engine, |name| tree.open_file(name))
+    }
+
+    fn of_files(
+        folder: &Path,
+        names: Vec<String>,
+        engine: Engine,
+        open: impl Fn(&str) -> io::Result<File>,
+    ) -> Result<Self, EngineError> {
         let mut found = Self::default();
-        for name in files(folder, engine)? {
+        for name in files(names.into_iter().collect(), engine) {
             let path = folder.join(&name);
-            let text = match fs::read(&path).map(String::from_utf8) {
+            let text = open(&name).and_then(|file| read_limited(file, LARGEST_FILE));
+            let text = match text.map(String::from_utf8) {
                 Ok(Ok(text)) => text,
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                    found
+                        .warnings
+                        .push(format!("{name} is too large: its variables and outputs are not seen"));
+                    continue;
+                }
                 Ok(Err(_)) => {
                     found
                         .warnings
@@ -185,15 +225,8 @@ impl Declarations {
 }
 
 /// The files that count, ordinary ones before overrides, each in the order of their names.
-fn files(folder: &Path, engine: Engine) -> Result<Vec<String>, EngineError> {
-    let failed = |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
-    let mut names = BTreeSet::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if let (Ok(name), true) = (entry.file_name().into_string(), entry.path().is_file()) {
-            names.insert(name);
-        }
-    }
+#[expect(clippy::needless_pass_by_value, reason = "nobody needs the others any more")]
+fn files(names: BTreeSet<String>, engine: Engine) -> Vec<String> {
     let is_left_behind = |name: &str| {
         name.starts_with('.') || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#'))
     };
@@ -212,7 +245,7 @@ fn files(folder: &Path, engine: Engine) -> Result<Vec<String>, EngineError> {
     };
     let mut files: Vec<_> = names.iter().filter(|name| counts(name)).cloned().collect();
     files.sort_by_key(|name| is_override(name));
-    Ok(files)
+    files
 }
 
 fn split(name: &str) -> Option<(&str, &'static str)> {

@@ -1,10 +1,12 @@
 //! Flags as the server sends them, turned into arguments.
 //!
 //! Terraform and tofu take `-flag` or `-flag=value` as one argument, Pulumi takes `--flag` or `--flag value` as
-//! two. Values are passed on as they are. The server has filtered by task already.
+//! two, unless the flag is a switch: what follows one of those is no value to Pulumi but an argument of its own, such as the address of
+//! a template or another option, so that the value of a switch is `--flag=value`. Values are passed on as they are. The server has filtered by task already.
 
 use crate::contract::enums::WireEnum;
-use crate::contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag};
+use crate::contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
+use crate::workspace::{WorkspaceError, check_file_name};
 
 /// `LockTimeout` becomes `lock-timeout`.
 pub fn kebab(name: &str) -> String {
@@ -40,9 +42,58 @@ pub fn terraform_variables(flags: &[Flag<TerraformArrayFlag>]) -> impl Iterator<
     flags.iter().filter(|it| it.flag == TerraformArrayFlag::Var).map(terraform_argument)
 }
 
+/// The flags of Pulumi that take a value, by name; all others are switches or may stand without one.
+const WITH_VALUE: [&str; 23] = [
+    "cloud-url",
+    "default-org",
+    "oidc-expiration",
+    "oidc-org",
+    "oidc-team",
+    "oidc-token",
+    "oidc-user",
+    "stack-name",
+    "secrets-provider",
+    "config-file",
+    "message",
+    "parallel",
+    "import-file",
+    "color",
+    "verbose",
+    "policy-pack",
+    "policy-pack-config",
+    "target",
+    "replace",
+    "exclude",
+    "target-replace",
+    "config",
+    "shell",
+];
+
 /// One flag of Pulumi.
 pub fn pulumi_arguments<T: WireEnum>(flag: &Flag<T>) -> impl Iterator<Item = String> + use<T> {
-    [Some(format!("--{}", kebab(flag.flag.name()))), flag.value.clone()].into_iter().flatten()
+    let name = kebab(flag.flag.name());
+    let takes_value = WITH_VALUE.contains(&name.as_str());
+    match flag.value.clone() {
+        Some(value) if !takes_value => [Some(format!("--{name}={value}")), None],
+        value => [Some(format!("--{name}")), value],
+    }
+    .into_iter()
+    .flatten()
+}
+
+/// Refuses a flag that would have the engine write a file outside of the module.
+pub fn check_written_files(flags: &FlagLists) -> Result<(), WorkspaceError> {
+    for flag in &flags.terraform_flags.known {
+        if let (TerraformFlag::GenerateConfigOut, Some(file)) = (flag.flag, &flag.value) {
+            check_file_name("value of the flag GenerateConfigOut", file)?;
+        }
+    }
+    for flag in &flags.pulumi_flags.known {
+        if let (PulumiFlag::ImportFile, Some(file)) = (flag.flag, &flag.value) {
+            check_file_name("value of the flag ImportFile", file)?;
+        }
+    }
+    Ok(())
 }
 
 /// All flags of Pulumi for any task but Init, and what had to be left out. The flags that are about logging in
@@ -112,7 +163,6 @@ pub fn unknown_flags(flags: &FlagLists) -> impl Iterator<Item = String> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::TerraformFlag;
 
     /// Every name on the command line, written out: this is the contract, not a rule.
     const TERRAFORM: [&str; 21] = [
@@ -208,15 +258,22 @@ mod tests {
     }
 
     #[test]
-    fn every_pulumi_flag_has_its_name_and_its_value_in_two_arguments() {
+    fn every_pulumi_flag_has_its_name_and_its_value_in_two_arguments_but_for_switches() {
         for (flag, name) in PulumiFlag::ALL.iter().zip(PULUMI) {
             assert_eq!(pulumi_arguments(&Flag::new(*flag, None)).collect::<Vec<_>>(), [name]);
             let arguments: Vec<_> = pulumi_arguments(&Flag::new(*flag, Some("a 'b' $C"))).collect();
-            assert_eq!(arguments, [name, "a 'b' $C"]);
+            let both = [name, "a 'b' $C"];
+            let takes_value = WITH_VALUE.contains(&name.trim_start_matches('-'));
+            let expected = if takes_value { both.map(str::to_owned).to_vec() } else { vec![both.join("=")] };
+            assert_eq!(arguments, expected);
         }
         for (flag, name) in PulumiArrayFlag::ALL.iter().zip(PULUMI_ARRAY) {
             let arguments: Vec<_> = pulumi_arguments(&Flag::new(*flag, Some("x"))).collect();
-            assert_eq!(arguments, [name, "x"]);
+            match name {
+                // Stands alone too, so that what follows it is not its value.
+                "--attach-debugger" => assert_eq!(arguments, ["--attach-debugger=x"]),
+                _ => assert_eq!(arguments, [name, "x"]),
+            }
         }
     }
 

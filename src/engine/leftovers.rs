@@ -23,12 +23,12 @@
 //!   the lock beside it (`.terraform.tfstate.lock.info`) stays after a kill and keeps nobody from the state.
 //! * Pulumi lists operations that it began and did not see end under `pending_operations` of the exported state.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{EngineError, read_json};
+use super::{EngineError, Written, read_json};
+use crate::workspace::inside::{open_regular, read_limited};
 
 /// The file in which an engine puts a state that the backend did not take.
 pub const ERRORED_STATE: &str = "errored.tfstate";
@@ -146,14 +146,15 @@ struct LocalBackend {
 /// Where a module keeps its state on this machine; `None` when a backend elsewhere has it. `data` is the engine's own
 /// folder: `.terraform`, unless `TF_DATA_DIR` says otherwise.
 pub fn local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
-    let noted = fs::read(data.join("terraform.tfstate")).ok();
+    let noted = small(&data.join("terraform.tfstate"));
     let backend = noted.and_then(|text| serde_json::from_slice::<Initialised>(&text).ok()?.backend);
     let config = match backend {
         None => LocalBackend::default(),
         Some(backend) if backend.r#type == "local" => backend.config,
         Some(_) => return None,
     };
-    let workspace = fs::read_to_string(data.join("environment")).unwrap_or_default();
+    let workspace = small(&data.join("environment")).unwrap_or_default();
+    let workspace = String::from_utf8_lossy(&workspace);
     Some(match workspace.trim() {
         "" | "default" => directory.join(config.path.as_deref().unwrap_or("terraform.tfstate")),
         other => {
@@ -163,11 +164,16 @@ pub fn local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
     })
 }
 
+/// A small regular file, which is only read for a message.
+fn small(path: &Path) -> Option<Vec<u8>> {
+    read_limited(open_regular(path).ok()?, 1024 * 1024).ok()
+}
+
 /// The description of a lock that was left beside a local state.
 pub fn local_lock(state: &Path) -> Option<(PathBuf, Lock)> {
     let name = state.file_name()?.to_string_lossy();
     let file = state.with_file_name(format!(".{name}.lock.info"));
-    let lock: Lock = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+    let lock: Lock = serde_json::from_slice(&small(&file)?).ok()?;
     (!lock.id.is_empty()).then_some((file, lock))
 }
 
@@ -214,7 +220,7 @@ struct PendingResource {
 }
 
 /// What Pulumi began and did not see end, each as `creating urn:…`.
-pub fn pending_operations(export: &str) -> Result<Vec<String>, EngineError> {
+pub fn pending_operations(export: impl Into<Written>) -> Result<Vec<String>, EngineError> {
     let export: Export = read_json("the exported state", export)?;
     let pending = export.deployment.and_then(|it| it.pending_operations).unwrap_or_default();
     Ok(pending.iter().map(|it| format!("{} {}", it.r#type, it.resource.urn)).collect())
@@ -224,6 +230,7 @@ pub fn pending_operations(export: &str) -> Result<Vec<String>, EngineError> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 
 use crate::hooks::{Command, ScriptError};
+use crate::workspace::inside::open_regular;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -33,6 +34,8 @@ pub enum EngineError {
     Json { what: &'static str, path: PathBuf, source: serde_json::Error },
     #[error("the parameter {name:?} cannot be written: {reason}")]
     Parameter { name: String, reason: String },
+    #[error("the Pulumi flag {flag} cannot have the value {value:?}: it would be read as an option")]
+    Option { flag: &'static str, value: String },
     #[error(transparent)]
     Script(#[from] ScriptError),
 }
@@ -111,14 +114,40 @@ impl Places {
     }
 }
 
+/// A file that an engine has written, with where it is. Who knows the folder that it must not be outside of opens it.
+#[derive(Debug)]
+pub struct Written {
+    path: PathBuf,
+    opened: io::Result<File>,
+}
+
+impl Written {
+    pub fn new(path: impl Into<PathBuf>, opened: io::Result<File>) -> Self {
+        Self { path: path.into(), opened }
+    }
+
+    fn open(self, what: &'static str) -> Result<(PathBuf, File), EngineError> {
+        match self.opened {
+            Ok(file) => Ok((self.path, file)),
+            Err(source) => Err(EngineError::Read { what, path: self.path, source }),
+        }
+    }
+}
+
+/// A file of the step, or of a test.
+impl<T: AsRef<str> + ?Sized> From<&T> for Written {
+    fn from(path: &T) -> Self {
+        let path = Path::new(path.as_ref());
+        Self::new(path, open_regular(path))
+    }
+}
+
 /// Reads a JSON file that may be large. `what` says what it is, for the error.
-fn read_json<T: DeserializeOwned>(what: &'static str, path: &str) -> Result<T, EngineError> {
-    let path = Path::new(path);
-    let file =
-        File::open(path).map_err(|source| EngineError::Read { what, path: path.to_owned(), source })?;
+fn read_json<T: DeserializeOwned>(what: &'static str, file: impl Into<Written>) -> Result<T, EngineError> {
+    let (path, file) = file.into().open(what)?;
     serde_json::from_reader(BufReader::with_capacity(64 * 1024, file)).map_err(|source| EngineError::Json {
         what,
-        path: path.to_owned(),
+        path,
         source,
     })
 }

@@ -3,17 +3,18 @@
 //! Values are kept as the text that they were: a number with twenty digits is not squeezed through a float.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::EngineError;
+use super::{EngineError, Written};
 use crate::contract::{Engine, OutputSet, OutputValue};
+use crate::workspace::inside::read_limited;
 
 const WHAT: &str = "the outputs as JSON";
+/// Outputs are kept in memory as a whole; nobody has this much on purpose.
+const LARGEST: u64 = 256 * 1024 * 1024;
 
 #[derive(Deserialize)]
 struct TerraformOutput {
@@ -31,13 +32,15 @@ const HIDDEN: &str = "\"[secret]\"";
 /// word from the engine there is nothing to tell.
 pub fn read(
     engine: Engine,
-    path: &str,
+    file: impl Into<Written>,
     from_extra_files: &BTreeSet<String>,
     timestamp: i64,
 ) -> Result<Option<OutputSet>, EngineError> {
-    let path = Path::new(path);
-    let raw =
-        fs::read(path).map_err(|source| EngineError::Read { what: WHAT, path: path.to_owned(), source })?;
+    let (path, file) = file.into().open(WHAT)?;
+    let raw = match read_limited(file, LARGEST) {
+        Ok(raw) => raw,
+        Err(source) => return Err(EngineError::Read { what: WHAT, path, source }),
+    };
     if raw.trim_ascii().is_empty() {
         return Ok(None);
     }
@@ -45,8 +48,7 @@ pub fn read(
         Engine::Terraform | Engine::Tofu => terraform(&raw),
         Engine::Pulumi => pulumi(&raw),
     };
-    let mut outputs =
-        outputs.map_err(|source| EngineError::Json { what: WHAT, path: path.to_owned(), source })?;
+    let mut outputs = outputs.map_err(|source| EngineError::Json { what: WHAT, path, source })?;
     for output in &mut outputs {
         output.from_extra_file = from_extra_files.contains(&output.name);
     }
@@ -138,6 +140,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::fs;
 
     fn outputs(engine: Engine, json: &str) -> OutputSet {
         let file = tempfile::NamedTempFile::new().unwrap();

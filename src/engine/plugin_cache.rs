@@ -34,6 +34,10 @@ use super::outputs::hex;
 use super::values;
 use crate::contract::Engine;
 use crate::files::{create_private_dir_all, write_private_atomic};
+use crate::workspace::inside::{open_regular, read_limited};
+
+/// Of a dependency lock file; those of the largest estates have some hundred kilobytes.
+const LARGEST_LOCK_FILE: u64 = 16 * 1024 * 1024;
 
 /// The folder below the working directory.
 const FOLDER: &str = "plugincache";
@@ -144,8 +148,8 @@ impl PluginCache {
     /// A provider of which the cache has another package than the module's dependency lock file wants.
     pub fn mismatch(&self, module: &Path) -> Result<Option<String>, PluginCacheError> {
         let path = module.join(".terraform.lock.hcl");
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
+        let text = match open_regular(&path).and_then(|file| read_limited(file, LARGEST_LOCK_FILE)) {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("read", &path)(error)),
         };

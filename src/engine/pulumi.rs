@@ -34,6 +34,17 @@ pub fn oidc_token(request: &Init) -> Option<&str> {
     (!token.starts_with("file://")).then_some(token)
 }
 
+/// Refuses what stands alone on a command line of Init and would be read as an option there.
+pub fn check_init(request: &Init) -> Result<(), EngineError> {
+    for flag in [PulumiFlag::StackName, PulumiFlag::CloudUrl] {
+        let value = value_of(&request.backend_configuration.pulumi_flags.known, flag);
+        if let Some(value) = value.filter(|value| value.starts_with('-')) {
+            return Err(EngineError::Option { flag: flag.name(), value: value.to_owned() });
+        }
+    }
+    Ok(())
+}
+
 pub fn init(request: &Init, places: &Places) -> Work {
     use PulumiFlag as F;
     let given = &request.backend_configuration.pulumi_flags.known;

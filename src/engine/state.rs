@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::plan::is_stack;
-use super::{EngineError, read_json};
+use super::{EngineError, Written, read_json};
 
 #[derive(Deserialize)]
 struct ShownState {
@@ -36,7 +36,7 @@ impl Module {
 }
 
 /// The managed resources in a state of Terraform or OpenTofu, as `show -json` gives it.
-pub fn read_terraform(path: &str) -> Result<u64, EngineError> {
+pub fn read_terraform(path: impl Into<Written>) -> Result<u64, EngineError> {
     let state: ShownState = read_json("the state as JSON", path)?;
     Ok(state.values.and_then(|values| values.root_module).map_or(0, |root| root.managed()))
 }
@@ -60,7 +60,7 @@ struct PulumiResource {
 }
 
 /// The resources in the state of a Pulumi stack, as `pulumi stack export` gives it; the stack itself is none.
-pub fn read_pulumi(path: &str) -> Result<u64, EngineError> {
+pub fn read_pulumi(path: impl Into<Written>) -> Result<u64, EngineError> {
     let export: Export = read_json("the exported state", path)?;
     let resources = export.deployment.and_then(|deployment| deployment.resources).unwrap_or_default();
     Ok(resources.iter().filter(|resource| !resource.external && !is_stack(&resource.urn)).count() as u64)

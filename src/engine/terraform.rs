@@ -180,8 +180,8 @@ pub fn output(engine: Engine, flags: &FlagLists, places: &Places) -> Work {
     Work { engine: vec![output], ..Work::default() }
 }
 
-/// The parameters as a file of variables. The server has encoded the values as HCL; the names are looked at,
-/// because one with a line break in it would be another assignment.
+/// The parameters as a file of variables. The server has encoded the values as HCL. Names and values are looked at: each line must
+/// be one assignment to that name and nothing more, whatever line breaks, comments and brackets it has in it.
 pub fn inputs<'a>(
     parameters: impl IntoIterator<Item = (&'a String, &'a String)>,
 ) -> Result<String, EngineError> {
@@ -193,10 +193,16 @@ pub fn inputs<'a>(
             let reason = "it is not the name of a variable".to_owned();
             return Err(EngineError::Parameter { name: name.clone(), reason });
         }
-        text.push_str(name);
-        text.push('=');
-        text.push_str(value);
-        text.push('\n');
+        let line = format!("{name}={value}\n");
+        let refuse = |reason: String| EngineError::Parameter { name: name.clone(), reason };
+        let body = hcl_edit::parser::parse_body(&line)
+            .map_err(|error| refuse(format!("its value is not HCL: {}", error.message())))?;
+        let mut structures = body.iter();
+        let first = structures.next().and_then(|first| first.as_attribute());
+        if first.is_none_or(|first| first.key.as_str() != name) || structures.next().is_some() {
+            return Err(refuse("its value would set other variables too".to_owned()));
+        }
+        text.push_str(&line);
     }
     Ok(text)
 }

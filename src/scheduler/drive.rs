@@ -127,6 +127,12 @@ impl Driver {
         cancel: &CancellationToken,
         secrets: JobSecrets,
     ) -> Outcome {
+        let held = match module.as_ref().map(ModuleLock::share).transpose() {
+            Ok(held) => held.map(Arc::new),
+            Err(error) => {
+                return Outcome::Faulted(Fault::new(format!("cannot share the module's lock: {error}")));
+            }
+        };
         let context = Context {
             settings: Arc::clone(&self.tools.settings),
             common: request.common.clone(),
@@ -134,6 +140,7 @@ impl Driver {
             cancel: cancel.clone(),
             http: self.tools.http.clone(),
             secrets,
+            held,
         };
         let ended = match stage {
             Stage::Prepare => self.begin(&context, request, module).await,

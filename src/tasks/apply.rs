@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::contract::{Engine, Fault, FlagLists, Success};
 use crate::engine::terraform::Direction;
-use crate::engine::{pulumi, state, terraform};
+use crate::engine::{Written, pulumi, state, terraform};
+use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
 use super::shape::Shape;
@@ -25,7 +26,7 @@ pub(super) async fn prepare(
         (Engine::Pulumi, Direction::Destroy) => None,
         _ => Some(direction.plan_file(places)),
     };
-    if let Some(plan) = plan.filter(|plan| !Path::new(plan).is_file()) {
+    if let Some(plan) = plan.filter(|plan| !module.is_file(Path::new(plan))) {
         let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
         return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
     }
@@ -43,10 +44,14 @@ pub(super) async fn prepare(
 
 /// How many resources the state holds now.
 pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u64, TaskError> {
-    let places = Module::open(context)?.places;
+    let Module { places, workspace, .. } = Module::open(context)?;
+    let tree = workspace.tree()?;
     let engine = shape.engine;
     read(move || match engine {
-        Engine::Pulumi => state::read_pulumi(&places.export()),
+        Engine::Pulumi => {
+            let file = Written::new(places.export(), tree.open_private(PrivateFile::PulumiExport));
+            state::read_pulumi(file)
+        }
         _ => state::read_terraform(&places.shown_state()),
     })
     .await

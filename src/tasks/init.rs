@@ -19,6 +19,7 @@ pub(super) async fn prepare(
     module.workspace.save_environment(&request.resolved_env_vars)?;
     let mut work = match request.engine {
         Engine::Pulumi => {
+            pulumi::check_init(request)?;
             if let Some(token) = pulumi::oidc_token(request) {
                 let path = module.places.oidc_token();
                 write_private_atomic(path.as_ref(), token.as_bytes())

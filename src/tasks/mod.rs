@@ -53,6 +53,8 @@ pub struct Context {
     pub http: reqwest::Client,
     /// What must not be said of the job.
     pub secrets: JobSecrets,
+    /// A share of the module's lock, for threads that may outlive the task.
+    pub held: Option<Arc<File>>,
 }
 
 /// What `prepare` comes to.

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::contract::requests::Output;
 use crate::contract::{Engine, FlagLists, Success};
 use crate::engine::declarations::Declarations;
-use crate::engine::{outputs, pulumi, terraform};
+use crate::engine::{Written, outputs, pulumi, terraform};
+use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
 use super::shape::Shape;
@@ -26,15 +27,17 @@ pub(super) async fn prepare(
 }
 
 pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Success, TaskError> {
-    let Module { places, directory, .. } = Module::open(context)?;
+    let Module { places, directory, workspace, .. } = Module::open(context)?;
+    let tree = workspace.tree()?;
     let (engine, extra_files) = (request.engine, request.extra_file_names.clone());
     let set = read(move || {
         let from_extra_files = match extra_files.is_empty() {
             true => BTreeSet::new(),
-            false => Declarations::read(&directory, engine)?.outputs_of(&extra_files),
+            false => Declarations::of_module(&directory, &tree, engine)?.outputs_of(&extra_files),
         };
         let now = jiff::Timestamp::now().as_millisecond();
-        outputs::read(engine, &places.output(), &from_extra_files, now)
+        let file = Written::new(places.output(), tree.open_private(PrivateFile::Output));
+        outputs::read(engine, file, &from_extra_files, now)
     })
     .await?;
     Ok(Success::Outputs(set))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::contract::{Engine, FlagLists, PlanData, Success};
 use crate::engine::terraform::Direction;
-use crate::engine::{plan, pulumi, terraform};
+use crate::engine::{Written, plan, pulumi, terraform};
 use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
@@ -37,11 +37,18 @@ pub(super) async fn conclude(
     shape: &Shape<'_>,
     direction: Direction,
 ) -> Result<Success, TaskError> {
-    let places = Module::open(context)?.places;
+    let Module { places, workspace, .. } = Module::open(context)?;
+    let tree = workspace.tree()?;
     let engine = shape.engine;
     let (data, lines): (PlanData, Vec<String>) = read(move || match (engine, direction) {
-        (Engine::Pulumi, Direction::Apply) => Ok((plan::read_pulumi(&places.pulumi_plan())?, Vec::new())),
-        (Engine::Pulumi, Direction::Destroy) => plan::read_pulumi_preview(&places.destroy_preview()),
+        (Engine::Pulumi, Direction::Apply) => {
+            let file = Written::new(places.pulumi_plan(), tree.open_private(PrivateFile::PulumiPlan));
+            Ok((plan::read_pulumi(file)?, Vec::new()))
+        }
+        (Engine::Pulumi, Direction::Destroy) => {
+            let file = tree.open_private(PrivateFile::DestroyPreview);
+            plan::read_pulumi_preview(Written::new(places.destroy_preview(), file))
+        }
         _ => Ok((plan::read_terraform(&places.shown_plan())?, Vec::new())),
     })
     .await?;

@@ -14,16 +14,19 @@
 //! copy (with fsync), note in the step folder (`rescued`), removal, so that a crash at any point loses neither the file nor the
 //! word about it, and concluding once more says the same.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::contract::{Engine, Fault, Task, TaskRequest};
+use crate::engine::Written;
 use crate::engine::leftovers::{self, ERRORED_STATE, LockTrouble};
 use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
 use crate::hooks::{Part, quote};
-use crate::workspace::{PrivateFile, Workspace};
+use crate::workspace::inside::{self, Kind};
+use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 
 use super::script::Module;
 use super::shape::Shape;
@@ -121,10 +124,10 @@ async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
     let directory = workspace.init_dir();
     let data = data_directory(context, engine).unwrap_or_else(|| directory.join(".terraform"));
     let began = began(context);
-    let export = workspace.private_path(PrivateFile::PulumiExport);
     let is_update = matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan);
     // The script makes the file before it begins, so that it is private, and fills it at the end.
-    let is_unread = fs::metadata(&export).map_or(true, |export| export.len() == 0);
+    let export = workspace.tree().ok().and_then(|tree| tree.open_private(PrivateFile::PulumiExport).ok());
+    let is_unread = export.and_then(|file| file.metadata().ok()).is_none_or(|export| export.len() == 0);
     if engine == Engine::Pulumi && is_update && began && stopped && is_unread {
         let exported = match Module::open(context) {
             Ok(module) => module.export_stack(shape).await,
@@ -161,16 +164,20 @@ pub(super) fn set_aside(
 ) -> Result<Option<String>, TaskError> {
     let from = directory.join(ERRORED_STATE);
     let name = format!("before-{}-{ERRORED_STATE}", context.common.job_id);
-    let Some((kept, _)) = keep(&from, workspace.rescued_dir(), &name, By::Link).map_err(|error| {
+    let init = workspace.tree()?.init_folder();
+    let kept = init.and_then(|init| {
+        let kept = keep(&init, ERRORED_STATE, workspace.rescued_dir(), &name, By::Link)?;
+        Ok((init, kept))
+    });
+    let (init, kept) = kept.map_err(|error| {
         let from = from.display();
         Fault::new(format!(
             "{from} is from an earlier apply and would be overwritten, but cannot be kept safe: {error}"
         ))
-    })?
-    else {
-        return Ok(None);
-    };
-    remove(&from).map_err(|error| Fault::new(format!("cannot remove {}: {error}", from.display())))?;
+    })?;
+    let Some((kept, _)) = kept else { return Ok(None) };
+    init.remove_file(OsStr::new(ERRORED_STATE))
+        .map_err(|error| Fault::new(format!("cannot remove {}: {error}", from.display())))?;
     let push = push_command(engine, directory, &kept);
     Ok(Some(format!(
         "An earlier apply left an {ERRORED_STATE}, a state that its backend did not take. It is kept in {}. If it was \
@@ -211,13 +218,24 @@ impl Search {
         let from = self.directory.join(ERRORED_STATE);
         let note = self.context.folder.rescued_path();
         let name = format!("{}-{ERRORED_STATE}", self.context.common.job_id);
-        let kept = keep(&from, self.workspace.rescued_dir(), &name, By::Link);
+        let init = match self.workspace.tree() {
+            Ok(tree) => tree.init_folder(),
+            Err(WorkspaceError::NoSubdirectory { .. }) => Err(io::ErrorKind::NotFound.into()),
+            Err(error) => Err(io::Error::other(error)),
+        };
+        let kept = match &init {
+            Ok(init) => keep(init, ERRORED_STATE, self.workspace.rescued_dir(), &name, By::Link),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        };
+        let gone =
+            || init.as_ref().map_or(Ok(()), |init| init.remove_file(OsStr::new(ERRORED_STATE)).map(drop));
         let (place, state) = match kept {
             Ok(Some((kept, state))) => {
                 let noted = kept.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"));
                 let noted = noted.and_then(|kept| write_private_atomic(&note, kept.as_bytes()));
                 // Without the note, a repeated conclusion would not find what it said. The file stays then.
-                if let Err(error) = noted.and_then(|()| remove(&from)) {
+                if let Err(error) = noted.and_then(|()| gone()) {
                     tracing::warn!("{} was kept in {} and stays: {error}", from.display(), kept.display());
                 }
                 (kept, state)
@@ -241,7 +259,7 @@ impl Search {
             },
             Err(error) => {
                 found.notes.push(format!("The {ERRORED_STATE} could not be kept elsewhere ({error})"));
-                (from.clone(), fs::read(&from).unwrap_or_default())
+                (from.clone(), Vec::new())
             }
         };
         found.resources = leftovers::stored_resources(&state);
@@ -258,8 +276,11 @@ impl Search {
 
     fn pending_operations(&self) -> Option<String> {
         let directory = quoted(&self.directory);
-        let export = self.workspace.private_path(PrivateFile::PulumiExport);
-        let Ok(pending) = leftovers::pending_operations(&export.to_string_lossy()) else {
+        let path = self.workspace.private_path(PrivateFile::PulumiExport);
+        let tree = self.workspace.tree().map_err(io::Error::other);
+        let export = tree.as_ref().map_err(|error| io::Error::other(error.to_string()));
+        let export = export.and_then(|tree| tree.open_private(PrivateFile::PulumiExport));
+        let Ok(pending) = leftovers::pending_operations(Written::new(path, export)) else {
             return self.began.then(|| {
                 format!(
                     "The state of the stack could not be read afterwards: `cd {directory} && pulumi stack export` shows whether \
@@ -271,7 +292,11 @@ impl Search {
             return None;
         }
         let name = format!("{}-pulumi-export.json", self.context.common.job_id);
-        let kept = match keep(&export, self.workspace.rescued_dir(), &name, By::Copy) {
+        let private = tree.and_then(|tree| tree.private_made().map_err(io::Error::other));
+        let export = PrivateFile::PulumiExport.name();
+        let kept =
+            private.and_then(|folder| keep(&folder, export, self.workspace.rescued_dir(), &name, By::Copy));
+        let kept = match kept {
             Ok(Some((kept, _))) => format!("the state is kept in {}", kept.display()),
             Ok(None) => "the state is gone".to_owned(),
             Err(error) => format!("the state could not be kept: {error}"),
@@ -353,20 +378,25 @@ enum By {
 
 /// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
 /// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
-fn keep(from: &Path, folder: &Path, name: &str, by: By) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
-    let found = match from.symlink_metadata() {
-        Ok(found) if found.is_file() => found,
+fn keep(
+    from: &inside::Folder,
+    file: &str,
+    folder: &Path,
+    name: &str,
+    by: By,
+) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
+    let file = OsStr::new(file);
+    if from.kind(file)? != Some(Kind::File) {
         // A symlink or a folder of that name is nothing that an engine has written.
-        Ok(_) => return Ok(None),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    let contents = fs::read(from)?;
-    let time = jiff::Timestamp::try_from(found.modified()?).map_err(io::Error::other)?;
+        return Ok(None);
+    }
+    let mut opened = from.open_file(file)?;
+    let mut contents = Vec::new();
+    opened.read_to_end(&mut contents)?;
+    let time = jiff::Timestamp::try_from(opened.metadata()?.modified()?).map_err(io::Error::other)?;
     let time = time.strftime("%Y%m%dT%H%M%SZ").to_string();
     create_private_dir_all(folder)?;
+    let to = inside::Folder::open(folder)?;
     let mut count = 1;
     loop {
         let number = if count == 1 { String::new() } else { format!("-{count}") };
@@ -379,9 +409,18 @@ fn keep(from: &Path, folder: &Path, name: &str, by: By) -> io::Result<Option<(Pa
             }
             Ok(_) => count += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let linked = || fs::hard_link(from, &place).and_then(|()| settle(&place));
-                if by == By::Copy || linked().is_err() {
-                    write_private_atomic(&place, &contents)?;
+                let new_name = place.file_name().unwrap_or_default();
+                let link = || -> io::Result<()> {
+                    from.link_or_copy(file, &to, new_name)?;
+                    // Another file may have got that name since it was opened.
+                    let linked = to.open_file(new_name)?.metadata()?;
+                    match linked.ino() == opened.metadata()?.ino() {
+                        true => settle(&place),
+                        false => Err(io::Error::other("it is another file by now")),
+                    }
+                };
+                if by == By::Copy || link().is_err() {
+                    to.write(new_name, &contents)?;
                 }
                 return Ok(Some((place, contents)));
             }
@@ -397,19 +436,18 @@ fn settle(file: &Path) -> io::Result<()> {
     file.parent().map_or(Ok(()), sync_dir)
 }
 
-fn remove(file: &Path) -> io::Result<()> {
-    fs::remove_file(file)?;
-    file.parent().map_or(Ok(()), sync_dir)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use inside::Folder;
 
     #[test]
     fn a_copy_is_made_once_and_overwrites_nothing() {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("a/b"));
+        let keep = |_: &Path, folder: &Path, name: &str, by| {
+            keep(&Folder::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
+        };
         assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
         fs::write(&from, "one").unwrap();
         let (first, contents) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
@@ -421,7 +459,7 @@ mod tests {
         let (second, _) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
         assert_ne!(first, second);
         assert_eq!(fs::read(first).unwrap(), b"one");
-        remove(&from).unwrap();
+        fs::remove_file(&from).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
         assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
     }
@@ -429,11 +467,14 @@ mod tests {
     fn what_is_written_after_the_rescue_is_rescued_too() {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("kept"));
+        let keep = |_: &Path, folder: &Path, name: &str, by| {
+            keep(&Folder::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
+        };
         let mut writer = fs::File::create(&from).unwrap();
         io::Write::write_all(&mut writer, b"one").unwrap();
         let (kept, _) = keep(&from, &folder, "x", By::Link).unwrap().unwrap();
         assert_eq!(keep(&from, &folder, "x", By::Link).unwrap().unwrap().0, kept);
-        remove(&from).unwrap();
+        fs::remove_file(&from).unwrap();
         io::Write::write_all(&mut writer, b" two").unwrap();
         assert_eq!(fs::read(&kept).unwrap(), b"one two");
         assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);

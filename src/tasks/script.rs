@@ -1,6 +1,7 @@
 //! Preparing a task that runs a script: hooks are checked, the engine is found, inputs and script are written.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{EngineError, Places, Work, flags, pulumi};
-use crate::files::write_private_atomic;
 use crate::hooks::Script;
 use crate::policy::Policy;
 use crate::process::{Inherited, Tool, find_program};
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
+use crate::workspace::inside::{Folder, Kind};
 use crate::workspace::{PrivateFile, Workspace};
 
 use super::shape::Shape;
@@ -36,15 +37,31 @@ pub(super) struct Module<'a> {
     /// The init directory: where the engine runs.
     pub directory: PathBuf,
     pub places: Places,
+    /// The private folder with its path, opened.
+    private: (PathBuf, Folder),
 }
 
 impl<'a> Module<'a> {
     pub(super) fn open(context: &'a Context) -> Result<Self, TaskError> {
         let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
-        let directory = workspace.checked_init_dir()?;
-        let private = workspace.prepare_private_dir()?;
-        let places = Places::new(&private, context.folder.path())?;
-        Ok(Self { context, workspace, directory, places })
+        let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
+        let private = (workspace.private_dir(), tree.private_made()?);
+        let places = Places::new(&private.0, context.folder.path())?;
+        Ok(Self { context, workspace, directory, places, private })
+    }
+
+    /// Does something in the folder of a file that the script reads or writes: the module's private one, or the step's.
+    fn at<T>(&self, path: &Path, work: impl FnOnce(&Folder, &OsStr) -> io::Result<T>) -> io::Result<T> {
+        let name = path.file_name().unwrap_or_default();
+        match path.parent() {
+            Some(folder) if folder == self.private.0 => work(&self.private.1, name),
+            folder => work(&Folder::open(folder.unwrap_or(Path::new("/")))?, name),
+        }
+    }
+
+    /// Whether a file that the script is to read is there, and is one.
+    pub(super) fn is_file(&self, path: &Path) -> bool {
+        self.at(path, Folder::kind).is_ok_and(|kind| kind == Some(Kind::File))
     }
 
     pub(super) fn environment(&self, engine: Engine, variables: &BTreeMap<String, String>) -> Environment {
@@ -63,6 +80,9 @@ impl<'a> Module<'a> {
         allow_questions: bool,
         mut work: Work,
     ) -> Result<Prepared, TaskError> {
+        if let Some(flags) = shape.flags {
+            flags::check_written_files(flags)?;
+        }
         let mut environment = self.environment(shape.engine, variables);
         if allow_questions {
             environment.allow_questions();
@@ -86,12 +106,15 @@ impl<'a> Module<'a> {
             Task::Init => plugins::share(self, shape.engine, &mut environment, &mut work).await?,
             _ => None,
         };
-        for path in &work.writes {
-            remove_if_there(Path::new(path))?;
+        for path in work.writes.iter().map(Path::new) {
+            self.at(path, Folder::remove_file).map_err(|error| {
+                let path = path.display();
+                Fault::new(format!("cannot remove {path}, which an earlier task left: {error}"))
+            })?;
         }
         // Bash keeps the mode of a file that is there when it sends output to it.
         for path in work.engine.iter().chain(&work.collect).filter_map(|command| command.stdout.as_deref()) {
-            write_private_atomic(path, b"")
+            self.at(path, |folder, name| folder.write(name, b""))
                 .map_err(|error| Fault::new(format!("cannot create {}: {error}", path.display())))?;
         }
         let Context { common, folder, .. } = self.context;
@@ -207,16 +230,6 @@ fn version(said: &str) -> String {
     match serde_json::from_str::<Version>(said) {
         Ok(version) => version.terraform_version,
         Err(_) => said.lines().next().unwrap_or_default().trim().trim_start_matches('v').to_owned(),
-    }
-}
-
-fn remove_if_there(path: &Path) -> Result<(), TaskError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Fault::new(format!("cannot remove {}, which an earlier task left: {error}", path.display()))
-                .into())
-        }
-        _ => Ok(()),
     }
 }
 

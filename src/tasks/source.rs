@@ -44,6 +44,7 @@ pub(super) async fn module(
     request: &GetModule,
 ) -> Result<Prepared, TaskError> {
     let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
+    let workspace = workspace.holding(context.held.clone());
     let fetcher = fetcher(&context.settings, context.http.clone());
     let log = |line: &str| context.info(line);
     let commit = workspace.get_module(source, request, &fetcher, &log, &context.cancel).await?;

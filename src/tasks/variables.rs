@@ -12,10 +12,10 @@ use super::{Context, Prepared, TaskError};
 pub(super) async fn prepare(context: &Context, request: &Input) -> Result<Prepared, TaskError> {
     let metadata = &context.common.metadata;
     let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
-    let directory = workspace.checked_init_dir()?;
+    let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
     context.note_facts(&Facts { engine_version: None, source_commit: workspace.local_commit() });
     let engine = request.engine;
-    let declarations = read(move || Declarations::read(&directory, engine)).await?;
+    let declarations = read(move || Declarations::of_module(&directory, &tree, engine)).await?;
     for warning in &declarations.warnings {
         context.warn(warning);
     }

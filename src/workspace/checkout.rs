@@ -1,22 +1,31 @@
 //! From one revision to the next.
 //!
-//! The new revision is made complete in the staging folder: fetched, checked, and given what the old one leaves
-//! ([`carry`](super::carry)). Then the two change places by two renames, the old one to `old` and the new one to the
-//! module root. Up to the first rename nothing has happened to the old tree. A crash between the renames leaves
+//! The new revision is made complete in the staging folder: fetched, checked, given what the old one leaves
+//! ([`carry`](super::carry)), and given its extra files. Then the two change places by two renames, the old one to `old` and the
+//! new one to the module root. Up to the first rename nothing has happened to the old tree. A crash between the renames leaves
 //! no module root but an `old`, which is put back by whoever comes next. All else in the staging folder is waste.
+//!
+//! At the same commit the tree stays, unless it is damaged as far as that can be told, and only the extra files change. When it
+//! is the init directory that changed, those of the last one are taken back first. The marker names every folder that may have
+//! some from before the first is written, so that neither a failure nor a crash leaves one behind that nobody knows of.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::carry::Carry;
-use super::{Workspace, WorkspaceError, extra_files, is_module_file, names};
-use crate::contract::requests::GetModule;
+use super::inside::{Inside, read_limited};
+use super::tree::Tree;
+use super::{Workspace, WorkspaceError, extra_files, is_module_file, links, names};
+use crate::contract::requests::{ExtraFile, GetModule};
 use crate::contract::{Source, SourceRevisionType};
-use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
+use crate::files::{create_private_dir_all, sync_dir};
 use crate::source::{Fetcher, Location, Log, SourceError, is_commit, mask_url};
 
 /// What a checkout knows about itself. It is inside `.git` and so changes places together with the files.
@@ -27,31 +36,64 @@ pub(super) struct Marker {
     commit: String,
     /// The folder that the registry pointed at.
     folder: String,
+    /// The init directories that may have extra files in them.
+    #[serde(default)]
+    extra_files_in: BTreeSet<PathBuf>,
 }
 
-impl Marker {
-    fn new(commit: &str, folder: &Path) -> Self {
-        Self { version: 1, commit: commit.to_owned(), folder: folder.to_string_lossy().into_owned() }
-    }
+/// A checkout with another number was made by other rules (1: without a look at its symlinks) and is made anew.
+const VERSION: u32 = 2;
+const LARGEST_MARKER: u64 = 1024 * 1024;
+const GIT: &str = ".git";
+const MARKER: &str = "hawser.json";
 
-    fn path(root: &Path) -> PathBuf {
-        root.join(".git").join("hawser.json")
+impl Marker {
+    fn new(commit: &str, folder: &Path, init: &Path) -> Self {
+        let folder = folder.to_string_lossy().into_owned();
+        let extra_files_in = BTreeSet::from([init.to_owned()]);
+        Self { version: VERSION, commit: commit.to_owned(), folder, extra_files_in }
     }
 
     /// Nothing when there is no checkout of ours, or none that can be trusted.
     pub(super) fn read(root: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(Self::path(root)).ok()?).ok()
+        let git = Inside::open(root).ok()?.folder(Path::new("")).ok()?.folder(OsStr::new(GIT)).ok()?;
+        let text = read_limited(git.open_file(OsStr::new(MARKER)).ok()?, LARGEST_MARKER).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
     pub(super) fn folder(&self) -> PathBuf {
         names::relative_path("registry folder", &self.folder).unwrap_or_default()
     }
 
-    fn write(&self, root: &Path) -> Result<(), WorkspaceError> {
-        let path = Self::path(root);
-        let failed = |error| WorkspaceError::io("write", &path, error);
+    fn write(&self, tree: &Tree) -> Result<(), WorkspaceError> {
+        let path = Path::new(GIT).join(MARKER);
+        let failed = |error| tree.error("write", &path, error);
         let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        write_private_atomic(&path, &text).map_err(failed)
+        let root = tree.inside().folder(Path::new("")).map_err(failed)?;
+        root.folder(OsStr::new(GIT)).and_then(|git| git.write(OsStr::new(MARKER), &text)).map_err(failed)
+    }
+}
+
+/// The share of the module's lock that a thread holds while it works: a task that is given up does not end its threads, and
+/// nobody else may come in before they have.
+pub(super) type Held = Option<Arc<fs::File>>;
+
+/// Where the module is wanted, and with what.
+struct Wanted<'a> {
+    commit: String,
+    location: Location,
+    folder: PathBuf,
+    /// The init directory below the root.
+    init: PathBuf,
+    request: &'a GetModule,
+}
+
+impl Wanted<'_> {
+    fn brings_module(&self) -> Result<bool, WorkspaceError> {
+        let names = extra_files::by_path(&self.request.extra_files)?;
+        let is_one =
+            |path: &PathBuf| path.to_str().is_some_and(|name| !name.contains('/') && is_module_file(name));
+        Ok(names.keys().any(is_one))
     }
 }
 
@@ -71,80 +113,144 @@ impl Workspace {
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, WorkspaceError> {
-        let extra_names: Vec<PathBuf> = extra_files::by_path(&request.extra_files)?.into_keys().collect();
+        extra_files::by_path(&request.extra_files)?;
         self.clear_staging().await?;
 
         let location = fetcher.locate(source, log, cancel).await?;
         let commit = definitive(source, &location, fetcher, log, cancel).await?;
         let folder =
             names::relative_path("registry folder", location.subdirectory.as_deref().unwrap_or_default())?;
-        let marker = Marker::new(&commit, &folder);
-        match Marker::read(&self.module_root) {
-            Some(local) if local == marker && !request.clean_init_enabled => {
-                log(&format!("The local copy is at {commit} already"));
-            }
-            Some(local) if local.commit == commit && !request.clean_init_enabled => {
-                self.check_init_dir(
-                    &self.module_root,
-                    &self.module_root.join(folder).join(&self.subdirectory),
-                )?;
-                marker.write(&self.module_root)?;
-            }
-            _ => {
-                let change = Change { marker, location, extra_names, clean: request.clean_init_enabled };
-                let changed = self.change_revision(change, fetcher, log, cancel).await;
-                if let Err(error) = self.clear_staging().await {
-                    log(&format!("The staging folder is cleared next time: {error}"));
+        let init = folder.join(&self.subdirectory).components().collect();
+        let wanted = Wanted { commit: commit.clone(), location, folder, init, request };
+        match Marker::read(&self.module_root).filter(|local| local.commit == commit) {
+            Some(local) if !request.clean_init_enabled => match self.damage(&local, &wanted.init) {
+                None => {
+                    log(&format!("The local copy is at {commit} already"));
+                    self.change_extra_files(&local, &wanted, log)?;
+                    return Ok(commit);
                 }
-                changed?;
+                Some(damage) => log(&format!("The local copy is at {commit}, but made anew: {damage}")),
+            },
+            _ => {}
+        }
+        let changed = self.change_revision(&wanted, fetcher, log, cancel).await;
+        if let Err(error) = self.clear_staging().await {
+            log(&format!("The staging folder is cleared next time: {error}"));
+        }
+        changed.map(|()| commit)
+    }
+
+    /// What is wrong with a checkout that says that it is at the right commit.
+    fn damage(&self, local: &Marker, init: &Path) -> Option<&'static str> {
+        if local.version != VERSION {
+            return Some("it is from another version of the runner");
+        }
+        let Ok(tree) = Tree::open(&self.module_root, init, &self.module_root) else {
+            return Some("its init directory is not there");
+        };
+        let head = tree.inside().open_file(&Path::new(GIT).join("HEAD"));
+        let head = head.and_then(|head| read_limited(head, 1024)).unwrap_or_default();
+        let is_whole = head.trim_ascii() == local.commit.as_bytes()
+            && tree.inside().is_file(&Path::new(GIT).join("index"));
+        (!is_whole).then_some("git's own files are damaged")
+    }
+
+    /// Brings the extra files up to date in a tree that stays.
+    fn change_extra_files(
+        &self,
+        local: &Marker,
+        wanted: &Wanted<'_>,
+        log: Log<'_>,
+    ) -> Result<(), WorkspaceError> {
+        let files = &wanted.request.extra_files;
+        let tree = Tree::open(&self.module_root, &wanted.init, &self.module_root)?;
+        if !wanted.brings_module()? && !self.holds_module_without(&tree, files)? {
+            return Err(self.no_module(wanted));
+        }
+        extra_files::check(&tree, files)?;
+        let marker = Marker::new(&wanted.commit, &wanted.folder, &wanted.init);
+        if marker != *local {
+            let mut both = local.clone();
+            both.extra_files_in.insert(wanted.init.clone());
+            both.write(&tree)?;
+            for init in local.extra_files_in.iter().filter(|init| **init != wanted.init) {
+                match Tree::open(&self.module_root, init, &self.module_root) {
+                    Ok(last) => extra_files::place(&last, &[], log)?,
+                    // What was in it is gone with it.
+                    Err(WorkspaceError::NoSubdirectory { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
-        self.place_extra_files(&request.extra_files, log)?;
-        let init_dir = self.checked_init_dir()?;
-        if !holds_module(&init_dir)? {
-            return Err(WorkspaceError::NoModule { folder: init_dir });
-        }
-        Ok(commit)
+        extra_files::place(&tree, files, log)?;
+        if marker != *local { marker.write(&tree) } else { Ok(()) }
+    }
+
+    /// Whether there is a module once the extra files that are no longer listed are gone.
+    fn holds_module_without(&self, tree: &Tree, files: &[ExtraFile]) -> Result<bool, WorkspaceError> {
+        let listed = extra_files::by_path(files)?;
+        let created = extra_files::created(tree)?;
+        let goes = |name: &str| created.contains(name) && !listed.contains_key(Path::new(name));
+        let failed = |error| tree.error("list", tree.init(), error);
+        let names = tree.file_names().map_err(failed)?;
+        Ok(names.iter().any(|name| is_module_file(name) && !goes(name)))
+    }
+
+    fn no_module(&self, wanted: &Wanted<'_>) -> WorkspaceError {
+        WorkspaceError::NoModule { folder: self.module_root.join(&wanted.init) }
     }
 
     async fn change_revision(
         &self,
-        change: Change,
+        wanted: &Wanted<'_>,
         fetcher: &Fetcher,
         log: Log<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), WorkspaceError> {
-        let Change { marker, location, extra_names, clean } = change;
         let new = self.staging.join("new");
         create_private_dir_all(&new).map_err(|error| WorkspaceError::io("create", &new, error))?;
-        fetcher.check_out(&location.url, &marker.commit, &new, log, cancel).await?;
-        marker.write(&new)?;
+        fetcher.check_out(&wanted.location.url, &wanted.commit, &new, log, cancel).await?;
 
-        let init_dir = new.join(marker.folder()).join(&self.subdirectory);
-        self.check_init_dir(&new, &init_dir)?;
-        let brings_module =
-            |path: &PathBuf| path.to_str().is_some_and(|name| !name.contains('/') && is_module_file(name));
-        if !holds_module(&init_dir)? && !extra_names.iter().any(brings_module) {
-            return Err(WorkspaceError::NoModule {
-                folder: self.module_root.join(marker.folder()).join(&self.subdirectory),
-            });
-        }
+        let checkout = new.clone();
         // Nothing that is committed under the private folder's name gets to speak for the runner.
-        let private = init_dir.join(names::PRIVATE_FOLDER);
-        remove(&private).map_err(|error| WorkspaceError::io("remove", &private, error))?;
-
-        let unchanged = fetcher.unchanged_files(&self.module_root, cancel).await?;
-        let carry = Carry { old: self.module_root.clone(), new: new.clone(), clean, unchanged };
-        for note in blocking("carry state over", move || carry.run()).await? {
-            log(&note);
+        let strangers = blocking("look through the checkout", &self.held, move || {
+            let strangers = links::check(&checkout)?;
+            for path in &strangers {
+                let path = checkout.join(path);
+                remove(&path).map_err(|error| WorkspaceError::io("remove", &path, error))?;
+            }
+            Ok(strangers)
+        });
+        for path in strangers.await? {
+            log(&format!(
+                "{} of the source is left out: that name is for files of the runner's own",
+                path.display()
+            ));
         }
+        let tree = Tree::open(&new, &wanted.init, &self.module_root)?;
+        if !tree.holds_module()? && !wanted.brings_module()? {
+            return Err(self.no_module(wanted));
+        }
+        let unchanged = fetcher.unchanged_files(&self.module_root, cancel).await?;
+        let (old, new, init) = (self.module_root.clone(), new.clone(), tree.init().to_owned());
+        let carry = Carry { old, new, init, clean: wanted.request.clean_init_enabled, unchanged };
+        let carried = blocking("carry state over", &self.held, move || carry.run()).await?;
+        for note in &carried.notes {
+            log(note);
+        }
+        extra_files::adopt(&tree, carried.extra_files)?;
+        extra_files::place(&tree, &wanted.request.extra_files, log)?;
+        if !tree.holds_module()? {
+            return Err(self.no_module(wanted));
+        }
+        Marker::new(&wanted.commit, &wanted.folder, &wanted.init).write(&tree)?;
         if cancel.is_cancelled() {
             return Err(SourceError::Cancelled.into());
         }
         // On a thread of its own both renames happen even if this task is given up in between.
         let (staging, root) = (self.staging.clone(), self.module_root.clone());
-        blocking("change revisions", move || swap(&staging, &root)).await?;
-        log(&format!("{} is at {} of {}", self.module, marker.commit, mask_url(&location.url)));
+        blocking("change revisions", &self.held, move || swap(&staging, &root)).await?;
+        log(&format!("{} is at {} of {}", self.module, wanted.commit, mask_url(&wanted.location.url)));
         Ok(())
     }
 
@@ -160,20 +266,13 @@ impl Workspace {
             restore(&staging, &root)?;
             remove(&staging).map_err(|error| WorkspaceError::io("clear", &staging, error))
         };
-        blocking("clear the staging folder", clear).await
+        blocking("clear the staging folder", &self.held, clear).await
     }
 }
 
 fn restore(staging: &Path, root: &Path) -> Result<(), WorkspaceError> {
     let old = staging.join("old");
     if exists(&old)? && !exists(root)? { rename(&old, root) } else { Ok(()) }
-}
-
-struct Change {
-    marker: Marker,
-    location: Location,
-    extra_names: Vec<PathBuf>,
-    clean: bool,
 }
 
 /// The commit that the request carries, or what its revision means now.
@@ -255,20 +354,16 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn holds_module(folder: &Path) -> Result<bool, WorkspaceError> {
-    let failed = |error| WorkspaceError::io("list", folder, error);
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if is_module_file(&entry.file_name().to_string_lossy()) && entry.path().is_file() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 async fn blocking<T: Send + 'static>(
     action: &'static str,
+    held: &Held,
     work: impl FnOnce() -> Result<T, WorkspaceError> + Send + 'static,
 ) -> Result<T, WorkspaceError> {
+    let held = held.clone();
+    let work = move || {
+        let done = work();
+        drop(held);
+        done
+    };
     tokio::task::spawn_blocking(work).await.map_err(|source| WorkspaceError::Thread { action, source })?
 }

@@ -3,7 +3,6 @@
 //! `snapcd.env` is a JSON object of strings, because a value may have any character in it, new lines included.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use super::{PrivateFile, Workspace, WorkspaceError};
 
@@ -20,14 +19,12 @@ impl Workspace {
 
     pub fn load_environment(&self) -> Result<BTreeMap<String, String>, WorkspaceError> {
         let path = self.private_path(PrivateFile::Environment);
-        match std::fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map_err(|source| WorkspaceError::DamagedEnvironment { path, source }),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Err(WorkspaceError::NotInitialised { path })
-            }
-            Err(error) => Err(WorkspaceError::io("read", &path, error)),
-        }
+        let read = match self.tree() {
+            Err(WorkspaceError::NoSubdirectory { .. }) => None,
+            tree => tree?.read_private(PrivateFile::Environment)?,
+        };
+        let Some(text) = read else { return Err(WorkspaceError::NotInitialised { path }) };
+        serde_json::from_slice(&text).map_err(|source| WorkspaceError::DamagedEnvironment { path, source })
     }
 }
 
@@ -37,6 +34,8 @@ fn check_variable(name: &str, value: &str) -> Result<(), WorkspaceError> {
         "it has no name"
     } else if name.contains('=') {
         "its name has an equals sign"
+    } else if name.contains(|it: char| it.is_control() && it != '\0') {
+        "its name has control characters"
     } else if name.contains('\0') || value.contains('\0') {
         "it has a zero byte"
     } else {

@@ -13,20 +13,21 @@
 //! one that had just been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::carry::link_or_copy;
-use super::names::{place_inside, relative_file};
-use super::{PrivateFile, Workspace, WorkspaceError};
+use super::inside::{Folder, Kind, is_missing, read_limited};
+use super::names::relative_file;
+use super::tree::Tree;
+use super::{PrivateFile, WorkspaceError};
 use crate::contract::requests::ExtraFile;
-use crate::files::{create_private_dir_all, write_private_atomic};
 use crate::source::Log;
 
 const WHAT: &str = "extra file name";
+const LARGEST_MANIFEST: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Manifest {
@@ -36,21 +37,33 @@ struct Manifest {
 }
 
 impl Manifest {
-    fn load(private: &Path) -> Result<Self, WorkspaceError> {
-        let path = private.join(PrivateFile::ExtraFiles.name());
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map_err(|source| WorkspaceError::DamagedManifest { path, source }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(WorkspaceError::io("read", &path, error)),
-        }
+    fn load(tree: &Tree) -> Result<Option<Self>, WorkspaceError> {
+        let Some(text) = tree.read_private(PrivateFile::ExtraFiles)? else { return Ok(None) };
+        serde_json::from_slice(&text).map(Some).map_err(|source| {
+            let path = tree.inside().place().join(tree.init()).join(super::names::PRIVATE_FOLDER);
+            WorkspaceError::DamagedManifest { path: path.join(PrivateFile::ExtraFiles.name()), source }
+        })
+    }
+
+    fn save(&mut self, tree: &Tree) -> Result<(), WorkspaceError> {
+        self.version = 1;
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| tree.error("write the list of extra files in", tree.init(), error.into()))?;
+        tree.write_private(PrivateFile::ExtraFiles, &text)
     }
 }
 
 /// What a private folder's list names; nothing when there is none.
-pub(super) fn listed(private: &Path) -> Vec<PathBuf> {
-    let manifest = Manifest::load(private).unwrap_or_default();
+pub(super) fn listed(private: &Folder) -> Vec<PathBuf> {
+    let file = private.open_file(OsStr::new(PrivateFile::ExtraFiles.name()));
+    let text = file.and_then(|file| read_limited(file, LARGEST_MANIFEST)).unwrap_or_default();
+    let manifest: Manifest = serde_json::from_slice(&text).unwrap_or_default();
     manifest.created.iter().chain(&manifest.overwritten).map(PathBuf::from).collect()
+}
+
+/// The files that only exist as extra files.
+pub(super) fn created(tree: &Tree) -> Result<BTreeSet<String>, WorkspaceError> {
+    Ok(Manifest::load(tree)?.unwrap_or_default().created)
 }
 
 /// The files by their cleaned paths; of two with one name the later counts.
@@ -58,40 +71,67 @@ pub(super) fn by_path(files: &[ExtraFile]) -> Result<BTreeMap<PathBuf, &ExtraFil
     files.iter().map(|file| Ok((relative_file(WHAT, &file.file_name)?, file))).collect()
 }
 
-impl Workspace {
-    /// Makes the init directory hold exactly these extra files.
-    pub fn place_extra_files(&self, files: &[ExtraFile], log: Log<'_>) -> Result<(), WorkspaceError> {
-        let wanted = by_path(files)?;
-        let wanted: BTreeMap<String, &ExtraFile> =
-            wanted.into_iter().map(|(path, file)| (path.to_string_lossy().into_owned(), file)).collect();
-        let private = self.private_dir();
-        if wanted.is_empty() && !private.join(PrivateFile::ExtraFiles.name()).exists() {
-            return Ok(());
-        }
-        let private = self.prepare_private_dir()?;
-        let manifest = Manifest::load(&private)?;
-        let originals = private.join(PrivateFile::OriginalFiles.name());
-        Placing { workspace: self, init_dir: self.checked_init_dir()?, private, originals, manifest, log }
-            .run(&wanted)
+/// Notes that these files of the init directory, which came from an earlier tree, are extra files.
+pub(super) fn adopt(tree: &Tree, names: Vec<String>) -> Result<(), WorkspaceError> {
+    if names.is_empty() {
+        return Ok(());
     }
+    let mut manifest = Manifest::load(tree)?.unwrap_or_default();
+    manifest.created.extend(names);
+    manifest.save(tree)
+}
+
+/// Finds out whether all files can be put in place, before anything is changed.
+pub(super) fn check(tree: &Tree, files: &[ExtraFile]) -> Result<(), WorkspaceError> {
+    for name in by_path(files)?.keys() {
+        let Some((folder, last)) = find(tree, name)? else { continue };
+        let failed = |error| tree.error("look at", &tree.init().join(name), error);
+        if folder.kind(&last).map_err(failed)? == Some(Kind::Folder) {
+            return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_string_lossy().into_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Makes the init directory hold exactly these extra files.
+pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: Log<'_>) -> Result<(), WorkspaceError> {
+    let wanted = by_path(files)?;
+    let wanted: BTreeMap<String, &ExtraFile> =
+        wanted.into_iter().map(|(path, file)| (path.to_string_lossy().into_owned(), file)).collect();
+    let manifest = match Manifest::load(tree)? {
+        Some(manifest) => manifest,
+        None if wanted.is_empty() => return Ok(()),
+        None => Manifest::default(),
+    };
+    let private = tree.private_made()?;
+    let originals = private
+        .folder_made(OsStr::new(PrivateFile::OriginalFiles.name()))
+        .map_err(|error| tree.error("keep originals in", tree.init(), error))?;
+    Placing { tree, originals, manifest, log }.run(&wanted)
+}
+
+/// The folder that a file is in, and its name there. Symlinks on the way may not lead out; one at the end is not followed. `None`
+/// when the folder is not there.
+fn find(tree: &Tree, path: &Path) -> Result<Option<(Folder, std::ffi::OsString)>, WorkspaceError> {
+    let folder = tree.work_folder(path.parent().unwrap_or(Path::new("")))?;
+    Ok(folder.map(|folder| (folder, path.file_name().unwrap_or_default().to_owned())))
 }
 
 struct Placing<'a> {
-    workspace: &'a Workspace,
-    init_dir: PathBuf,
-    private: PathBuf,
-    originals: PathBuf,
+    tree: &'a Tree,
+    originals: Folder,
     manifest: Manifest,
     log: Log<'a>,
 }
 
 impl Placing<'_> {
     fn run(mut self, wanted: &BTreeMap<String, &ExtraFile>) -> Result<(), WorkspaceError> {
-        let restored = |name: &String| self.originals.join(name).symlink_metadata().is_err();
-        let overwritten: BTreeSet<String> =
-            self.manifest.overwritten.iter().filter(|name| !restored(name)).cloned().collect();
-        self.manifest.overwritten = overwritten;
-
+        for name in self.manifest.overwritten.clone() {
+            // One without an original had just been restored.
+            if self.original(&name)?.is_none() {
+                self.manifest.overwritten.remove(&name);
+            }
+        }
         for name in self.manifest.created.clone() {
             if !wanted.contains_key(&name) {
                 self.remove(&name)?;
@@ -108,69 +148,94 @@ impl Placing<'_> {
         self.save()
     }
 
+    fn error(&self, action: &'static str, name: &str, error: io::Error) -> WorkspaceError {
+        self.tree.error(action, &self.tree.init().join(name), error)
+    }
+
+    /// Where a file is or belongs. Names in the list are checked like those of a request.
+    fn target(&self, name: &str) -> Result<(Folder, std::ffi::OsString), WorkspaceError> {
+        let path = relative_file(WHAT, name)?;
+        let folder = self.tree.work_folder_made(path.parent().unwrap_or(Path::new("")))?;
+        Ok((folder, path.file_name().unwrap_or_default().to_owned()))
+    }
+
+    /// The folder in which the original of a file is, if it is there.
+    fn original(&self, name: &str) -> Result<Option<Folder>, WorkspaceError> {
+        let path = relative_file(WHAT, name)?;
+        let failed = |error| self.error("find the original of", name, error);
+        let mut folder = self.originals.folders_made(Path::new("")).map_err(failed)?;
+        for part in path.parent().into_iter().flat_map(Path::components) {
+            folder = match folder.folder(part.as_os_str()) {
+                Err(error) if is_missing(&error) => return Ok(None),
+                found => found.map_err(failed)?,
+            };
+        }
+        let there = folder.kind(path.file_name().unwrap_or_default()).map_err(failed)?;
+        Ok(there.map(|_| folder))
+    }
+
     fn place(&mut self, name: &str, file: &ExtraFile) -> Result<(), WorkspaceError> {
-        let target = self.target(name)?;
-        match target.symlink_metadata() {
-            Ok(found) if found.is_dir() => {
+        let (folder, last) = self.target(name)?;
+        let kind = folder.kind(&last).map_err(|error| self.error("look at", name, error))?;
+        let is_ours = self.manifest.created.contains(name) || self.manifest.overwritten.contains(name);
+        match kind {
+            Some(Kind::Folder) => {
                 return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_owned() });
             }
-            Ok(_) if self.manifest.created.contains(name) || self.manifest.overwritten.contains(name) => {}
-            Ok(_) if file.overwrite => {
-                self.keep_original(name, &target)?;
+            Some(_) if is_ours => {}
+            Some(_) if file.overwrite => {
+                self.keep_original(name, &folder)?;
                 self.manifest.overwritten.insert(name.to_owned());
                 self.save()?;
             }
-            Ok(_) => {
+            Some(_) => {
                 (self.log)(&format!(
                     "Extra file {name} is left out: the source has that file and overwrite is not set"
                 ));
                 return Ok(());
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            None => {
                 if !self.manifest.overwritten.contains(name) && self.manifest.created.insert(name.to_owned())
                 {
                     self.save()?;
                 }
             }
-            Err(error) => return Err(WorkspaceError::io("look at", &target, error)),
         }
-        let is_plain = target.symlink_metadata().is_ok_and(|found| found.is_file());
-        if is_plain && fs::read(&target).is_ok_and(|there| there == file.contents.as_bytes()) {
+        let contents = file.contents.as_bytes();
+        let there = folder.open_file(&last).and_then(|file| read_limited(file, contents.len() as u64));
+        if there.is_ok_and(|there| there == contents) {
             return Ok(());
         }
-        let failed = |error| WorkspaceError::io("write the extra file", &target, error);
-        if let Some(folder) = target.parent() {
-            create_private_dir_all(folder).map_err(failed)?;
-        }
-        write_private_atomic(&target, file.contents.as_bytes()).map_err(failed)?;
+        folder.write(&last, contents).map_err(|error| self.error("write the extra file", name, error))?;
         (self.log)(&format!("Extra file {name} is in place"));
         Ok(())
     }
 
-    fn keep_original(&self, name: &str, target: &Path) -> Result<(), WorkspaceError> {
-        let original = self.originals.join(name);
-        let failed = |error| WorkspaceError::io("keep the original of", target, error);
-        if let Some(folder) = original.parent() {
-            create_private_dir_all(folder).map_err(failed)?;
-        }
-        // Left from a crash before the list was written; the file in place is still the original.
-        if original.symlink_metadata().is_ok() {
-            fs::remove_file(&original).map_err(failed)?;
-        }
-        link_or_copy(target, &original).map_err(failed)
+    fn keep_original(&self, name: &str, folder: &Folder) -> Result<(), WorkspaceError> {
+        let path = Path::new(name);
+        let last = path.file_name().unwrap_or_default();
+        let keep = || {
+            let kept = self.originals.folders_made(path.parent().unwrap_or(Path::new("")))?;
+            // Left from a crash before the list was written; the file in place is still the original.
+            kept.remove_file(last)?;
+            folder.link_or_copy(last, &kept, last)?;
+            kept.sync()
+        };
+        keep().map_err(|error| self.error("keep the original of", name, error))
     }
 
     fn remove(&mut self, name: &str) -> Result<(), WorkspaceError> {
-        let target = self.target(name)?;
-        match fs::remove_file(&target) {
-            Ok(()) => (self.log)(&format!("Extra file {name} is removed: it is no longer listed")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(WorkspaceError::io("remove the extra file", &target, error)),
+        let path = relative_file(WHAT, name)?;
+        if let Some((folder, last)) = find(self.tree, &path)? {
+            let failed = |error| self.error("remove the extra file", name, error);
+            if folder.remove_file(&last).map_err(failed)? {
+                (self.log)(&format!("Extra file {name} is removed: it is no longer listed"));
+            }
         }
         // Folders that were made for it go too; the first one with something else in it ends this.
-        let made = target.ancestors().skip(1).take_while(|folder| *folder != self.init_dir);
-        for folder in made.take(Path::new(name).components().count() - 1) {
-            if fs::remove_dir(folder).is_err() {
+        for made in path.ancestors().skip(1).filter(|it| !it.as_os_str().is_empty()) {
+            let Some((above, last)) = find(self.tree, made)? else { continue };
+            if above.remove_folder(&last).is_err() {
                 break;
             }
         }
@@ -179,27 +244,18 @@ impl Placing<'_> {
     }
 
     fn restore(&mut self, name: &str) -> Result<(), WorkspaceError> {
-        let target = self.target(name)?;
-        let failed = |error| WorkspaceError::io("restore the original of", &target, error);
-        if let Some(folder) = target.parent() {
-            create_private_dir_all(folder).map_err(failed)?;
+        let (folder, last) = self.target(name)?;
+        if let Some(original) = self.original(name)? {
+            original
+                .rename(&last, &folder, &last)
+                .map_err(|error| self.error("restore the original of", name, error))?;
         }
-        fs::rename(self.originals.join(name), &target).map_err(failed)?;
         (self.log)(&format!("{name} of the source is restored: the extra file no longer replaces it"));
         self.manifest.overwritten.remove(name);
         self.save()
     }
 
-    /// Names in the list are checked like those of a request.
-    fn target(&self, name: &str) -> Result<PathBuf, WorkspaceError> {
-        place_inside(self.workspace.module_root(), &self.init_dir, &relative_file(WHAT, name)?)
-    }
-
     fn save(&mut self) -> Result<(), WorkspaceError> {
-        self.manifest.version = 1;
-        let path = self.private.join(PrivateFile::ExtraFiles.name());
-        let text = serde_json::to_vec_pretty(&self.manifest)
-            .map_err(|source| WorkspaceError::DamagedManifest { path: path.clone(), source })?;
-        write_private_atomic(&path, &text).map_err(|error| WorkspaceError::io("write", &path, error))
+        self.manifest.save(self.tree)
     }
 }

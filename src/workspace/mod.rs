@@ -15,25 +15,30 @@
 //! The subdirectory is the registry's folder (`//modules/vpc`) followed by the request's `sourceSubdirectory`; the module
 //! root is the whole repository either way, so that `../../shared` keeps its meaning.
 //!
-//! Every path is checked again when it is used: what was a folder at the last look may be a symlink by now.
+//! What was a folder at the last look may be a symlink by now, so files below the module root are opened from its handle and
+//! never by a path that was checked before, see [`inside`].
 
 mod carry;
 mod checkout;
 mod environment;
 mod extra_files;
+pub mod inside;
+mod links;
 mod lock;
 mod names;
+mod tree;
 
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::contract::Metadata;
-use crate::files::{create_private_dir_all, write_private_atomic};
 use crate::settings::model::WorkingDirectorySettings;
 use crate::source::SourceError;
 pub use lock::ModuleLock;
 use names::PRIVATE_FOLDER;
+pub use tree::Tree;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceError {
@@ -41,6 +46,11 @@ pub enum WorkspaceError {
     Name { what: &'static str, name: String, reason: &'static str },
     #[error("{} leads out of the module's directory {}", .path.display(), .root.display())]
     Outside { path: PathBuf, root: PathBuf },
+    #[error(
+        "the source has a symlink that leads out of the module's directory, or into git's own files: {} -> {}",
+        .link.display(), .target.display()
+    )]
+    LinkOutside { link: PathBuf, target: PathBuf },
     #[error("the source has no folder {subdirectory:?}: check the module's source subdirectory")]
     NoSubdirectory { subdirectory: PathBuf },
     #[error("{} has no module in it: no .tf, .tf.json, .tofu or .tofu.json file and no Pulumi.yaml", .folder.display())]
@@ -148,9 +158,18 @@ pub struct Workspace {
     lock_file: PathBuf,
     rescued: PathBuf,
     subdirectory: PathBuf,
+    held: checkout::Held,
 }
 
 impl Workspace {
+    /// Gives the threads that work in the module a share of its lock, so that it is not free before the last has ended, even
+    /// when nobody waits for them any more.
+    #[must_use]
+    pub fn holding(mut self, share: Option<Arc<File>>) -> Self {
+        self.held = share;
+        self
+    }
+
     /// Checks the names; creates nothing.
     pub fn new(settings: &WorkingDirectorySettings, metadata: &Metadata) -> Result<Self, WorkspaceError> {
         let absolute = |path: &Path| {
@@ -173,6 +192,7 @@ impl Workspace {
             lock_file: own.join("locks").join(&below).join(format!("{module_name}.lock")),
             rescued: own.join("rescued").join(&below).join(module_name),
             subdirectory,
+            held: None,
         })
     }
 
@@ -199,17 +219,14 @@ impl Workspace {
 
     /// The init directory, which exists and is inside the module root whatever symlinks there are.
     pub fn checked_init_dir(&self) -> Result<PathBuf, WorkspaceError> {
-        let init_dir = self.init_dir();
-        self.check_init_dir(&self.module_root, &init_dir)?;
-        Ok(init_dir)
+        self.tree().map(|_| self.init_dir())
     }
 
-    fn check_init_dir(&self, root: &Path, init_dir: &Path) -> Result<(), WorkspaceError> {
-        if !init_dir.is_dir() {
-            let subdirectory = init_dir.strip_prefix(root).unwrap_or(init_dir).to_owned();
-            return Err(WorkspaceError::NoSubdirectory { subdirectory });
-        }
-        names::inside(root, init_dir).map(|_| ())
+    /// The module's files, opened.
+    pub fn tree(&self) -> Result<Tree, WorkspaceError> {
+        let init_dir = self.init_dir();
+        let init = init_dir.strip_prefix(&self.module_root).unwrap_or(&init_dir);
+        Tree::open(&self.module_root, init, &self.module_root)
     }
 
     /// `.snapcd` in the init directory.
@@ -223,27 +240,20 @@ impl Workspace {
 
     /// Makes sure that the private folder is there, is ours alone, and is ignored by git.
     pub fn prepare_private_dir(&self) -> Result<PathBuf, WorkspaceError> {
-        let folder = self.checked_init_dir()?.join(PRIVATE_FOLDER);
-        match folder.symlink_metadata() {
-            Ok(found) if !found.is_dir() => return Err(WorkspaceError::InTheWay { path: folder }),
-            _ => {}
-        }
-        let failed = |error| WorkspaceError::io("prepare the private folder", &folder, error);
-        create_private_dir_all(&folder).map_err(failed)?;
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
-        let ignore = folder.join(".gitignore");
-        if std::fs::read(&ignore).ok().as_deref() != Some(b"*\n") {
-            write_private_atomic(&ignore, b"*\n").map_err(failed)?;
-        }
-        Ok(folder)
+        self.tree()?.private_made()?;
+        Ok(self.private_dir())
     }
 
     /// Writes a file of the private folder, readable by nobody else.
     pub fn write_private(&self, file: PrivateFile, contents: &[u8]) -> Result<PathBuf, WorkspaceError> {
-        let path = self.prepare_private_dir()?.join(file.name());
-        write_private_atomic(&path, contents).map_err(|error| WorkspaceError::io("write", &path, error))?;
-        Ok(path)
+        self.tree()?.write_private(file, contents)?;
+        Ok(self.private_path(file))
     }
+}
+
+/// Refuses a file name that would lead out of the folder that it counts from. `what` says whose name it is.
+pub fn check_file_name(what: &'static str, name: &str) -> Result<(), WorkspaceError> {
+    names::relative_file(what, name).map(|_| ())
 }
 
 /// Whether a file makes the folder that it is in a module.

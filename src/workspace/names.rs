@@ -1,7 +1,6 @@
 //! Names and paths from the server, before they become paths on this machine.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::WorkspaceError;
@@ -15,6 +14,11 @@ const RESERVED_BESIDE_STACKS: [&str; 4] = [".hawser", ".temp", "sourcecache", "p
 /// The runner's private folder in the init directory.
 pub(super) const PRIVATE_FOLDER: &str = ".snapcd";
 
+/// Whether git keeps its own files under this name.
+pub(super) fn is_gits(name: &OsStr) -> bool {
+    name.eq_ignore_ascii_case(".git")
+}
+
 /// A name that becomes exactly one folder.
 pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), WorkspaceError> {
     let reason = if name.trim().is_empty() {
@@ -25,6 +29,8 @@ pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Workspace
         "it has a slash"
     } else if name.contains(char::is_control) {
         "it has control characters"
+    } else if is_gits(OsStr::new(name)) {
+        "git keeps its own files under that name"
     } else if name.len() > LONGEST_NAME {
         "it is longer than 240 bytes"
     } else {
@@ -60,7 +66,7 @@ pub(super) fn relative_path(what: &'static str, text: &str) -> Result<PathBuf, W
     for component in Path::new(text).components() {
         match component {
             Component::CurDir => {}
-            Component::Normal(name) if name == ".git" || name == PRIVATE_FOLDER => {
+            Component::Normal(name) if is_gits(name) || name.eq_ignore_ascii_case(PRIVATE_FOLDER) => {
                 return refuse("that folder is not for modules");
             }
             Component::Normal(name) => path.push(name),
@@ -81,46 +87,18 @@ pub(super) fn relative_file(what: &'static str, text: &str) -> Result<PathBuf, W
     Ok(path)
 }
 
-/// Follows symlinks and says where `path` really is, if that is inside `root` and not among git's own files.
-/// Both must exist.
-pub(super) fn inside(root: &Path, path: &Path) -> Result<PathBuf, WorkspaceError> {
-    let real = |path: &Path| path.canonicalize().map_err(|error| WorkspaceError::io("find", path, error));
-    let (real_root, real_path) = (real(root)?, real(path)?);
-    match real_path.strip_prefix(&real_root) {
-        Ok(below) if below.components().all(|component| component.as_os_str() != ".git") => Ok(real_path),
-        _ => Err(WorkspaceError::Outside { path: path.to_owned(), root: root.to_owned() }),
-    }
-}
-
-/// The real place of a file that may not exist yet, below `start`; folders on the way may be missing, but none may
-/// lead out of `root`. A symlink at the end is not followed.
-pub(super) fn place_inside(root: &Path, start: &Path, file: &Path) -> Result<PathBuf, WorkspaceError> {
-    let mut folder = inside(root, start)?;
-    let mut exists = true;
-    for component in file.parent().into_iter().flat_map(Path::components) {
-        folder.push(component);
-        if exists {
-            match folder.symlink_metadata() {
-                Ok(_) => folder = inside(root, &folder)?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => exists = false,
-                Err(error) => return Err(WorkspaceError::io("look at", &folder, error)),
-            }
-        }
-    }
-    Ok(folder.join(file.file_name().unwrap_or_default()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
 
     #[test]
     fn names_stay_one_folder() {
         for name in ["prod", "my stack", "a.b", ".dot", "ünï", "a\\b", "..."] {
             check_name("name", name).unwrap();
         }
-        for name in ["", " ", ".", "..", "a/b", "/", "/etc", "../x", "a\0b", "a\nb", &"x".repeat(241)] {
+        for name in
+            ["", " ", ".", "..", "a/b", "/", "/etc", "../x", "a\0b", "a\nb", ".git", ".GIT", &"x".repeat(241)]
+        {
             check_name("name", name).unwrap_err();
         }
     }
@@ -143,36 +121,12 @@ mod tests {
             assert_eq!(relative_path("path", text).unwrap(), Path::new(path), "{text}");
         }
         for text in
-            ["..", "a/../b", "../a", "a/..", "/a", "/", "a\0", "a\n", ".git", "a/.git/hooks", ".snapcd/x"]
+            ["..", "a/../b", "../a", "a/..", "/a", "/", "a\0", "a\n", ".git", "a/.Git/hooks", ".snapcd/x"]
         {
             relative_path("path", text).unwrap_err();
         }
         for text in ["", ".", "a/", "a/.", "./"] {
             relative_file("path", text).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn symlinks_that_lead_out_are_refused_and_others_are_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("root");
-        std::fs::create_dir_all(root.join("a/b")).unwrap();
-        std::fs::create_dir_all(root.join(".git")).unwrap();
-        std::fs::create_dir_all(folder.path().join("rootless")).unwrap();
-        symlink("a", root.join("in")).unwrap();
-        symlink("..", root.join("out")).unwrap();
-        symlink("/etc", root.join("etc")).unwrap();
-        symlink("../rootless", root.join("near")).unwrap();
-        symlink(".git", root.join("git")).unwrap();
-        symlink("nowhere", root.join("dangling")).unwrap();
-
-        let real = root.canonicalize().unwrap();
-        assert_eq!(inside(&root, &root.join("in/b")).unwrap(), real.join("a/b"));
-        assert_eq!(place_inside(&root, &root, Path::new("in/new/x")).unwrap(), real.join("a/new/x"));
-        assert_eq!(place_inside(&root, &root, Path::new("etc")).unwrap(), real.join("etc"));
-        for path in ["out", "etc", "near", "git", "dangling"] {
-            inside(&root, &root.join(path)).unwrap_err();
-            place_inside(&root, &root, &Path::new(path).join("new/x")).unwrap_err();
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod embedded_hub;
 mod engine;
+mod hostile;
 mod hub_client;
 mod hygiene;
 mod job;

@@ -159,3 +159,30 @@ fn parameters_are_lines_and_a_name_cannot_smuggle_in_another() {
         inputs([(&pair.0, &pair.1)]).unwrap_err();
     }
 }
+
+#[test]
+fn a_value_is_one_value_and_sets_no_other_variable() {
+    for good in [
+        "\"a\\nb = 1\"",
+        "<<EOT\na = 1\nEOT",
+        "<<-EOT\n  b = ${x}\n  EOT\n",
+        "[\n  1,\n  2, # two\n]",
+        "{\n  a = 1\n  \"b c\" : null\n}",
+        "-1.5e300",
+        "12345678901234567890123456789.123456789",
+        "null",
+        " true ",
+        "\"$${x} %%{y} é漢🦀 \\u00e9\"",
+        "\"\"",
+        "1 # a comment",
+    ] {
+        let pair = ("p".to_owned(), good.to_owned());
+        assert_eq!(inputs([(&pair.0, &pair.1)]).unwrap(), format!("p={good}\n"));
+    }
+    for bad in
+        ["1\nadmin = true", "\"x\"\nb {}", "", "1 2", "[", "\"", "<<EOT\nx", "1\n}", "\"x\" /* ", "1\r\nb=2"]
+    {
+        let pair = ("p".to_owned(), bad.to_owned());
+        inputs([(&pair.0, &pair.1)]).unwrap_err();
+    }
+}

@@ -5,7 +5,6 @@
 //! the module's next task in `sensitive.json` of its private folder.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
 use hcl_edit::structure::Body;
@@ -14,10 +13,11 @@ use serde_json::value::RawValue;
 
 use super::{Found, request};
 use crate::contract::{Engine, TaskRequest};
-use crate::engine::declarations::Declarations;
-use crate::engine::{Places, outputs, sensitive, values};
+use crate::engine::declarations::{Declarations, LARGEST_FILE};
+use crate::engine::{Places, Written, outputs, sensitive, values};
 use crate::redact::Rules;
-use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
+use crate::workspace::inside::read_limited;
+use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 
 /// What makes an environment variable the value of a variable of the module.
 const VARIABLE_PREFIX: &str = "TF_VAR_";
@@ -37,8 +37,8 @@ struct Kept {
 impl Kept {
     /// What cannot be read is as good as none: the module has other files that say the same.
     fn load(workspace: &Workspace) -> Self {
-        let text = read_file(&workspace.private_path(PrivateFile::Sensitive));
-        text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+        let text = workspace.tree().and_then(|tree| tree.read_private(PrivateFile::Sensitive)).ok().flatten();
+        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
     fn save(&self, workspace: &Workspace) -> Result<(), WorkspaceError> {
@@ -72,12 +72,13 @@ pub(crate) fn before(
     let (Some(engine), Some(workspace)) = (request::engine(request), workspace) else {
         return Ok(found.into_secrets());
     };
-    let Ok(directory) = workspace.checked_init_dir() else { return Ok(found.into_secrets()) };
-    let declarations = Declarations::read(&directory, engine).unwrap_or_else(|error| {
-        let mut unknown = Declarations::default();
-        unknown.warnings.push(error.to_string());
-        unknown
-    });
+    let Ok(tree) = workspace.tree() else { return Ok(found.into_secrets()) };
+    let declarations =
+        Declarations::of_module(&workspace.init_dir(), &tree, engine).unwrap_or_else(|error| {
+            let mut unknown = Declarations::default();
+            unknown.warnings.push(error.to_string());
+            unknown
+        });
     let module = Module { declarations, rules };
 
     let mut given = Found::new(rules);
@@ -97,7 +98,7 @@ pub(crate) fn before(
             found.text_or_hcl(value);
         }
     }
-    module.files(&directory, &mut found);
+    module.files(&tree, &mut found);
     let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
     found.texts(defaults.flat_map(|(_, texts)| texts));
     printed_outputs(engine, workspace, &mut found);
@@ -150,9 +151,10 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
 
 /// The outputs that an Output task has left, and that are sensitive or look so.
 fn printed_outputs(engine: Engine, workspace: &Workspace, found: &mut Found<'_>) {
+    let Ok(tree) = workspace.tree() else { return };
     let path = workspace.private_path(PrivateFile::Output);
-    let Some(path) = path.to_str().filter(|path| is_file(Path::new(path))) else { return };
-    let Ok(Some(set)) = outputs::read(engine, path, &BTreeSet::new(), 0) else { return };
+    let file = Written::new(path, tree.open_private(PrivateFile::Output));
+    let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return };
     for output in set.outputs {
         if output.kind != "string"
             && output.sensitive == Some(true)
@@ -178,12 +180,11 @@ impl Module<'_> {
     }
 
     /// The files with values that an engine reads by itself.
-    fn files(&self, directory: &Path, found: &mut Found<'_>) {
-        let names = fs::read_dir(directory).into_iter().flatten().flatten();
-        for name in
-            names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| has_values(name))
-        {
-            let Some(text) = read_file(&directory.join(&name)) else { continue };
+    fn files(&self, tree: &Tree, found: &mut Found<'_>) {
+        let names = tree.file_names().unwrap_or_default();
+        for name in names.into_iter().filter(|name| has_values(name)) {
+            let read = tree.open_file(&name).and_then(|file| read_limited(file, LARGEST_FILE));
+            let Some(text) = read.ok().and_then(|text| String::from_utf8(text).ok()) else { continue };
             if name.ends_with(".json") {
                 let members = serde_json::from_str::<BTreeMap<String, &RawValue>>(&text);
                 for (_, value) in members.unwrap_or_default().iter().filter(|(name, _)| self.is_secret(name))
@@ -205,15 +206,6 @@ impl Module<'_> {
 fn has_values(name: &str) -> bool {
     let name = name.strip_suffix(".json").unwrap_or(name);
     name == "terraform.tfvars" || name.ends_with(".auto.tfvars")
-}
-
-/// Nobody waits for a pipe.
-fn is_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_file())
-}
-
-fn read_file(path: &Path) -> Option<String> {
-    is_file(path).then(|| fs::read_to_string(path).ok()).flatten()
 }
 
 #[cfg(test)]

@@ -106,11 +106,11 @@ async fn a_new_revision_starts_from_its_own_files() {
 async fn no_file_name_leads_outside() {
     let repo = Repo::with(&[("main.tf", ""), ("sub/x", "")]);
     let outside = tempfile::tempdir().unwrap();
-    symlink(outside.path(), repo.path().join("link")).unwrap();
-    symlink(outside.path().join("target"), repo.path().join("file-link")).unwrap();
-    repo.commit(&[]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
+    // As a hook may leave them; a revision that brings such links is refused as a whole.
+    symlink(outside.path(), module.root().join("link")).unwrap();
+    symlink(outside.path().join("target"), module.root().join("file-link")).unwrap();
 
     for name in [
         "../x",
@@ -158,4 +158,70 @@ async fn a_list_that_names_files_outside_is_not_followed() {
     assert!(matches!(error, WorkspaceError::DamagedManifest { .. }), "{error}");
     let clean = GetModule { clean_init_enabled: true, ..GetModule::default() };
     module.get(&git_source(&repo.url(), "main"), &clean).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_placed_in_the_new_revision_leaves_the_old_one_with_its_extra_files() {
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let module = Module::new();
+    let first = module.get_main(&repo).await.unwrap();
+    place(&module, &repo, &[extra("a.tf", "one", false)]).await.unwrap();
+    module.write("terraform.tfstate", "precious");
+
+    repo.commit(&[("main.tf", "# two"), ("b.tf/folder", "")]);
+    let files = [extra("a.tf", "two", false), extra("b.tf", "x", true)];
+    let error = place(&module, &repo, &files).await.unwrap_err();
+    assert!(matches!(error, WorkspaceError::ExtraFileIsFolder { .. }), "{error}");
+    assert_eq!(module.workspace().local_commit().unwrap(), first);
+    assert_eq!(module.read("main.tf").unwrap(), "# one");
+    assert_eq!(module.read("a.tf").unwrap(), "one");
+    assert_eq!(module.read("terraform.tfstate").unwrap(), "precious");
+    assert!(!module.staging().exists());
+
+    // At the same commit nothing is begun that cannot be finished.
+    let module = Module::new();
+    place(&module, &repo, &[extra("a.tf", "one", false)]).await.unwrap();
+    place(&module, &repo, &files).await.unwrap_err();
+    assert_eq!(module.read("a.tf").unwrap(), "one");
+}
+
+#[tokio::test]
+async fn extra_files_of_the_last_init_directory_go_when_only_the_subdirectory_changes() {
+    let repo = Repo::with(&[("a/main.tf", "source"), ("b/main.tf", "source"), ("b/x.tf", "")]);
+    let mut module = Module::in_subdirectory("a");
+    let files = |text| [extra("main.tf", text, true), extra("conf/new.tf", text, false)];
+    place(&module, &repo, &files("of a")).await.unwrap();
+    module.write("kept-by-a-hook", "x");
+
+    module.metadata.source_subdirectory = Some("b".into());
+    // It must not take effect by halves either.
+    place(&module, &repo, &[extra("/etc/x", "", false)]).await.unwrap_err();
+    assert_eq!(module.read("a/main.tf").unwrap(), "of a");
+    place(&module, &repo, &files("of b")).await.unwrap();
+
+    assert_eq!(module.read("a/main.tf").unwrap(), "source");
+    assert!(!module.root().join("a/conf").exists());
+    assert_eq!(module.read("b/main.tf").unwrap(), "of b");
+    assert_eq!(module.read("b/conf/new.tf").unwrap(), "of b");
+    assert_eq!(module.read("kept-by-a-hook").unwrap(), "x", "the same commit was checked out again");
+
+    module.metadata.source_subdirectory = Some("a".into());
+    place(&module, &repo, &[]).await.unwrap();
+    assert_eq!(module.read("b/main.tf").unwrap(), "source");
+    assert_eq!(module.read("a/main.tf").unwrap(), "source");
+}
+
+#[tokio::test]
+async fn an_extra_file_with_the_name_of_a_state_stays_an_extra_file_in_a_new_revision() {
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let module = Module::new();
+    place(&module, &repo, &[extra("seed.tfstate", "one", false)]).await.unwrap();
+    repo.commit(&[("main.tf", "# two")]);
+    place(&module, &repo, &[extra("seed.tfstate", "two", false)]).await.unwrap();
+    assert_eq!(module.read("seed.tfstate").unwrap(), "two");
+    assert_eq!(manifest(&module)["created"], serde_json::json!(["seed.tfstate"]));
+    assert!(!module.log().contains("left out"), "{}", module.log());
+    repo.commit(&[("main.tf", "# three")]);
+    place(&module, &repo, &[]).await.unwrap();
+    assert_eq!(module.read("seed.tfstate"), None);
 }

@@ -154,3 +154,125 @@ fn the_lock_holds_between_processes_and_ends_with_its_holder() {
     holder.wait().unwrap();
     lock_soon(&module);
 }
+
+#[tokio::test]
+async fn a_private_folder_that_is_committed_elsewhere_is_not_believed_when_it_becomes_the_init_directory() {
+    let list = r#"{"version": 1, "created": ["main.tf"], "overwritten": []}"#;
+    let repo = Repo::with(&[
+        ("main.tf", ""),
+        ("sub/main.tf", "source"),
+        ("sub/.snapcd/snapcd.env", "{\"A\": \"theirs\"}"),
+        ("sub/.snapcd/extra-files.json", list),
+    ]);
+    let mut module = Module::new();
+    module.get_main(&repo).await.unwrap();
+    assert!(module.log().contains("sub/.snapcd of the source is left out"), "{}", module.log());
+    module.metadata.source_subdirectory = Some("sub".into());
+    module.get_main(&repo).await.unwrap();
+    assert_eq!(module.read("sub/main.tf").unwrap(), "source");
+    let error = module.workspace().load_environment().unwrap_err();
+    assert!(matches!(error, WorkspaceError::NotInitialised { .. }), "{error}");
+
+    // A tree that another runner left, with the folder as the repository has it: the next revision has none of it.
+    let module = Module::in_subdirectory("sub");
+    crate::support::git::git_in(
+        module.folder.path(),
+        &["clone", "--quiet", &repo.url(), module.root().to_str().unwrap()],
+    );
+    module.get_main(&repo).await.unwrap();
+    let error = module.workspace().load_environment().unwrap_err();
+    assert!(matches!(error, WorkspaceError::NotInitialised { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_checkout_is_made_anew_and_keeps_its_state() {
+    let repo = Repo::with(&[("sub/main.tf", "source")]);
+    type Damage = fn(&Module);
+    let damages: [(&str, Damage); 4] = [
+        ("its init directory", |module| {
+            fs::rename(module.root().join("sub"), module.root().join("moved")).unwrap();
+        }),
+        ("git's own files", |module| fs::remove_file(module.root().join(".git/HEAD")).unwrap()),
+        ("git's own files", |module| module.write(".git/HEAD", "ref: refs/heads/main")),
+        ("another version", |module| {
+            let text = module.read(".git/hawser.json").unwrap().replace("\"version\":2", "\"version\":1");
+            module.write(".git/hawser.json", &text);
+        }),
+    ];
+    for (says, damage) in damages {
+        let module = Module::in_subdirectory("sub");
+        module.get_main(&repo).await.unwrap();
+        module.write("terraform.tfstate", "precious");
+        damage(&module);
+        module.get_main(&repo).await.unwrap();
+        assert!(module.log().contains("made anew") && module.log().contains(says), "{}", module.log());
+        assert_eq!(module.read("sub/main.tf").unwrap(), "source");
+        assert_eq!(module.read("terraform.tfstate").unwrap(), "precious");
+        assert_eq!(module.read("moved/main.tf"), None);
+    }
+}
+
+/// A task that is given up ends at its next wait, but a thread that it started goes on.
+#[tokio::test]
+async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still_changes_it() {
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let module = Module::new();
+    module.get_main(&repo).await.unwrap();
+    module.write("terraform.tfstate", "precious");
+    repo.commit(&[("main.tf", "# two")]);
+
+    let lock = module.workspace().lock().unwrap();
+    let share = std::sync::Arc::new(lock.share().unwrap());
+    let begun = tokio::sync::Notify::new();
+    let log = |line: &str| {
+        // The last word before the two trees change places.
+        if line.starts_with("Kept 1 state files") {
+            begun.notify_one();
+        }
+    };
+    let workspace = module.workspace().holding(Some(share));
+    let (source, request) =
+        (super::git_source(&repo.url(), "main"), hawser::contract::requests::GetModule::default());
+    tokio::select! {
+        done = workspace.get_module(&source, &request, &module.fetcher, &log, &module.cancel) => {
+            panic!("it was not given up: {done:?}")
+        }
+        () = begun.notified() => {}
+    }
+    drop((lock, workspace));
+    let _lock = crate::support::world::until("the module is free", || module.workspace().lock().ok()).await;
+    assert_eq!(module.read("main.tf").unwrap(), "# two");
+    assert_eq!(module.read("terraform.tfstate").unwrap(), "precious");
+}
+
+#[tokio::test]
+async fn files_of_ours_that_became_links_pipes_or_huge_are_refused_and_nobody_waits() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("env"), "{\"A\": \"secret of somebody else\"}").unwrap();
+    let module = Module::new();
+    module.get_main(&repo).await.unwrap();
+    let workspace = module.workspace();
+    workspace.save_environment(&variables(&[("A", "1")])).unwrap();
+    let file = workspace.private_path(PrivateFile::Environment);
+
+    fs::remove_file(&file).unwrap();
+    symlink(outside.path().join("env"), &file).unwrap();
+    workspace.load_environment().unwrap_err();
+    fs::remove_file(&file).unwrap();
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &file, fifo, mode, 0).unwrap();
+    let error = with_cause(&workspace.load_environment().unwrap_err());
+    assert!(error.contains("not a regular file"), "{error}");
+    fs::remove_file(&file).unwrap();
+    fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
+    let error = with_cause(&workspace.load_environment().unwrap_err());
+    assert!(error.contains("more than"), "{error}");
+    workspace.save_environment(&variables(&[("A", "2")])).unwrap();
+    assert_eq!(workspace.load_environment().unwrap(), variables(&[("A", "2")]));
+}
+
+fn with_cause(error: &WorkspaceError) -> String {
+    let cause = std::error::Error::source(error).map(ToString::to_string);
+    format!("{error}: {}", cause.unwrap_or_default())
+}

@@ -140,6 +140,7 @@ impl Bench {
             cancel: CancellationToken::new(),
             http: reqwest::Client::new(),
             secrets: Vault::new(Rules::new(&Default::default()).unwrap()).job(None),
+            held: None,
         }
     }
 

@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 use crate::contract::requests::{ApplyFromPlan, Init, Output, Plan};
 use crate::contract::{Flag, FlagLists, Metadata, TerraformArrayFlag};

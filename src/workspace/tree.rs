@@ -1,0 +1,193 @@
+//! A module's tree, opened: the checkout that is in its place, or the next one while it is made.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::inside::{Folder, Inside, Kind, is_missing, leads_out, read_limited};
+use super::names::{PRIVATE_FOLDER, is_gits};
+use super::{PrivateFile, WorkspaceError, is_module_file};
+
+/// Lists and notes of the runner's own. What is larger is not ours.
+const LARGEST_NOTE: u64 = 64 * 1024 * 1024;
+
+#[derive(Debug)]
+pub struct Tree {
+    inside: Inside,
+    /// The init directory below the root, without symlinks.
+    init: PathBuf,
+    /// Where the tree is, or will be, for messages.
+    shown: PathBuf,
+}
+
+impl Tree {
+    /// `init` is the init directory below the root, which must exist.
+    pub(super) fn open(root: &Path, init: &Path, shown: &Path) -> Result<Self, WorkspaceError> {
+        let missing = || WorkspaceError::NoSubdirectory { subdirectory: init.to_owned() };
+        let inside = match Inside::open(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
+            opened => opened.map_err(|error| WorkspaceError::io("open", root, error))?,
+        };
+        let mut tree = Self { inside, init: PathBuf::new(), shown: shown.to_owned() };
+        let real = tree.inside.real(init).and_then(|real| tree.inside.folder(&real).map(|_| real));
+        tree.init = match real {
+            Ok(real) if real.components().any(|part| is_gits(part.as_os_str())) => {
+                return Err(tree.outside(init));
+            }
+            Ok(real) => real,
+            Err(error) if is_missing(&error) => return Err(missing()),
+            Err(error) => return Err(tree.error("open", init, error)),
+        };
+        Ok(tree)
+    }
+
+    pub(super) fn inside(&self) -> &Inside {
+        &self.inside
+    }
+
+    /// The init directory below the root.
+    pub(super) fn init(&self) -> &Path {
+        &self.init
+    }
+
+    fn outside(&self, below: &Path) -> WorkspaceError {
+        WorkspaceError::Outside { path: self.shown.join(below), root: self.shown.clone() }
+    }
+
+    /// What went wrong with a file at this path below the root.
+    pub(super) fn error(&self, action: &'static str, below: &Path, error: io::Error) -> WorkspaceError {
+        match leads_out(&error) {
+            true => self.outside(below),
+            false => WorkspaceError::io(action, &self.shown.join(below), error),
+        }
+    }
+
+    /// A folder below the init directory, and not one that symlinks lead to among git's files or the runner's own. `None`
+    /// when it is not there.
+    pub(super) fn work_folder(&self, path: &Path) -> Result<Option<Folder>, WorkspaceError> {
+        let below = self.init.join(path);
+        match self.inside.real(&below) {
+            Ok(real) if real.components().any(|part| is_reserved(part.as_os_str())) => {
+                Err(self.outside(&below))
+            }
+            Ok(real) => {
+                self.inside.folder(&real).map(Some).map_err(|error| self.error("open", &below, error))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.error("open", &below, error)),
+        }
+    }
+
+    /// The same, with what is missing made.
+    pub(super) fn work_folder_made(&self, path: &Path) -> Result<Folder, WorkspaceError> {
+        let below = self.init.join(path);
+        // Nothing is made on a way that leads where nothing of ours belongs.
+        let there = below.ancestors().find_map(|above| self.inside.real(above).ok()).unwrap_or_default();
+        if there.components().any(|part| is_reserved(part.as_os_str())) {
+            return Err(self.outside(&below));
+        }
+        self.inside.folder_made(&below).map_err(|error| self.error("create", &below, error))
+    }
+
+    /// Whether the init directory holds a module.
+    pub(super) fn holds_module(&self) -> Result<bool, WorkspaceError> {
+        let failed = |error| self.error("list", &self.init, error);
+        let entries = self.inside.folder(&self.init).and_then(|folder| folder.entries()).map_err(failed)?;
+        Ok(entries.iter().any(|(name, kind)| {
+            let is_one = is_module_file(&name.to_string_lossy());
+            let is_link = || *kind == Kind::Symlink && self.inside.is_file(&self.init.join(name));
+            is_one && (*kind == Kind::File || is_link())
+        }))
+    }
+
+    /// The names of all files in the init directory. A symlink that leads out counts as one: whoever opens it is told.
+    pub fn file_names(&self) -> io::Result<Vec<String>> {
+        let entries = self.inside.folder(&self.init)?.entries()?;
+        let is_file = |name: &OsStr, kind| match kind {
+            Kind::File => true,
+            Kind::Symlink => {
+                let path = self.init.join(name);
+                self.inside.is_file(&path) || self.inside.real(&path).is_err_and(|error| leads_out(&error))
+            }
+            _ => false,
+        };
+        let files = entries.into_iter().filter(|(name, kind)| is_file(name, *kind));
+        Ok(files.filter_map(|(name, _)| name.into_string().ok()).collect())
+    }
+
+    /// Opens a file of the init directory to be read, wherever inside the module symlinks lead.
+    pub fn open_file(&self, name: &str) -> io::Result<File> {
+        self.inside.open_file(&self.init.join(name))
+    }
+
+    /// The init directory itself.
+    pub fn init_folder(&self) -> io::Result<Folder> {
+        self.inside.folder(&self.init)
+    }
+
+    fn private_path(&self, file: &str) -> PathBuf {
+        self.init.join(PRIVATE_FOLDER).join(file)
+    }
+
+    /// The private folder if it is there. A symlink or a file of that name is refused.
+    pub(super) fn private(&self) -> Result<Option<Folder>, WorkspaceError> {
+        let name = OsStr::new(PRIVATE_FOLDER);
+        let path = self.init.join(name);
+        let failed = |error| self.error("open", &path, error);
+        let init = self.inside.folder(&self.init).map_err(failed)?;
+        match init.kind(name).map_err(failed)? {
+            None => Ok(None),
+            Some(Kind::Folder) => init.folder(name).map(Some).map_err(failed),
+            Some(_) => Err(WorkspaceError::InTheWay { path: self.shown.join(path) }),
+        }
+    }
+
+    /// Makes sure that the private folder is there, is ours alone, and is ignored by git.
+    pub fn private_made(&self) -> Result<Folder, WorkspaceError> {
+        let failed = |error| self.error("prepare the private folder", &self.private_path(""), error);
+        let folder = match self.private()? {
+            Some(folder) => folder,
+            None => {
+                let init = self.inside.folder(&self.init).map_err(failed)?;
+                init.folder_made(OsStr::new(PRIVATE_FOLDER)).map_err(failed)?
+            }
+        };
+        folder.make_private().map_err(failed)?;
+        let ignore = OsStr::new(".gitignore");
+        let there = folder.open_file(ignore).and_then(|file| read_limited(file, 2));
+        if there.ok().as_deref() != Some(b"*\n") {
+            // A folder of that name is nothing that can be written over.
+            folder.write(ignore, b"*\n").map_err(failed)?;
+        }
+        Ok(folder)
+    }
+
+    /// A file of the private folder.
+    pub fn open_private(&self, file: PrivateFile) -> io::Result<File> {
+        match self.private().map_err(io::Error::other)? {
+            Some(folder) => folder.open_file(OsStr::new(file.name())),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Reads a note of the runner's own. `None` when it is not there.
+    pub fn read_private(&self, file: PrivateFile) -> Result<Option<Vec<u8>>, WorkspaceError> {
+        let Some(folder) = self.private()? else { return Ok(None) };
+        match folder.open_file(OsStr::new(file.name())).and_then(|file| read_limited(file, LARGEST_NOTE)) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(self.error("read", &self.private_path(file.name()), error)),
+        }
+    }
+
+    pub fn write_private(&self, file: PrivateFile, contents: &[u8]) -> Result<(), WorkspaceError> {
+        let folder = self.private_made()?;
+        let failed = |error| self.error("write", &self.private_path(file.name()), error);
+        folder.write(OsStr::new(file.name()), contents).map_err(failed)
+    }
+}
+
+fn is_reserved(name: &OsStr) -> bool {
+    is_gits(name) || name == PRIVATE_FOLDER
+}
