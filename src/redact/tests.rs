@@ -15,12 +15,12 @@ const SECRET: &str = r#"p@ss/w"ö\rd<${7}'& %{+~=?"#;
 const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
 const KEY: &str = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7bq9Gk2PzQ\nx5VnYc0Lr8tWmZq1\n-----END KEY-----\n";
 
-fn rules(settings: JobLogStreamSettings) -> Rules {
-    Rules::new(&settings).unwrap()
+fn rules(settings: &JobLogStreamSettings) -> Rules {
+    Rules::new(settings).unwrap()
 }
 
 fn redactor(secrets: &[&str]) -> Redactor {
-    Redactor::new(secrets.iter().copied(), &rules(JobLogStreamSettings::default()))
+    Redactor::new(secrets.iter().copied(), &rules(&JobLogStreamSettings::default()))
 }
 
 fn base64_wrapped(text: &str, columns: usize) -> String {
@@ -166,7 +166,7 @@ fn too_many_secrets_mask_everything() {
 fn patterns_mask_within_a_line_and_join_what_they_overlap() {
     let settings =
         JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into(), "x*".into()], ..Default::default() };
-    let redactor = Redactor::new(["12345abc"], &rules(settings));
+    let redactor = Redactor::new(["12345abc"], &rules(&settings));
     assert_eq!(redactor.text("id=12345abc, id=7\nid=\n8 xx"), "***, ***\nid=\n8 ***");
 }
 
@@ -180,7 +180,7 @@ fn secrets_that_overlap_leave_nothing() {
 
 #[test]
 fn a_vault_compiles_again_only_when_something_has_changed() {
-    let vault = Vault::new(rules(JobLogStreamSettings::default()));
+    let vault = Vault::new(rules(&JobLogStreamSettings::default()));
     vault.learn("own-secret");
     let (first, second) = (vault.redactor(), vault.redactor());
     assert!(Arc::ptr_eq(&first, &second));
@@ -202,7 +202,7 @@ fn a_vault_compiles_again_only_when_something_has_changed() {
 
 #[test]
 fn a_job_whose_secrets_are_unknown_says_nothing_at_all() {
-    let vault = Vault::new(rules(JobLogStreamSettings::default()));
+    let vault = Vault::new(rules(&JobLogStreamSettings::default()));
     let job = vault.job(Some(Uuid::nil()));
     let before = job.redactor();
     job.hide_everything("lost");

@@ -66,10 +66,13 @@ impl Drop for Job {
 
 /// A redactor, and the versions of what it was compiled from.
 #[derive(Default)]
-struct Compiled(Mutex<Option<((u64, u64), Arc<Redactor>)>>);
+struct Compiled(Mutex<Option<(Versions, Arc<Redactor>)>>);
+
+/// Of the runner's own secrets and of the job's.
+type Versions = (u64, u64);
 
 impl Compiled {
-    fn get(&self, versions: (u64, u64), compile: impl FnOnce() -> Redactor) -> Arc<Redactor> {
+    fn get(&self, versions: Versions, compile: impl FnOnce() -> Redactor) -> Arc<Redactor> {
         let mut kept = locked(&self.0);
         if let Some((of, redactor)) = &*kept
             && *of == versions

@@ -119,8 +119,8 @@ impl Log {
             if self.draft.as_ref().is_some_and(Draft::is_full) {
                 return Ok(true);
             }
-            let Some(masks) = self.veil.look(&found, ended, now)? else { return Ok(false) };
-            let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
+            let Some((masks, since)) = self.veil.look(&found, ended, now)? else { return Ok(false) };
+            let begin = || Draft::begin(since, Timestamp::now(), after_silence, &mut self.times);
             let draft = self.draft.get_or_insert_with(begin);
             // Behind a hole the position is that of the record found, and none of it has been sent.
             let at = self.next.position;

@@ -66,6 +66,8 @@ struct Thread {
 #[derive(Debug)]
 struct Looked {
     at: u64,
+    /// When it was looked at first: it may have waited since.
+    since: Instant,
     masks: Masks,
     after: Thread,
 }
@@ -192,19 +194,20 @@ impl Veil {
         Ok(threads)
     }
 
-    /// What of a record is masked, or None when it has to wait. `ended`: nothing will be written any more.
+    /// What of a record is masked, and since when it has waited; or None when it has to wait. `ended`: nothing will be
+    /// written any more.
     pub(super) fn look(
         &mut self,
         found: &Found<'_>,
         ended: bool,
         now: Instant,
-    ) -> io::Result<Option<&Masks>> {
+    ) -> io::Result<Option<(&Masks, Instant)>> {
         if self.looked.as_ref().is_none_or(|looked| looked.at != found.at) {
             let Some(looked) = self.judge(found, ended, now)? else { return Ok(None) };
             self.looked = Some(looked);
             self.stop_waiting();
         }
-        Ok(self.looked.as_ref().map(|looked| &looked.masks))
+        Ok(self.looked.as_ref().map(|looked| (&looked.masks, looked.since)))
     }
 
     /// Leaves a record behind that has been looked at.
@@ -234,7 +237,8 @@ impl Veil {
         let parts = self.spans.as_slice().iter().map(clipped).filter(|part| !part.is_empty());
         let masks = Masks { parts: parts.collect(), continued };
         let after = Thread { place, masked: ends_masked(&self.spans, record.text, before.masked) };
-        Ok(Some(Looked { at: found.at, masks, after }))
+        let since = self.waiting.as_ref().map_or(now, |waiting| waiting.since);
+        Ok(Some(Looked { at: found.at, since, masks, after }))
     }
 
     /// Looks ahead whether the end of a record belongs to a secret.

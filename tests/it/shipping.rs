@@ -21,6 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+mod redaction;
+
 const ENVELOPE: usize =
     r#"{"type":1,"invocationId":"18446744073709551615","target":"","arguments":}"#.len() + 1;
 

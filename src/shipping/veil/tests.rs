@@ -324,7 +324,7 @@ fn a_megabyte_line_is_masked_at_its_seams_and_nowhere_else() {
         // A secret lies over each end of a record, and many lie anywhere.
         let room = MAX_TEXT - line.len() % MAX_TEXT;
         let filler = format!("{} \"é\" \u{1b}[1m", line.len());
-        let secret = &secrets[usize::from(line.len() % 7 == 0)];
+        let secret = &secrets[usize::from(line.len().is_multiple_of(7))];
         let gap = if room > 400 && room < 2000 { "-".repeat(room - filler.len() - 8) } else { String::new() };
         line.extend([filler.as_str(), gap.as_str(), secret.as_str()]);
         expected.extend([filler.as_str(), gap.as_str(), MASK]);
@@ -341,7 +341,7 @@ fn a_megabyte_line_is_masked_at_its_seams_and_nowhere_else() {
                 .collect();
             bed.write(&records);
             while bed.ship(true) {
-                if restarts && bed.batches % 5 == 0 {
+                if restarts && bed.batches.is_multiple_of(5) {
                     bed.restart();
                 }
             }
