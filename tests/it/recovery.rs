@@ -698,6 +698,7 @@ async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_r
     assert!(!Path::new(&format!("/proc/{}", sleeper.trim())).exists(), "the provisioner still runs");
     let messages = world.messages(id).join("\n");
     assert!(messages.to_lowercase().contains("interrupt"), "{messages}");
+    assert!(!messages.contains("Two interrupts"), "{messages}");
     let state = fs::read(runner.working.join("local/local/cancelled/terraform.tfstate")).unwrap();
     let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
     assert_eq!(state["resources"][0]["name"], "slow", "{state:#}");

@@ -143,6 +143,38 @@ async fn a_module_goes_through_all_ten_tasks() {
     assert_eq!(data.outputs_destroy_list, ["greeting"]);
     assert_eq!(bench.run(destroy()).await.completed(), Success::Resources(0));
     assert_eq!(outputs(bench.run(output()).await).outputs, []);
+    // The names that users know these files by.
+    for name in [
+        ".gitignore",
+        "snapcd.env",
+        "inputs.tfvars",
+        "plan.out",
+        "destroy.out",
+        "init.sh",
+        "plan.sh",
+        "plan_destroy.sh",
+        "apply.sh",
+        "destroy.sh",
+        "output.sh",
+        "output.json",
+    ] {
+        assert!(bench.private(name).is_file(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_output_that_is_null_is_no_output() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "output \"nothing\" { value = null }\noutput \"typed\" { value = tostring(null) }\n",
+    )]);
+    bench.run(init()).await.completed();
+    let data = counts(bench.run(plan()).await);
+    // The plan has them, as outputs that do not change.
+    assert_eq!((data.outputs_total_unchanged_count, data.outputs_total_changed_count), (2, 0));
+    bench.run(apply()).await.completed();
+    // Terraform does not keep such an output, so there is none to send.
+    assert_eq!(outputs(bench.run(output()).await).outputs, []);
 }
 
 #[tokio::test]

@@ -228,6 +228,22 @@ async fn git_is_looked_for_in_the_folders_of_the_settings_first() {
 }
 
 #[tokio::test]
+async fn gits_exit_code_decides_and_never_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let real = hawser::process::find_program("git", &[]).unwrap();
+    let noisy = format!("echo 'fatal: error: everything is lost' >&2; exec '{}' \"$@\"", real.display());
+    stand_in(folder.path(), "git", &noisy);
+    let repo = Repo::with(&[("main.tf", "")]);
+    let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
+    let cancel = CancellationToken::new();
+    let resolved = resolve(&git_source(&repo.url(), "main"), &fetcher, &|_| {}, &cancel).await.unwrap();
+    assert_eq!(resolved, repo.head());
+    let place = tempfile::tempdir().unwrap();
+    fetcher.check_out(&repo.url(), &resolved, place.path(), &|_| {}, &cancel).await.unwrap();
+    assert!(place.path().join("main.tf").exists());
+}
+
+#[tokio::test]
 async fn ssh_never_asks_and_an_operators_own_ssh_is_still_the_one_that_runs() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("own")).unwrap();
