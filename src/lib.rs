@@ -31,5 +31,6 @@ pub mod workspace;
 pub mod shipping;
 pub mod supervise;
 
+pub mod clean;
 pub mod local;
 pub mod runner;

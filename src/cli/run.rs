@@ -20,6 +20,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    crate::files::keep_private();
     let loaded = args.overrides.load()?;
     settings::levels::init(&loaded.settings.logging)
         .map_err(|error| Failure::temporary(error.to_string()))?;

@@ -26,8 +26,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(endpoint: Endpoint, timing: Timing) -> Result<Self, SetupError> {
-        let http =
-            http::line_client(&endpoint.server_url, endpoint.ca_file.as_deref(), timing.request_timeout)?;
+        let http = http::line_client(&endpoint, timing.request_timeout)?;
         let tokens = Tokens::new(http.clone(), &endpoint, &timing);
         Ok(Self { http, endpoint, timing, tokens, expires_at: None })
     }

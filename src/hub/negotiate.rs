@@ -19,6 +19,7 @@ use super::http;
 use super::problem::{Problem, Refusal, Said, shown};
 use super::reach::Unreachable;
 use super::token::location;
+use super::trust::forbids_redirect;
 
 /// As many as the .NET client follows.
 const MAX_REDIRECTS: usize = 100;
@@ -89,6 +90,13 @@ pub(super) async fn negotiate(
                 return Ok(Negotiated { url, token });
             }
             Next::Elsewhere { url: next, token: given } => {
+                if let Some(reason) = forbids_redirect(&url, &next, endpoint.refuse_plain_http) {
+                    return Err(Problem::RedirectForbidden {
+                        url: shown(&url).to_string(),
+                        next: shown(&next).to_string(),
+                        reason,
+                    });
+                }
                 let same_host = next.origin() == url.origin();
                 token = given.or(token.filter(|_| same_host));
                 url = next;

@@ -23,6 +23,7 @@ mod environment;
 mod extra_files;
 mod lock;
 mod names;
+pub mod privacy;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -174,6 +175,11 @@ impl Workspace {
     /// The checkout.
     pub fn module_root(&self) -> &Path {
         &self.module_root
+    }
+
+    /// Where the next revision is made.
+    pub(crate) fn staging_dir(&self) -> &Path {
+        &self.staging
     }
 
     /// Where files are kept that must survive the checkout. It may not be there yet.

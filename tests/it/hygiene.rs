@@ -2,6 +2,7 @@
 
 mod arguments;
 mod environment;
+mod modes;
 
 use hawser::contract::Engine;
 use hawser::local::{JobKind, JobSpec};
