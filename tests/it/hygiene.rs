@@ -27,7 +27,7 @@ terraform {
 resource "terraform_data" "gate" {
   input = sha256(var.secret)
   provisioner "local-exec" {
-    command = "echo at the gate; while [ ! -e '${var.gate}' ]; do sleep 0.05; done"
+    command = "echo at the gate; while [ -d '${dirname(var.gate)}' ] && [ ! -e '${var.gate}' ]; do sleep 0.05; done"
   }
 }
 "#,
