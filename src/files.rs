@@ -8,10 +8,18 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use rustix::fs::Mode;
+
 /// Only the owner may read and write.
 const PRIVATE_FILE: u32 = 0o600;
 /// Only the owner may list, enter and change.
 const PRIVATE_DIR: u32 = 0o700;
+
+/// Makes everything that this process and its children create private to the user, whatever the umask was. Scripts
+/// inherit it: engines write states and plans. A hook that wants others to read what it writes says `umask 022`.
+pub fn keep_private() {
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+}
 
 /// Writes a file that only its owner can read. Whoever opens `path` sees the old contents or the new, never a
 /// part, and what was written survives a power cut. A symlink at `path` is replaced, not followed.

@@ -33,6 +33,7 @@ pub mod workspace;
 pub mod shipping;
 pub mod supervise;
 
+pub mod clean;
 pub mod embedded_hub;
 pub mod local;
 pub mod runner;

@@ -18,6 +18,7 @@ use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
 use crate::step::{Scratch, Stage, Store, StoreError};
 use crate::supervise;
+use crate::workspace::privacy;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
@@ -75,6 +76,9 @@ pub async fn run(
     // Whatever way this function ends, nothing that it started outlives it.
     let _stop_all = stop.clone().drop_guard();
 
+    let narrowed = privacy::narrow(&settings.working_directory);
+    narrowed.done.iter().for_each(|line| info!("{line}"));
+    narrowed.warnings.iter().for_each(|line| warn!("{line}"));
     let store = Arc::new(Store::open(
         &settings.working_directory.working_directory,
         settings.runner.id,

@@ -35,6 +35,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    crate::files::keep_private();
     super::runtime()?.block_on(serve(args))
 }
 

@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and which exit code and hint each failure gets.
 
+mod clean;
 mod exit;
 mod hub;
 mod job;
@@ -35,6 +36,8 @@ enum Command {
     Hub(hub::Args),
     /// Submit jobs to `hawser hub`, list, follow and cancel them
     Job(job::Args),
+    /// Remove what old jobs have left in the working directory
+    Clean(clean::Args),
     /// Print the effective settings and the layer that each came from
     Settings(settings::Args),
     /// Print the JSON Schema of the settings, or of the hub contract
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Local(args) => local::execute(args),
         Command::Hub(args) => hub::execute(args),
         Command::Job(args) => job::execute(args),
+        Command::Clean(args) => clean::execute(args),
         Command::Settings(args) => settings::execute(args),
         Command::Schema(args) => schema::execute(args),
         Command::Supervise(args) => supervise::execute(args),

@@ -22,6 +22,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    crate::files::keep_private();
     let loaded = args.overrides.load()?;
     let vault =
         Vault::of_this_process(&loaded.settings).map_err(|error| Failure::settings(error.to_string()))?;

@@ -28,8 +28,7 @@ pub(super) struct Dialer {
 
 impl Dialer {
     pub(super) fn new(endpoint: Endpoint, timing: Timing, vault: Vault) -> Result<Self, SetupError> {
-        let http =
-            http::line_client(&endpoint.server_url, endpoint.ca_file.as_deref(), timing.request_timeout)?;
+        let http = http::line_client(&endpoint, timing.request_timeout)?;
         let tokens = Tokens::new(http.clone(), &endpoint, &timing, vault.clone());
         Ok(Self { http, endpoint, timing, tokens, vault, expires_at: None })
     }

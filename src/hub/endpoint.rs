@@ -28,6 +28,10 @@ pub struct Endpoint {
     pub ca_file: Option<PathBuf>,
     /// The largest message that the server accepts.
     pub max_message_bytes: usize,
+    /// Plain http to another machine is an error and not a warning.
+    pub refuse_plain_http: bool,
+    /// Whatever certificate the server shows is taken for its own.
+    pub accept_any_certificate: bool,
 }
 
 impl From<&Settings> for Endpoint {
@@ -41,6 +45,8 @@ impl From<&Settings> for Endpoint {
             client_secret: settings.runner.credentials.client_secret.clone(),
             ca_file: settings.server.ca_file.clone(),
             max_message_bytes: settings.server.max_message_bytes,
+            refuse_plain_http: settings.server.refuse_plain_http,
+            accept_any_certificate: settings.server.dangerously_accept_any_certificate,
         }
     }
 }
@@ -138,6 +144,8 @@ mod tests {
             client_secret: "hush".into(),
             ca_file: None,
             max_message_bytes: 32 * 1024,
+            refuse_plain_http: false,
+            accept_any_certificate: false,
         }
     }
 

@@ -11,9 +11,13 @@ use std::time::Duration;
 use reqwest::{Client, ClientBuilder, Response};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
+use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore};
 use tracing::debug;
 use url::Url;
+
+use super::endpoint::Endpoint;
+use super::trust::AnyCertificate;
 
 /// What an answer of the token endpoint or of negotiate may take; both are small.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
@@ -29,6 +33,11 @@ pub enum SetupError {
     EmptyCaFile { path: PathBuf },
     #[error("Server.CaFile {path} holds a certificate that cannot be used: {source}", path = path.display())]
     UnusableCaFile { path: PathBuf, source: rustls::Error },
+    #[error(
+        "Server.Url {url} is plain http to another machine, which Server.RefusePlainHttp refuses: use https, or a server \
+         on this machine"
+    )]
+    PlainHttp { url: String },
     #[error("TLS cannot be set up: {source}")]
     Tls { source: rustls::Error },
     #[error("the HTTP client cannot be set up: {source}")]
@@ -37,23 +46,21 @@ pub enum SetupError {
 
 /// The client for the line itself. A server on this machine is reached without a proxy, as in Go and .NET: no proxy
 /// could reach it for us, and `hawser local` must work where the environment names one.
-pub(super) fn line_client(
-    server_url: &Url,
-    ca_file: Option<&Path>,
-    connect_timeout: Duration,
-) -> Result<Client, SetupError> {
-    let builder = builder(server_url, ca_file, connect_timeout)?;
-    let builder = if is_this_machine(server_url) { builder.no_proxy() } else { builder };
+pub(super) fn line_client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
+    let mut tls = tls(endpoint)?;
+    if endpoint.accept_any_certificate {
+        let provider = Arc::clone(tls.crypto_provider());
+        tls.dangerous().set_certificate_verifier(Arc::new(AnyCertificate(provider)));
+    }
+    let builder = builder(tls, connect_timeout);
+    let builder = if is_this_machine(&endpoint.server_url) { builder.no_proxy() } else { builder };
     builder.build().map_err(|source| SetupError::Client { source })
 }
 
-/// The client for everything else.
-pub(super) fn client(
-    server_url: &Url,
-    ca_file: Option<&Path>,
-    connect_timeout: Duration,
-) -> Result<Client, SetupError> {
-    builder(server_url, ca_file, connect_timeout)?
+/// The client for everything else, which are registries. Their certificates are checked whatever is said about the
+/// server's.
+pub(super) fn client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
+    builder(tls(endpoint)?, connect_timeout)
         // No secret of ours goes with these requests.
         .redirect(reqwest::redirect::Policy::limited(10))
         .build()
@@ -63,30 +70,37 @@ pub(super) fn client(
 /// Whether a URL leads to this machine, to which no proxy is used.
 pub(super) fn is_this_machine(url: &Url) -> bool {
     match url.host() {
-        Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(url::Host::Domain(name)) => {
+            let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+            name == "localhost" || name.ends_with(".localhost")
+        }
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => {
+            address.is_loopback() || address.to_ipv4_mapped().is_some_and(|mapped| mapped.is_loopback())
+        }
         None => false,
     }
 }
 
-fn builder(
-    server_url: &Url,
-    ca_file: Option<&Path>,
-    connect_timeout: Duration,
-) -> Result<ClientBuilder, SetupError> {
-    if !matches!(server_url.scheme(), "http" | "https") || !server_url.has_host() {
-        return Err(SetupError::Url { url: server_url.to_string() });
+/// TLS as it is for all connections: the system's authorities and the extra ones, and no version older than 1.2.
+fn tls(endpoint: &Endpoint) -> Result<ClientConfig, SetupError> {
+    let url = &endpoint.server_url;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(SetupError::Url { url: url.to_string() });
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(&[&TLS13, &TLS12])
         .map_err(|source| SetupError::Tls { source })?
-        .with_root_certificates(roots(ca_file)?)
+        .with_root_certificates(roots(endpoint.ca_file.as_deref())?)
         .with_no_client_auth();
     // A WebSocket's upgrade exists in HTTP/1.1 only.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Client::builder()
+    Ok(tls)
+}
+
+fn builder(tls: ClientConfig, connect_timeout: Duration) -> ClientBuilder {
+    Client::builder()
         .tls_backend_preconfigured(tls)
         .http1_only()
         // The secret goes to the URL that was configured and nowhere else.
@@ -94,7 +108,7 @@ fn builder(
         // A reconnect is made because the network broke, so nothing of it is kept for the next attempt.
         .pool_max_idle_per_host(0)
         .connect_timeout(connect_timeout)
-        .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION"))))
+        .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
 }
 
 fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {
@@ -139,7 +153,19 @@ mod tests {
     use super::*;
 
     fn attempt(url: &str, ca: Option<&Path>) -> Result<Client, SetupError> {
-        client(&url.parse().unwrap(), ca, Duration::from_secs(1))
+        let endpoint = Endpoint {
+            server_url: url.parse().unwrap(),
+            organization_id: uuid::Uuid::nil(),
+            runner_id: uuid::Uuid::nil(),
+            instance: String::new(),
+            client_id: String::new(),
+            client_secret: "".into(),
+            ca_file: ca.map(Into::into),
+            max_message_bytes: 4096,
+            refuse_plain_http: false,
+            accept_any_certificate: false,
+        };
+        client(&endpoint, Duration::from_secs(1))
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod reach;
 mod repeats;
 mod session;
 mod token;
+mod trust;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -38,7 +39,7 @@ pub use line::{CallError, Line, LineStatus, Pending, Pushed};
 
 /// An HTTP client with the settings of the line (authorities, proxies), for what the runner fetches besides.
 pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Client, SetupError> {
-    http::client(&endpoint.server_url, endpoint.ca_file.as_deref(), timing.request_timeout)
+    http::client(endpoint, timing.request_timeout)
 }
 
 /// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only for what
@@ -49,6 +50,7 @@ pub fn connect(
     vault: Vault,
     stop: CancellationToken,
 ) -> Result<(Line, mpsc::Receiver<Pushed>, JoinHandle<()>), SetupError> {
+    trust::check_start(&endpoint)?;
     let limit = endpoint.max_message_bytes;
     let dialer = dialer::Dialer::new(endpoint, timing.clone(), vault)?;
     let (line, end) = line::line();

@@ -19,6 +19,7 @@ use super::http;
 use super::problem::{Problem, Refusal, Said, shown};
 use super::reach::Unreachable;
 use super::token::location;
+use super::trust::forbids_redirect;
 use crate::redact::Vault;
 
 /// As many as the .NET client follows.
@@ -95,6 +96,13 @@ pub(super) async fn negotiate(
             Next::Elsewhere { url: next, token: given } => {
                 if let Some(given) = &given {
                     vault.learn_passing(given.expose_secret());
+                }
+                if let Some(reason) = forbids_redirect(&url, &next, endpoint.refuse_plain_http) {
+                    return Err(Problem::RedirectForbidden {
+                        url: shown(&url).to_string(),
+                        next: shown(&next).to_string(),
+                        reason,
+                    });
                 }
                 let same_host = next.origin() == url.origin();
                 token = given.or(token.filter(|_| same_host));

@@ -63,6 +63,10 @@ pub(super) enum Problem {
         "the server at {url} offers no WebSocket with text frames (it offers {offered}): switch it on there"
     )]
     NoWebSockets { url: Url, offered: String },
+    #[error(
+        "{url} sends the connection on to {next}, where it does not go ({reason}): have the server name an https address"
+    )]
+    RedirectForbidden { url: String, next: String, reason: &'static str },
     #[error("negotiate was sent on from one address to the next {0} times: check Server.Url")]
     TooManyRedirects(usize),
     #[error(
@@ -194,6 +198,7 @@ impl Problem {
             | Self::NegotiateRefused { .. }
             | Self::NoWebSockets { .. }
             | Self::TooManyRedirects(_)
+            | Self::RedirectForbidden { .. }
             | Self::HandshakeRefused { .. }
             | Self::TurnedAway { .. } => Pace::Slow,
             Self::Unreachable(_)

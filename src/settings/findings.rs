@@ -87,6 +87,8 @@ pub enum Warning {
     GivenTwice { key: String, origin: Origin },
     /// The file with references to secrets is not read by this version.
     ExternalNotRead { file: String },
+    /// A file with a secret in it can be read by other users of the machine.
+    SecretReadable { key: String, file: String, mode: u32 },
     /// Pre-approval is on, and nothing is approved.
     NothingPreapproved,
 }
@@ -112,6 +114,13 @@ impl fmt::Display for Warning {
                     f,
                     "{file} is there, but this version does not read external settings: set what it refers to \
                      in another layer"
+                )
+            }
+            Self::SecretReadable { key, file, mode } => {
+                write!(
+                    f,
+                    "{key} stands in {file}, which others on this machine can read (mode {mode:o}): chmod 600 it, or \
+                     set the secret in another layer"
                 )
             }
             Self::NothingPreapproved => {

@@ -31,6 +31,7 @@ mod shape;
 mod values;
 
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 
 use thiserror::Error;
 
@@ -85,6 +86,9 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     let shape = Shape::of_settings();
     let mut findings = Findings::default();
     let (layers, all_read) = read_layers(origins, &shape, &mut findings);
+    for layer in &layers {
+        secrets_in_open_files(origins, &shape, layer, &mut findings);
+    }
     let mut placer = place::Placer::new(&shape);
     let placed = layers.into_iter().map(|layer| placer.place(layer, &mut findings)).collect();
     let merged = merge::merge(placed).unwrap_or_else(|error| {
@@ -122,6 +126,20 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
         }
     }
     Err(SettingsError::Invalid { problems, warnings })
+}
+
+/// Warns of secrets in a file that others can read.
+fn secrets_in_open_files(origins: &Origins, shape: &Shape, layer: &[given::Given], findings: &mut Findings) {
+    for given in layer.iter().filter(|given| shape.is_secret(&given.path)) {
+        let file = given.origin.as_str();
+        // Only the origin of a file is the name of one.
+        let Ok(found) = std::fs::metadata(origins.working_dir.join(file)) else { continue };
+        let mode = found.permissions().mode() & 0o7777;
+        if found.is_file() && mode & 0o044 != 0 {
+            let (key, file) = (given.path.join("."), file.to_owned());
+            findings.warn(Warning::SecretReadable { key, file, mode });
+        }
+    }
 }
 
 /// What each layer gives, lowest first, and whether all the files could be read.

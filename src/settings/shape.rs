@@ -82,6 +82,17 @@ impl Shape {
         self.keys().iter().find(|key| key.name.eq_ignore_ascii_case(name))
     }
 
+    /// Whether a value at this path is secret.
+    pub(super) fn is_secret(&self, path: &[String]) -> bool {
+        match (self, path) {
+            (Self::Section(_), [first, rest @ ..]) => {
+                self.key(first).is_some_and(|key| key.shape.is_secret(rest))
+            }
+            (Self::Leaf(leaf), []) | (Self::List(leaf) | Self::Map(leaf), [_]) => leaf.secret,
+            _ => false,
+        }
+    }
+
     /// The dotted names of everything below that is not a section.
     pub(super) fn leaf_names(&self) -> Vec<String> {
         let below = |key: &Key| match &key.shape {

@@ -68,7 +68,7 @@ impl Cache {
         self.named(&format!("{}-{hash}", readable(url)))
     }
 
-    fn named(&self, name: &str) -> Entry {
+    pub(super) fn named(&self, name: &str) -> Entry {
         let path = |extension: &str| self.folder.join(format!("{name}.{extension}"));
         Entry { folder: path("git"), lock: path("lock"), busy: path("busy") }
     }
@@ -138,7 +138,7 @@ impl Entry {
         }
     }
 
-    fn try_lock(&self, hold: Hold) -> io::Result<Option<File>> {
+    pub(super) fn try_lock(&self, hold: Hold) -> io::Result<Option<File>> {
         if let Some(folder) = self.lock.parent() {
             create_private_dir_all(folder)?;
         }
@@ -180,7 +180,7 @@ impl Entry {
         let _ = held.set_modified(SystemTime::now());
     }
 
-    fn last_use(&self) -> SystemTime {
+    pub(super) fn last_use(&self) -> SystemTime {
         fs::metadata(&self.lock).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
@@ -223,7 +223,7 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Files may go while they are counted; then they take no space.
-fn size(folder: &Path) -> u64 {
+pub(super) fn size(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files
         .map(|file| match file.metadata() {

@@ -13,6 +13,7 @@
 
 mod cache;
 mod cached;
+pub mod expiry;
 mod git;
 pub mod range;
 mod refs;

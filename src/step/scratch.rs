@@ -74,6 +74,28 @@ impl Scratch {
         Ok(())
     }
 
+    /// The scratch folders of a store whose steps are in `steps` no more and not among `living` either. A runner may
+    /// hold the store and work in it.
+    pub fn left_behind(temp_directory: &Path, steps: &Path, living: &[String]) -> io::Result<Vec<PathBuf>> {
+        let prefix = prefix(steps);
+        // In this order: a step is there before its scratch space is, so what has none later has ended.
+        let entries = fs::read_dir(temp_directory).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+            .map(|entry| entry.path())
+            .collect();
+        let mut kept: HashSet<String> = living.iter().map(|name| digits(name.as_bytes(), 6)).collect();
+        for entry in fs::read_dir(steps)? {
+            kept.insert(digits(Folder::at(entry?.path()).name().as_bytes(), 6));
+        }
+        found.retain(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            !name.strip_prefix(&prefix).is_some_and(|step| kept.contains(step))
+        });
+        found.sort();
+        Ok(found)
+    }
+
     pub fn remove_or_warn(&self) {
         if let Err(error) = self.remove() {
             warn!("cannot remove {}: {error}; the next start tries again", self.path.display());

@@ -1,8 +1,9 @@
 //! One task at a time in a module's directory, between processes too.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::SystemTime;
 
 use super::{Workspace, WorkspaceError};
 use crate::files::create_private_dir_all;
@@ -52,6 +53,35 @@ impl Workspace {
             .and_then(|()| writeln!(file, "process {} since {}", std::process::id(), jiff::Timestamp::now()));
         self.restore_interrupted_swap()?;
         Ok(ModuleLock { file })
+    }
+}
+
+impl Workspace {
+    /// When the module was last taken; none when it never was.
+    pub(crate) fn last_locked(&self) -> Option<SystemTime> {
+        self.lock_file.metadata().and_then(|found| found.modified()).ok()
+    }
+
+    /// Takes the module without leaving a trace of it: neither a name nor a time is written, and no swap is undone. A
+    /// lock file that is not there is made when `create` says so; otherwise there is nobody to hold it against.
+    pub(crate) fn hold_quietly(&self, create: bool) -> Result<Option<File>, WorkspaceError> {
+        let failed = |error| WorkspaceError::io("lock", &self.lock_file, error);
+        if let (true, Some(folder)) = (create, self.lock_file.parent()) {
+            create_private_dir_all(folder).map_err(failed)?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create).truncate(false).mode(0o600);
+        let mut file = match options.open(&self.lock_file) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !create => return Ok(None),
+            file => file.map_err(failed)?,
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => {
+                Err(WorkspaceError::Busy { module: self.module.clone(), holder: holder(&mut file) })
+            }
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod inside;
 mod links;
 mod lock;
 mod names;
+pub mod privacy;
 mod tree;
 
 use std::fs::File;
@@ -204,6 +205,11 @@ impl Workspace {
     /// The checkout.
     pub fn module_root(&self) -> &Path {
         &self.module_root
+    }
+
+    /// Where the next revision is made.
+    pub(crate) fn staging_dir(&self) -> &Path {
+        &self.staging
     }
 
     /// Where files are kept that must survive the checkout. It may not be there yet.

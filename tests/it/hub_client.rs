@@ -7,6 +7,7 @@ mod proxy;
 mod reconnect;
 mod tls;
 mod tokens;
+mod transport;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,6 +33,8 @@ fn endpoint(url: &str) -> Endpoint {
         client_secret: SECRET.into(),
         ca_file: None,
         max_message_bytes: 32 * 1024,
+        refuse_plain_http: false,
+        accept_any_certificate: false,
     }
 }
 

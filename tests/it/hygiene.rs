@@ -2,6 +2,7 @@
 
 mod arguments;
 mod environment;
+mod modes;
 
 use hawser::contract::Engine;
 use hawser::embedded_hub::{JobKind, JobSpec};
@@ -26,7 +27,7 @@ terraform {
 resource "terraform_data" "gate" {
   input = sha256(var.secret)
   provisioner "local-exec" {
-    command = "echo at the gate; while [ ! -e '${var.gate}' ]; do sleep 0.05; done"
+    command = "echo at the gate; while [ -d '${dirname(var.gate)}' ] && [ ! -e '${var.gate}' ]; do sleep 0.05; done"
   }
 }
 "#,

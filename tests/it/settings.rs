@@ -41,7 +41,10 @@ impl World {
     }
 
     fn file(self, name: &str, text: &str) -> Self {
-        std::fs::write(self.dir.path().join(name), text).unwrap();
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        // Most of them hold a secret.
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         self
     }
 

@@ -211,7 +211,7 @@ async fn the_user_of_a_url_gets_its_password_from_the_operators_own_helper() {
     let url = format!("http://some-user@{address}/org/repo.git");
     let job = world.hub.submit(job(JobKind::Plan, &url, "module"));
     let asked = async {
-        loop {
+        {
             let (mut stream, _) = server.accept().await.unwrap();
             loop {
                 let head = request(&mut stream).await;

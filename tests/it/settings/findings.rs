@@ -209,6 +209,27 @@ fn the_same_key_in_two_spellings_of_one_layer_is_warned_about() {
 }
 
 #[test]
+fn a_secret_in_a_file_that_others_can_read_is_warned_about() {
+    let world = World::complete().file("appsettings.Production.json", r#"{"Runner": {"Instance": "x"}}"#);
+    let set = |name: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(world.dir.path().join(name), mode).unwrap();
+    };
+    // No secret is in this one.
+    set("appsettings.Production.json", 0o644);
+    assert_eq!(world.loaded().warnings, []);
+    for mode in [0o640, 0o604, 0o644] {
+        set("appsettings.json", mode);
+        let (key, file) = ("Runner.Credentials.ClientSecret".to_owned(), "appsettings.json".to_owned());
+        assert_eq!(world.loaded().warnings, [Warning::SecretReadable { key, file, mode }]);
+    }
+    let told = world.loaded().warnings[0].to_string();
+    assert!(told.contains("644") && told.contains("chmod 600") && !told.contains(SECRET), "{told}");
+    set("appsettings.json", 0o600);
+    assert_eq!(world.env("Runner__Credentials__ClientSecret", SECRET).loaded().warnings, []);
+}
+
+#[test]
 fn preapproval_without_a_directory_is_warned_about() {
     let loaded = World::complete().env("HooksPreapproval__Enabled", "true").loaded();
     assert_eq!(loaded.warnings, [Warning::NothingPreapproved]);

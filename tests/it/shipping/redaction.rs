@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hawser::local::{JobKind, JobState};
+use hawser::embedded_hub::{JobKind, JobState};
 
 use super::*;
 use crate::support::world::{World, job, until};

@@ -1,0 +1,135 @@
+//! Module directories, and the checkouts that were made for them.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{CleanError, Cleaning, changed, folders_in, remove, state};
+use crate::contract::Metadata;
+use crate::files::create_private_dir_all;
+use crate::step::Folder;
+use crate::workspace::Workspace;
+
+impl Cleaning<'_> {
+    /// The workspaces of all modules that have a folder three levels below `place`.
+    fn workspaces(&self, place: &Path) -> Result<Vec<Workspace>, CleanError> {
+        let mut found = Vec::new();
+        for stack in folders_in(place)? {
+            for namespace in folders_in(&stack)? {
+                for module in folders_in(&namespace)? {
+                    let name =
+                        |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+                    let (Some(stack_name), Some(namespace_name), Some(module_name)) =
+                        (name(&stack), name(&namespace), name(&module))
+                    else {
+                        continue;
+                    };
+                    let metadata = Metadata {
+                        stack_name,
+                        namespace_name,
+                        module_name,
+                        module_id: uuid::Uuid::nil(),
+                        source_subdirectory: None,
+                    };
+                    // A folder of the runner's own has a name that no stack can have.
+                    found.extend(Workspace::new(self.folders, &metadata));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Checkouts that were being prepared or swapped out when a runner was killed.
+    pub(super) fn checkouts(&mut self) -> Result<(), CleanError> {
+        for workspace in self.workspaces(&self.own.join("checkout"))? {
+            let staging = workspace.staging_dir().to_owned();
+            let Some(_held) = self.hold(&workspace, &staging) else { continue };
+            if !workspace.module_root().exists() && staging.join("old").exists() {
+                self.keep(&staging, "it holds the only copy of its module, which the next task puts back");
+                continue;
+            }
+            self.take("a checkout that was cut short", &staging, || remove(&staging));
+        }
+        Ok(())
+    }
+
+    pub(super) fn modules(&mut self) -> Result<(), CleanError> {
+        let waited_for = self.waited_for()?;
+        for workspace in self.workspaces(&self.folders.working_directory)? {
+            let root = workspace.module_root().to_owned();
+            if !root.join(".git").is_dir() {
+                self.keep(&root, "it is no module that this runner has fetched");
+                continue;
+            }
+            let last_use = workspace.last_locked().unwrap_or_else(|| changed(&root));
+            if !self.is_old(last_use) {
+                continue;
+            }
+            if waited_for.as_ref().is_none_or(|names| names.contains(workspace.module())) {
+                self.keep(&root, "a step waits for it");
+                continue;
+            }
+            let Some(_held) = self.hold(&workspace, &root) else { continue };
+            if !self.order.with_state
+                && let Some(file) = state::held_by(&root)
+            {
+                self.keep(
+                    &root,
+                    format!("{} holds state; --with-state removes it all the same", file.display()),
+                );
+                continue;
+            }
+            let gone = self.gone();
+            self.take("a module that was not used for long", &root, || {
+                create_private_dir_all(&gone)?;
+                let gone = gone.join(uuid::Uuid::new_v4().to_string());
+                fs::rename(&root, &gone)?;
+                remove(&gone)
+            });
+        }
+        Ok(())
+    }
+
+    /// The module's lock, or a word on who has it. Without removing, a lock that was never taken is not made.
+    fn hold(&mut self, workspace: &Workspace, path: &Path) -> Option<Option<fs::File>> {
+        match workspace.hold_quietly(self.order.remove) {
+            Ok(held) => Some(held),
+            Err(error) => {
+                self.keep(path, error.to_string());
+                None
+            }
+        }
+    }
+
+    /// The modules that steps are there for, running or waiting. None when a step cannot be read: it may be any.
+    fn waited_for(&self) -> Result<Option<HashSet<String>>, CleanError> {
+        let mut names = HashSet::new();
+        for store in self.stores()? {
+            for step in folders_in(&store.join("steps"))? {
+                match Folder::at(&step).request() {
+                    Ok(request) => names.extend(module_of(&request.payload)),
+                    // It may have ended meanwhile.
+                    Err(_) if !step.exists() => {}
+                    Err(_) => return Ok(None),
+                }
+            }
+        }
+        Ok(Some(names))
+    }
+}
+
+/// `stack/namespace/module` of a request; none when it is about no module.
+fn module_of(payload: &Value) -> Option<String> {
+    let member = |value: &Value, wanted: &str| {
+        let members = value.as_object()?.iter();
+        members
+            .into_iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.clone())
+    };
+    let metadata = member(payload, "metadata")?;
+    let name = |wanted| member(&metadata, wanted)?.as_str().map(str::to_owned);
+    Some(format!("{}/{}/{}", name("stackName")?, name("namespaceName")?, name("moduleName")?))
+}
