@@ -150,8 +150,6 @@ impl<'a> Module<'a> {
         Ok(())
     }
 
-    /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a
-    /// before hook may still bring it.
     /// Reads the state of a Pulumi stack whose update was stopped. Its script did not: nothing in it runs after a cancel.
     pub(super) async fn export_stack(&self, shape: &Shape<'_>) -> Result<(), TaskError> {
         let environment = self.environment(shape.engine, &self.workspace.load_environment()?);
@@ -173,6 +171,8 @@ impl<'a> Module<'a> {
         Ok(())
     }
 
+    /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a
+    /// before hook may still bring it.
     async fn say_version(
         &self,
         shape: &Shape<'_>,
