@@ -169,6 +169,8 @@ impl Driver {
 
     /// Ends a step that the settings do not allow, with nothing done but this.
     pub(super) async fn refuse(&self, step: &Step, refusal: &Refusal) {
+        let secrets = secrets::of_step(&self.tools.vault, step);
+        secrets::learn_from_request(&self.tools.vault, &secrets, step);
         let message = refusal.to_string();
         warn!(step = step.name(), "{message}");
         self.tools.audit.refused(step, refusal).await;

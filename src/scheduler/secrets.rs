@@ -48,6 +48,20 @@ pub(super) async fn learn_before(
     context.folder.add_secrets(&found).map_err(|error| unknown(error.to_string()).into())
 }
 
+/// Learns what a request itself says that must not be repeated. For a task that is refused: nothing of its module is looked at.
+pub(super) fn learn_from_request(vault: &Vault, secrets: &JobSecrets, step: &Step) {
+    let Work::Task(request) = &step.work else { return };
+    let noted = module::before(&request.task, None, &BTreeMap::new(), vault.rules())
+        .map_err(|error| error.to_string())
+        .and_then(|found| {
+            secrets.learn(found.iter().map(String::as_str));
+            step.folder.add_secrets(&found).map_err(|error| error.to_string())
+        });
+    if let Err(reason) = noted {
+        secrets.hide_everything(&reason);
+    }
+}
+
 /// Learns what the script has revealed. What it has done is done, so nothing here can fail the task.
 pub(super) async fn learn_after(vault: &Vault, context: &Context, request: &Request) {
     let Ok(workspace) = Workspace::new(&context.settings.working_directory, &request.common.metadata) else {
