@@ -268,7 +268,7 @@ impl Intake {
         match created {
             Created::New(folder, request) => {
                 let step = Step { folder, sequence: request.sequence, work };
-                info!(step = step.name(), "accepted");
+                info!(step = step.name(), "received");
                 self.shipper.add(step.shipped()).await;
                 self.scheduler.submit(step).await;
             }

@@ -68,21 +68,21 @@ impl Cleaning<'_> {
                 continue;
             }
             if waited_for.as_ref().is_none_or(|names| names.contains(workspace.module())) {
-                self.keep(&root, "a step waits for it");
+                self.keep(&root, "a step runs in it or waits for it");
                 continue;
             }
             let Some(_held) = self.hold(&workspace, &root) else { continue };
-            if !self.order.with_state
-                && let Some(file) = state::held_by(&root)
-            {
-                self.keep(
-                    &root,
-                    format!("{} holds state; --with-state removes it all the same", file.display()),
-                );
-                continue;
-            }
+            let what = match state::held_by(&root) {
+                None => "a module that was not used for long",
+                Some(_) if self.order.with_state => "a module that was not used for long, WITH ITS STATE",
+                Some(file) => {
+                    let file = file.display();
+                    self.keep(&root, format!("{file} holds state; --with-state removes it all the same"));
+                    continue;
+                }
+            };
             let gone = self.gone();
-            self.take("a module that was not used for long", &root, || {
+            self.take(what, &root, || {
                 create_private_dir_all(&gone)?;
                 let gone = gone.join(uuid::Uuid::new_v4().to_string());
                 fs::rename(&root, &gone)?;

@@ -33,6 +33,12 @@ pub(super) struct Args {
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let Args { yes, older_than, caches, modules, with_state, rescued, overrides } = args;
+    // As a setting that nobody knows it would only be warned about, and more be removed than was meant.
+    if let Some(option) = overrides.not_of_a_section() {
+        return Err(Failure::usage(format!(
+            "{option} is no option of `hawser clean`, or stands after a setting; `hawser clean --help` lists them"
+        )));
+    }
     let loaded = overrides.load()?;
     for warning in &loaded.warnings {
         out::aside(format_args!("warning: {warning}"));

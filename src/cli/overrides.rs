@@ -13,6 +13,12 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
+    /// The name of an option that can be no setting, because it has no section.
+    pub(super) fn not_of_a_section(&self) -> Option<&str> {
+        let names = self.settings.iter().filter(|argument| argument.starts_with('-'));
+        names.filter_map(|argument| argument.split('=').next()).find(|name| !name.contains(':'))
+    }
+
     /// The settings of this process. Warnings are the caller's to tell; with problems they are told here.
     pub(super) fn load(self) -> Result<Loaded, Failure> {
         let loaded = Origins::from_process(self.settings).and_then(|origins| settings::load(&origins));

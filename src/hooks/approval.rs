@@ -21,13 +21,13 @@ const SHOWN: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
-    #[error("the hook {name} is not pre-approved: no file in {} has its text; it begins with {shown:?}", directory.display())]
+    #[error("it is not pre-approved: no file in {} has its text; it begins with {shown:?}", directory.display())]
     Refused { name: &'static str, shown: String, directory: PathBuf },
     #[error(
-        "the hook {name} is not pre-approved: there is no HooksPreapproval.PreapprovedHooksDirectory; it begins with {shown:?}"
+        "it is not pre-approved: there is no HooksPreapproval.PreapprovedHooksDirectory; it begins with {shown:?}"
     )]
     NoDirectory { name: &'static str, shown: String },
-    #[error("the hook {name} is not pre-approved: cannot read {}: {source}; it begins with {shown:?}", path.display())]
+    #[error("it is not pre-approved: cannot read {}: {source}; it begins with {shown:?}", path.display())]
     Unreadable { name: &'static str, shown: String, path: PathBuf, source: io::Error },
 }
 
@@ -181,9 +181,10 @@ mod tests {
     fn a_refusal_names_the_hook_and_its_first_hundred_characters() {
         let root = tempfile::tempdir().unwrap();
         let text = format!("{}END", "é".repeat(100));
-        let error = check_approved(&settings(Some(root.path())), hook(&text)).unwrap_err().to_string();
-        assert!(error.contains("ApplyBeforeHook") && error.contains(&"é".repeat(100)), "{error}");
-        assert!(!error.contains("END"), "{error}");
+        let error = check_approved(&settings(Some(root.path())), hook(&text)).unwrap_err();
+        assert_eq!(error.hook(), "ApplyBeforeHook");
+        let error = error.to_string();
+        assert!(error.contains(&"é".repeat(100)) && !error.contains("END"), "{error}");
     }
 
     #[test]
@@ -203,7 +204,7 @@ mod tests {
         fs::write(root.path().join("ok"), "true").unwrap();
         let hooks = [hook("true"), Hook::new("ApplyAfterHook", Some("rm -rf /"))];
         let error = check_approved(&settings(Some(root.path())), hooks.into_iter().flatten()).unwrap_err();
-        assert!(error.to_string().contains("ApplyAfterHook"), "{error}");
+        assert_eq!(error.hook(), "ApplyAfterHook");
     }
 
     #[test]

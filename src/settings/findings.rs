@@ -126,8 +126,8 @@ impl fmt::Display for Warning {
             Self::NothingPreapproved => {
                 write!(
                     f,
-                    "hooks must be pre-approved (HooksPreapproval.Enabled, Policy.Hooks), and there is no \
-                     HooksPreapproval.PreapprovedHooksDirectory: every hook will be refused"
+                    "hooks must be pre-approved (HooksPreapproval.Enabled, Policy.Hooks), and \
+                     HooksPreapproval.PreapprovedHooksDirectory is not set or not there: every hook will be refused"
                 )
             }
         }

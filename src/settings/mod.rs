@@ -112,7 +112,9 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
             Ok(settings) => {
                 let hooks = &settings.hooks_preapproval;
                 let only_approved = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
-                if only_approved && hooks.preapproved_hooks_directory.is_none() {
+                if only_approved
+                    && !hooks.preapproved_hooks_directory.as_ref().is_some_and(|directory| directory.is_dir())
+                {
                     warnings.push(Warning::NothingPreapproved);
                 }
                 return Ok(Loaded { settings, warnings, effective });

@@ -57,6 +57,9 @@ pub(super) struct Layer {
     pub(super) older: Vec<Placed>,
 }
 
+/// The section with the local veto.
+const POLICY: &str = "Policy";
+
 /// Places layer after layer.
 pub(super) struct Placer<'a> {
     shape: &'a Shape,
@@ -110,6 +113,9 @@ impl<'a> Placer<'a> {
                 {
                     findings.problem(&path.join("."), None, Some(&origin), Fault::NotQuoted);
                 }
+                Place::Item(path) if content == Content::Null && restricts(&path) => {
+                    findings.problem(&path.join("."), None, Some(&origin), Fault::Empty);
+                }
                 Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) } => {
                     let text = match content {
                         Content::Text(text) | Content::Rounded(text) => Some(text),
@@ -141,7 +147,15 @@ impl<'a> Placer<'a> {
                 Place::Unknown { known, shape } => {
                     let nearest = self.nearest(&known, shape, &path);
                     let key = path[..=known.len()].join(".");
-                    if unknown.insert(key.clone()) {
+                    if !unknown.insert(key.clone()) {
+                        continue;
+                    }
+                    // A rule that has no effect would let everything pass, and a warning is easily missed.
+                    if known.first().is_some_and(|section| section == POLICY)
+                        || (path.len() > 1 && nearest.as_deref() == Some(POLICY))
+                    {
+                        findings.problem(&key, None, Some(&origin), Fault::UnknownRule { nearest });
+                    } else {
                         findings.warn(Warning::Unknown { key, origin, nearest });
                     }
                 }
@@ -232,18 +246,30 @@ fn text_of(content: Content) -> Option<String> {
     }
 }
 
+/// Settings that narrow something down, and allow everything when they are not set: there, something that says
+/// nothing must not count as "not set".
+fn restricts(path: &[String]) -> bool {
+    match path {
+        [section, _, ..] if section == POLICY => true,
+        [section, key, ..] => section == "Engine" && key == "EnvironmentAllowList",
+        _ => false,
+    }
+}
+
 /// A value where only values below make sense. Nothing at all is fine there.
 fn not_a_value(path: &[String], shape: &Shape, content: &Content) -> Option<Fault> {
     match content {
         Content::Null | Content::Nothing => return None,
-        Content::Text(text) if text.trim().is_empty() => return None,
+        Content::Text(text) if text.trim().is_empty() && !restricts(path) => return None,
         Content::Text(_) | Content::Rounded(_) => {}
     }
     match shape {
         Shape::Section(keys) => {
             Some(Fault::IsSection { keys: keys.iter().map(|key| key.name.clone()).collect() })
         }
-        Shape::List(_) => Some(Fault::IsList { how: item_example(path, "0") }),
+        Shape::List(_) => {
+            Some(Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) })
+        }
         Shape::Map(_) => Some(Fault::IsMap { how: item_example(path, "Default") }),
         Shape::Leaf(_) => None,
     }

@@ -158,7 +158,7 @@ async fn modules_go_when_asked_for_but_never_with_their_state_unless_that_is_sai
 
     let said = cleaner.cleans(&["--yes", "--older-than", "0s", "--modules", "--with-state"]);
     assert!(!module("with-state").exists() && module("busy/.snapcd/plan.out").exists(), "{said}");
-    assert!(said.contains("local/busy: "), "{said}");
+    assert!(said.contains("local/busy: ") && said.contains("WITH ITS STATE"), "{said}");
 
     fs::remove_file(world.path("hold")).unwrap();
     let ended = world.ended(busy).await;
@@ -187,7 +187,8 @@ async fn a_rescued_state_goes_only_by_its_name_and_wrong_orders_are_refused() {
         (&["--rescued", "/nowhere"], "No such file"),
         (&["--older-than", "soon"], "whole number and a unit"),
         (&["--with-state"], "--modules"),
-        (&["--everything"], "everything"),
+        (&["--everything"], "--everything is no option"),
+        (&["--older-then=1d"], "--older-then is no option"),
     ] {
         let (code, said) = cleaner.run(&[&["--yes"], arguments].concat());
         assert!(matches!(code, 64 | 78) && said.contains(part), "{arguments:?}: {code} {said}");

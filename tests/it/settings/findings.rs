@@ -233,6 +233,34 @@ fn a_secret_in_a_file_that_others_can_read_is_warned_about() {
 fn preapproval_without_a_directory_is_warned_about() {
     let loaded = World::complete().env("HooksPreapproval__Enabled", "true").loaded();
     assert_eq!(loaded.warnings, [Warning::NothingPreapproved]);
+    let with = |directory: &str| {
+        let world = World::complete().env("Policy__Hooks", "Preapproved");
+        world.env("HooksPreapproval__PreapprovedHooksDirectory", directory).loaded().warnings
+    };
+    assert_eq!(with("/nowhere"), [Warning::NothingPreapproved]);
+    assert_eq!(with("/"), []);
+}
+
+#[test]
+fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everything() {
+    for (text, told) in [
+        (r#"{"Policy": {"AllowdEngines": ["terraform"]}}"#, "did you mean Policy.AllowedEngines?"),
+        (r#"{"Policy": {"Something": true}}"#, "`hawser schema` lists the rules"),
+        (r#"{"Polcy": {"PlanOnly": true}}"#, "did you mean Policy?"),
+        (r#"{"Policy": {"AllowedEngines": ""}}"#, "is a list, not one value; write [ … ] in a file"),
+        (r#"{"Policy": {"AllowedEngines": [null]}}"#, "is empty"),
+        (r#"{"Policy": {"PlanOnly": ""}}"#, "is empty"),
+        (r#"{"Engine": {"EnvironmentAllowList": " "}}"#, "is a list, not one value"),
+        (r#"{"Engine": {"EnvironmentAllowList": [null]}}"#, "is empty"),
+    ] {
+        let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+        assert!(problem.to_string().contains(told), "{text}: {problem}");
+    }
+    let problem = World::complete().env("Policy__PlanOny", "true").one_problem();
+    assert!(problem.to_string().contains("environment variable Policy__PlanOny"), "{problem}");
+    // null says "not set" in so many words, and other sections go on being tolerated.
+    let fine = r#"{"Policy": {"AllowedEngines": null}, "Polling": {"x": 1}}"#;
+    assert_eq!(World::complete().file("appsettings.Production.json", fine).loaded().warnings.len(), 1);
 }
 
 #[test]
