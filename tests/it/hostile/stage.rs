@@ -22,7 +22,7 @@ if [[ $1 == version ]]; then
   exit 0
 fi
 printf '%s\0' "$name" "$@" >>"RECORD/args"
-env -0 >"RECORD/env"
+env -0 >>"RECORD/env"
 for word; do case $word in -out=*) : >"${word#-out=}" ;; esac; done
 case "$name $1" in
   'pulumi config') cat >>"RECORD/stdin" ;;

@@ -92,7 +92,10 @@ async fn data_that_looks_like_code_arrives_as_it_is_and_is_not_carried_out() {
             ],
         });
         rows.push(row("PlanDestroy", "terraformArrayFlags", flag(1, code), word("-replace=")));
-        rows.push(row("ApplyFromPlan", "terraformArrayFlags", flag(3, code), word("-var=")));
+        // In no argument list: values of variables may be secret.
+        let quoted = format!("   '-var={}'", code.replace('\'', "'\\''"));
+        let hidden = Found::Variable("TF_CLI_ARGS_apply", quoted);
+        rows.push(row("ApplyFromPlan", "terraformArrayFlags", flag(3, code), hidden));
         rows.push(row("DestroyFromPlan", "terraformFlags", flag(14, code), word("-parallelism=")));
         rows.push(row("Output", "terraformFlags", flag(20, code), word("-raw=")));
         let extra = json!([{"fileName": "x.txt", "contents": code, "overwrite": false, "source": code}]);
