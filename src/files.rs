@@ -59,6 +59,38 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// Removes whatever is there, a symlink and not what it points at. Gone already is fine. Folders that not even their owner
+/// may change, as some package managers leave them, do not stay.
+pub fn remove_all(path: &Path) -> io::Result<()> {
+    let gone = |removed: io::Result<()>| match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => match gone(fs::remove_dir_all(path)) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                make_changeable(path)?;
+                gone(fs::remove_dir_all(path))
+            }
+            removed => removed,
+        },
+        Ok(_) => gone(fs::remove_file(path)),
+        Err(error) => gone(Err(error)),
+    }
+}
+
+/// Gives the owner all rights on a folder and those below it.
+fn make_changeable(folder: &Path) -> io::Result<()> {
+    fs::set_permissions(folder, Permissions::from_mode(PRIVATE_DIR))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            make_changeable(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -73,6 +105,38 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    /// Root may change everything, so what is tested here is done by somebody else where the test is run by root.
+    #[test]
+    fn folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not() {
+        if rustix::process::geteuid().is_root() {
+            let test =
+                "files::tests::folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not";
+            let program = std::env::current_exe().unwrap();
+            let mut again = std::process::Command::new(program);
+            again.args([test, "--exact"]).current_dir("/").env("TMPDIR", "/tmp");
+            let said = std::os::unix::process::CommandExt::uid(&mut again, 65534).output().unwrap();
+            let text = String::from_utf8_lossy(&said.stdout);
+            assert!(said.status.success() && text.contains("1 passed"), "{text}");
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let (tree, kept) = (root.path().join("tree"), root.path().join("kept"));
+        for folder in [&tree.join("mod/cache"), &kept] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join("file"), "").unwrap();
+        }
+        std::os::unix::fs::symlink(&kept, tree.join("mod/link")).unwrap();
+        for folder in ["mod/cache", "mod", ""] {
+            fs::set_permissions(tree.join(folder), Permissions::from_mode(0o500)).unwrap();
+        }
+        fs::set_permissions(&kept, Permissions::from_mode(0o500)).unwrap();
+        remove_all(&tree).unwrap();
+        assert!(!tree.exists() && kept.join("file").exists());
+        assert_eq!(mode(&kept), 0o500);
+        remove_all(&tree).unwrap();
+        fs::set_permissions(&kept, Permissions::from_mode(0o700)).unwrap();
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::files::remove_all;
 use crate::settings::model::WorkingDirectorySettings;
 
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +104,7 @@ pub fn clean(
         cleaning.modules()?;
     }
     for path in rescued {
-        cleaning.take("a rescued state", &path, || remove(&path));
+        cleaning.take("a rescued state", &path, || remove_all(&path));
     }
     Ok(cleaning.report)
 }
@@ -145,7 +146,7 @@ impl Cleaning<'_> {
     /// What an earlier clean had moved away and not removed yet.
     fn unfinished(&mut self) {
         for path in list(&self.gone()).unwrap_or_default() {
-            self.take("a removal that was not finished", &path, || remove(&path));
+            self.take("a removal that was not finished", &path, || remove_all(&path));
         }
     }
 
@@ -189,19 +190,6 @@ fn size(path: &Path) -> u64 {
         }
         Ok(found) => found.len(),
         Err(_) => 0,
-    }
-}
-
-/// Removes whatever is there, a symlink and not what it points at. Gone already is fine.
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = match path.symlink_metadata() {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

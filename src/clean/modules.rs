@@ -6,9 +6,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{CleanError, Cleaning, changed, folders_in, remove, state};
+use super::{CleanError, Cleaning, changed, folders_in, state};
 use crate::contract::Metadata;
 use crate::files::create_private_dir_all;
+use crate::files::remove_all;
 use crate::step::Folder;
 use crate::workspace::Workspace;
 
@@ -50,7 +51,7 @@ impl Cleaning<'_> {
                 self.keep(&staging, "it holds the only copy of its module, which the next task puts back");
                 continue;
             }
-            self.take("a checkout that was cut short", &staging, || remove(&staging));
+            self.take("a checkout that was cut short", &staging, || remove_all(&staging));
         }
         Ok(())
     }
@@ -86,7 +87,7 @@ impl Cleaning<'_> {
                 create_private_dir_all(&gone)?;
                 let gone = gone.join(uuid::Uuid::new_v4().to_string());
                 fs::rename(&root, &gone)?;
-                remove(&gone)
+                remove_all(&gone)
             });
         }
         Ok(())

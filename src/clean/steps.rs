@@ -4,7 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::{CleanError, Cleaning, changed, folders_in, list, remove};
+use super::{CleanError, Cleaning, changed, folders_in, list};
+use crate::files::remove_all;
 use crate::step::{Folder, Scratch};
 
 /// What the folders begin with in which a fetch looks for an abbreviated commit.
@@ -29,7 +30,7 @@ impl Cleaning<'_> {
                 }
                 match lock(&path) {
                     None => self.keep(&path, "its script still runs"),
-                    Some(_held) => self.take("a damaged step", &path, || remove(&path)),
+                    Some(_held) => self.take("a damaged step", &path, || remove_all(&path)),
                 }
             }
         }
@@ -46,13 +47,13 @@ impl Cleaning<'_> {
             let left = Scratch::left_behind(temp, &steps, &damaged)
                 .map_err(|source| CleanError::Look { path: steps.clone(), source })?;
             for path in left {
-                self.take("scratch space without a step", &path, || remove(&path));
+                self.take("scratch space without a step", &path, || remove_all(&path));
             }
         }
         for path in list(temp)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if name.starts_with(HISTORY) && self.is_old(changed(&path)) {
-                self.take("a fetch that was cut short", &path, || remove(&path));
+                self.take("a fetch that was cut short", &path, || remove_all(&path));
             }
         }
         Ok(())

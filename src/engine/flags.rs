@@ -43,7 +43,7 @@ pub fn terraform_variables(flags: &[Flag<TerraformArrayFlag>]) -> impl Iterator<
 }
 
 /// The flags of Pulumi that take a value, by name; all others are switches or may stand without one.
-const WITH_VALUE: [&str; 23] = [
+const WITH_VALUE: [&str; 22] = [
     "cloud-url",
     "default-org",
     "oidc-expiration",
@@ -66,7 +66,6 @@ const WITH_VALUE: [&str; 23] = [
     "exclude",
     "target-replace",
     "config",
-    "shell",
 ];
 
 /// One flag of Pulumi.
@@ -234,6 +233,37 @@ mod tests {
         "--verbose",
         "--emoji",
     ];
+    /// Those that Pulumi's own help shows without a kind of value, or with one that may be left out.
+    const PULUMI_SWITCHES: [&str; 28] = [
+        "--login-local",
+        "--login-cloud",
+        "--insecure",
+        "--create-stack",
+        "--debug",
+        "--diff",
+        "--expect-no-changes",
+        "--json",
+        "--refresh",
+        "--run-program",
+        "--show-config",
+        "--show-full-output",
+        "--show-reads",
+        "--show-replacement-steps",
+        "--show-sames",
+        "--show-secrets",
+        "--suppress-outputs",
+        "--suppress-progress",
+        "--target-dependents",
+        "--exclude-dependents",
+        "--neo",
+        "--continue-on-error",
+        "--skip-preview",
+        "--strict",
+        "--exclude-protected",
+        "--remove",
+        "--shell",
+        "--emoji",
+    ];
     const PULUMI_ARRAY: [&str; 8] = [
         "--policy-pack",
         "--policy-pack-config",
@@ -263,8 +293,8 @@ mod tests {
             assert_eq!(pulumi_arguments(&Flag::new(*flag, None)).collect::<Vec<_>>(), [name]);
             let arguments: Vec<_> = pulumi_arguments(&Flag::new(*flag, Some("a 'b' $C"))).collect();
             let both = [name, "a 'b' $C"];
-            let takes_value = WITH_VALUE.contains(&name.trim_start_matches('-'));
-            let expected = if takes_value { both.map(str::to_owned).to_vec() } else { vec![both.join("=")] };
+            let is_switch = PULUMI_SWITCHES.contains(&name);
+            let expected = if is_switch { vec![both.join("=")] } else { both.map(str::to_owned).to_vec() };
             assert_eq!(arguments, expected);
         }
         for (flag, name) in PulumiArrayFlag::ALL.iter().zip(PULUMI_ARRAY) {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::{ScriptError, quote};
+use super::{LONGEST_WORD, ScriptError, quote};
 
 /// One command of an engine: a program with its arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -88,6 +88,17 @@ impl Piece {
 }
 
 impl HiddenArguments {
+    /// How long the variable becomes, with its name, at the least.
+    fn length(&self) -> usize {
+        let texts = self.arguments.iter().flatten().map(|piece| match piece {
+            // A single quote becomes four characters.
+            Piece::Text(text) => text.len() + 3 * text.matches('\'').count(),
+            Piece::Variable(_) => 0,
+        });
+        // Each argument has its quotes and a space.
+        self.variable.len() + 1 + 3 * self.arguments.len() + texts.sum::<usize>()
+    }
+
     /// The lines that fill `hawser_arguments`.
     pub(super) fn lines(&self) -> Result<String, ScriptError> {
         let mut lines = String::from("hawser_arguments=\n");
@@ -134,10 +145,27 @@ impl Command {
         self
     }
 
+    /// Refuses what the operating system would, in words that say which value it is and what to do. What references in
+    /// hidden arguments stand for is only known when the script runs.
+    fn check_lengths(&self) -> Result<(), ScriptError> {
+        let hidden = self.hidden.as_ref().map(|it| ("the arguments in the environment", it.length()));
+        let variables =
+            self.variables.iter().map(|(name, value)| ("a variable", name.len() + 1 + value.len()));
+        let words = self.words.iter().map(|word| ("an argument", word.len()));
+        match hidden.into_iter().chain(variables).chain(words).find(|(_, bytes)| *bytes > LONGEST_WORD) {
+            Some((what, bytes)) => {
+                let program = self.words.first().cloned().unwrap_or_default();
+                Err(ScriptError::TooLong { what, program, bytes })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The line of bash that runs it.
     ///
     /// It runs in a subshell, so that `hawser_run` may replace that by the program.
     pub(super) fn line(&self) -> Result<String, ScriptError> {
+        self.check_lengths()?;
         let mut line = String::from("(");
         for (name, value) in &self.variables {
             let _ = write!(line, "{name}={} ", word("a variable", value)?);

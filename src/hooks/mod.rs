@@ -8,6 +8,7 @@ pub mod script;
 pub use approval::{ApprovalError, HookRule, check_approved, fingerprint};
 pub use command::{Command, HiddenArguments, Piece, Standing};
 pub use quote::quote;
+pub(crate) use script::LONGEST_WORD;
 pub use script::{Part, Script, ScriptError};
 
 /// A hook with the name that users know it by, such as `ApplyBeforeHook`.

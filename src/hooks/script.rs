@@ -39,10 +39,18 @@ use super::command::{Command, path_word, word};
 /// The exit code of a script that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;
 
+/// The longest argument, and the longest variable with its name, that Linux hands to a program.
+pub(crate) const LONGEST_WORD: usize = 128 * 1024 - 1;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
     #[error("{what} contains a NUL byte, which no command line can hold")]
     Nul { what: String },
+    #[error(
+        "{what} of {program} would have {bytes} bytes, and no program can be given more than {LONGEST_WORD} in one piece: give \
+         large values as parameters, which travel in a file"
+    )]
+    TooLong { what: &'static str, program: String, bytes: usize },
     #[error("the path {} is not UTF-8 and cannot stand in a script", path.display())]
     Path { path: PathBuf },
 }

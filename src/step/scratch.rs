@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use super::Folder;
-use crate::files::create_private_dir_all;
+use crate::files::{create_private_dir_all, remove_all};
 
 /// The path of a socket has 108 bytes on Linux and 104 elsewhere; the engine's own part needs some of it.
 const LONGEST_PATH: usize = 104 - 24;
@@ -50,10 +50,7 @@ impl Scratch {
     }
 
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+        remove_all(&self.path)
     }
 
     /// Removes what steps have left that are no longer in `steps`, the folder of a store that the caller holds.

@@ -25,7 +25,7 @@ use super::tree::Tree;
 use super::{Workspace, WorkspaceError, extra_files, is_module_file, links, names};
 use crate::contract::requests::{ExtraFile, GetModule};
 use crate::contract::{Source, SourceRevisionType};
-use crate::files::{create_private_dir_all, sync_dir};
+use crate::files::{create_private_dir_all, remove_all, sync_dir};
 use crate::source::{Fetcher, Location, Log, SourceError, is_commit, mask_url};
 
 /// What a checkout knows about itself. It is inside `.git` and so changes places together with the files.
@@ -217,7 +217,7 @@ impl Workspace {
             let strangers = links::check(&checkout)?;
             for path in &strangers {
                 let path = checkout.join(path);
-                remove(&path).map_err(|error| WorkspaceError::io("remove", &path, error))?;
+                remove_all(&path).map_err(|error| WorkspaceError::io("remove", &path, error))?;
             }
             Ok(strangers)
         });
@@ -264,7 +264,7 @@ impl Workspace {
         let clear = move || {
             // The old tree is only waste when something else is in its place.
             restore(&staging, &root)?;
-            remove(&staging).map_err(|error| WorkspaceError::io("clear", &staging, error))
+            remove_all(&staging).map_err(|error| WorkspaceError::io("clear", &staging, error))
         };
         blocking("clear the staging folder", &self.held, clear).await
     }
@@ -338,19 +338,6 @@ fn exists(path: &Path) -> Result<bool, WorkspaceError> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(WorkspaceError::io("look at", path, error)),
-    }
-}
-
-/// Removes whatever is there, a symlink and not what it points at.
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = match path.symlink_metadata() {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

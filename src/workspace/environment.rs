@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{PrivateFile, Workspace, WorkspaceError};
+use crate::hooks::LONGEST_WORD;
 
 impl Workspace {
     pub fn save_environment(&self, variables: &BTreeMap<String, String>) -> Result<(), WorkspaceError> {
@@ -38,6 +39,8 @@ fn check_variable(name: &str, value: &str) -> Result<(), WorkspaceError> {
         "its name has control characters"
     } else if name.contains('\0') || value.contains('\0') {
         "it has a zero byte"
+    } else if name.len() + 1 + value.len() > LONGEST_WORD {
+        "it has more than 128 KiB, and no program can be given a larger variable"
     } else {
         return Ok(());
     };

@@ -83,14 +83,38 @@ pub(super) fn adopt(tree: &Tree, names: Vec<String>) -> Result<(), WorkspaceErro
 
 /// Finds out whether all files can be put in place, before anything is changed.
 pub(super) fn check(tree: &Tree, files: &[ExtraFile]) -> Result<(), WorkspaceError> {
-    for name in by_path(files)?.keys() {
+    let wanted = by_path(files)?;
+    // What is no longer listed is removed first, and then in nobody's way.
+    let mut goes: BTreeSet<PathBuf> = created(tree)?.into_iter().map(PathBuf::from).collect();
+    goes.retain(|name| !wanted.contains_key(name));
+    for name in wanted.keys() {
+        if name.ancestors().any(|above| goes.contains(above)) {
+            continue;
+        }
         let Some((folder, last)) = find(tree, name)? else { continue };
         let failed = |error| tree.error("look at", &tree.init().join(name), error);
-        if folder.kind(&last).map_err(failed)? == Some(Kind::Folder) {
+        if folder.kind(&last).map_err(failed)? == Some(Kind::Folder)
+            && !folder.folder(&last).and_then(|inner| holds_only(&inner, name, &goes)).map_err(failed)?
+        {
             return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_string_lossy().into_owned() });
         }
     }
     Ok(())
+}
+
+/// Whether there is nothing in a folder but these files.
+fn holds_only(folder: &Folder, below: &Path, files: &BTreeSet<PathBuf>) -> io::Result<bool> {
+    for (name, kind) in folder.entries()? {
+        let path = below.join(&name);
+        let is_one = match kind {
+            Kind::Folder => holds_only(&folder.folder(&name)?, &path, files)?,
+            _ => files.contains(&path),
+        };
+        if !is_one {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Makes the init directory hold exactly these extra files.

@@ -48,7 +48,9 @@ pub enum WorkspaceError {
     #[error("{} leads out of the module's directory {}", .path.display(), .root.display())]
     Outside { path: PathBuf, root: PathBuf },
     #[error(
-        "the source has a symlink that leads out of the module's directory, or into git's own files: {} -> {}",
+        "the source has a symlink that leads out of the module's directory, or into git's own files: {} -> {}. The engine \
+         would follow it, wherever it stands: remove it from the repository, or let it lead to a place in the same \
+         repository by a relative path",
         .link.display(), .target.display()
     )]
     LinkOutside { link: PathBuf, target: PathBuf },

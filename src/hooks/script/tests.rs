@@ -350,3 +350,36 @@ proptest! {
         prop_assert_eq!(said, ran.part == Some(Part::Done), "{:?} {:?}", ran.code, ran.stderr);
     }
 }
+
+/// The limit is the kernel's: what is just below it runs, and what is above it is refused with a word about what to do.
+#[test]
+fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() {
+    let hidden = |text: String| HiddenArguments {
+        variable: "HAWSER_TEST",
+        arguments: vec![vec![Piece::Text(text)]],
+        standing: Standing::BeforeTheUsers,
+    };
+    let mut argument = sh("printf '%s' \"${#1}\"");
+    argument.words.extend(["bash".to_owned(), "x".repeat(LONGEST_WORD)]);
+    let mut variable = sh("printf '%s' \"${#LONG}\"");
+    variable.variables.push(("LONG", "x".repeat(LONGEST_WORD - "LONG=".len())));
+    let mut environment = sh("printf '%s' \"${#HAWSER_TEST}\"");
+    // Two quotes and a space around it, and a quote that becomes four characters.
+    let text = format!("'{}", "x".repeat(LONGEST_WORD - "HAWSER_TEST=".len() - 3 - 4));
+    environment.hidden = Some(hidden(text.clone()));
+    for command in [&argument, &variable, &environment] {
+        let ran = run(&script(None, command.clone(), None));
+        assert_eq!((ran.code, ran.stdout.len()), (Some(0), 6), "{}", ran.stderr);
+    }
+    argument.words.last_mut().unwrap().push('x');
+    variable.variables[0].1.push('x');
+    environment.hidden = Some(hidden(format!("{text}x")));
+    for command in [argument, variable, environment] {
+        // Not `unwrap_err`, which would print all of it.
+        let text = script(None, command, None).text("/p".as_ref(), "/c".as_ref());
+        let Err(error) = text else { panic!("it is not refused") };
+        let said = error.to_string();
+        assert!(matches!(error, ScriptError::TooLong { .. }), "{said}");
+        assert!(said.contains("bash") && said.contains("parameters") && said.len() < 300, "{said}");
+    }
+}

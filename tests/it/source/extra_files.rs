@@ -43,6 +43,24 @@ async fn files_are_created_updated_and_removed_as_listed() {
 }
 
 #[tokio::test]
+async fn a_file_may_give_way_to_a_folder_of_its_name_and_back_but_not_a_folder_with_other_files() {
+    let repo = Repo::with(&[("main.tf", "")]);
+    let module = Module::new();
+    let (file, inner) = (extra("conf", "file", false), extra("conf/deep/b.json", "b", false));
+    for _ in 0..2 {
+        place(&module, &repo, std::slice::from_ref(&file)).await.unwrap();
+        assert_eq!(module.read("conf").unwrap(), "file");
+        place(&module, &repo, std::slice::from_ref(&inner)).await.unwrap();
+        assert_eq!(module.read("conf/deep/b.json").unwrap(), "b");
+    }
+    module.write("conf/deep/of-somebody-else", "precious");
+    let error = place(&module, &repo, &[file]).await.unwrap_err();
+    assert!(matches!(error, WorkspaceError::ExtraFileIsFolder { .. }), "{error}");
+    assert_eq!(module.read("conf/deep/b.json").unwrap(), "b", "something was changed before the refusal");
+    assert_eq!(module.read("conf/deep/of-somebody-else").unwrap(), "precious");
+}
+
+#[tokio::test]
 async fn a_source_file_is_only_replaced_when_asked_and_comes_back() {
     let repo = Repo::with(&[("main.tf", "source"), ("sub/run.sh", "source")]);
     fs::set_permissions(repo.path().join("sub/run.sh"), fs::Permissions::from_mode(0o755)).unwrap();

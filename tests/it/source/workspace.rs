@@ -101,6 +101,13 @@ async fn the_environment_is_kept_whatever_its_values_and_missing_says_that_init_
     module.workspace().save_environment(&all).unwrap();
     assert_eq!(module.workspace().load_environment().unwrap(), all);
 
+    let large = "x".repeat(128 * 1024 - 3);
+    module.workspace().save_environment(&variables(&[("A", &large)])).unwrap();
+    let larger = format!("{large}x");
+    let error = says(module.workspace().save_environment(&variables(&[("A", &larger)])).unwrap_err());
+    assert!(error.contains("\"A\"") && error.contains("128 KiB") && error.len() < 300, "{error}");
+    module.workspace().save_environment(&all).unwrap();
+
     for bad in [("A=B", "x"), ("", "x"), ("A", "x\0y")] {
         let error = says(module.workspace().save_environment(&variables(&[bad])).unwrap_err());
         assert!(!error.contains("x\0y"), "{error}");
