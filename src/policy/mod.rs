@@ -29,7 +29,7 @@ use flags::FlagNames;
 
 /// A task, or a part of one, that the settings do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{rule} refuses {what}: {why}. Only the settings of this runner can allow it")]
+#[error("{rule} refuses {what}: {why}. Only whoever runs this runner can allow it")]
 pub struct Refusal {
     /// The setting.
     pub rule: &'static str,

@@ -21,6 +21,10 @@ impl Origin {
         Self(format!("command line, --{option}"))
     }
 
+    pub(super) fn is_command_line(&self) -> bool {
+        self.0.starts_with("command line")
+    }
+
     pub(super) fn default() -> Self {
         Self("default".to_owned())
     }
@@ -89,6 +93,8 @@ pub enum Warning {
     ExternalNotRead { file: String },
     /// A file with a secret in it can be read by other users of the machine.
     SecretReadable { key: String, file: String, mode: u32 },
+    /// A secret stands on the command line, which everybody on the machine can read.
+    SecretOnCommandLine { key: String },
     /// Pre-approval is on, and nothing is approved.
     NothingPreapproved,
 }
@@ -116,6 +122,11 @@ impl fmt::Display for Warning {
                      in another layer"
                 )
             }
+            Self::SecretOnCommandLine { key } => write!(
+                f,
+                "{key} stands on the command line, which everybody on this machine can read: set it in the environment, or \
+                 in a file that others cannot read"
+            ),
             Self::SecretReadable { key, file, mode } => {
                 write!(
                     f,

@@ -87,7 +87,7 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     let mut findings = Findings::default();
     let (layers, all_read) = read_layers(origins, &shape, &mut findings);
     for layer in &layers {
-        secrets_in_open_files(origins, &shape, layer, &mut findings);
+        secrets_in_the_open(origins, &shape, layer, &mut findings);
     }
     let mut placer = place::Placer::new(&shape);
     let placed = layers.into_iter().map(|layer| placer.place(layer, &mut findings)).collect();
@@ -130,9 +130,12 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     Err(SettingsError::Invalid { problems, warnings })
 }
 
-/// Warns of secrets in a file that others can read.
-fn secrets_in_open_files(origins: &Origins, shape: &Shape, layer: &[given::Given], findings: &mut Findings) {
+/// Warns of secrets where others can read them: in a file, or on the command line.
+fn secrets_in_the_open(origins: &Origins, shape: &Shape, layer: &[given::Given], findings: &mut Findings) {
     for given in layer.iter().filter(|given| shape.is_secret(&given.path)) {
+        if given.origin.is_command_line() {
+            findings.warn(Warning::SecretOnCommandLine { key: given.path.join(".") });
+        }
         let file = given.origin.as_str();
         // Only the origin of a file is the name of one.
         let Ok(found) = std::fs::metadata(origins.working_dir.join(file)) else { continue };

@@ -245,11 +245,11 @@ fn the_command_line_takes_both_forms_and_ignores_urls() {
     let loaded = World::complete()
         .args(&["--urls", "http://*:80", "--Runner:Instance", "blue", "--URLS=http://*:81"])
         .args(&["--server:url=http://localhost/?", "--Server:Url=http://localhost:9"])
-        .args(&["--Runner:Credentials:ClientSecret=a=b --c"])
+        .args(&["--Runner:Credentials:ClientId=a=b --c"])
         .loaded();
     assert_eq!(loaded.settings.runner.instance, "blue");
     assert_eq!(loaded.settings.server.url.as_str(), "http://localhost:9/");
-    assert_eq!(loaded.settings.runner.credentials.client_secret.expose_secret(), "a=b --c");
+    assert_eq!(loaded.settings.runner.credentials.client_id, "a=b --c");
     assert!(matches!(&loaded.warnings[..], [Warning::GivenTwice { key, .. }] if key == "Server.Url"));
 }
 

@@ -295,3 +295,12 @@ fn an_entry_of_the_policy_that_cannot_be_right_is_a_problem_with_key_value_and_l
     }
     assert!(!told.contains("hunter2"), "{told}");
 }
+
+#[test]
+fn a_secret_on_the_command_line_is_warned_about() {
+    let world = World::complete().args(&["--Runner:Credentials:ClientSecret=another-long-secret"]);
+    let key = "Runner.Credentials.ClientSecret".to_owned();
+    let warnings = world.loaded().warnings;
+    assert_eq!(warnings, [Warning::SecretOnCommandLine { key }]);
+    assert!(!warnings[0].to_string().contains("another"));
+}
