@@ -15,8 +15,12 @@
 //!
 //! Texts are looked at without their line breaks, so no needle has one. A needle is at most [`LONGEST_NEEDLE`] bytes
 //! long: a longer form becomes several that overlap, which bounds how far ahead a reader has to look. (A part of a
-//! long secret that is as long as that is masked too, then.) Of a secret beyond [`LONGEST_DISGUISED`] only the
-//! plain and the JSON form are looked for: nobody writes 16 KiB into a URL, and the forms would take megabytes.
+//! long secret that is as long as that is masked too, then.)
+//!
+//! An automaton takes some twenty times the bytes of its needles, so not every form of everything is looked for
+//! ([`Effort`]). A secret that is longer than a needle, such as a private key or a token with claims, is looked for in the
+//! common forms only: plain, JSON, URL and base64 as a whole, and plain, JSON and URL line by line. Of one beyond
+//! [`LONGEST_DISGUISED`] the plain and the JSON form are left: nobody writes 16 KiB into a URL.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,6 +33,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 pub(super) const LONGEST_NEEDLE: usize = 512;
 /// A longer secret is looked for in two forms only.
 const LONGEST_DISGUISED: usize = 16 * 1024;
+/// With the least effort a longer secret is looked for as it is only.
+const LONGEST_WITH_LEAST: usize = 128;
 /// A piece of base64 this short might be a piece of anything. A secret of six bytes makes seven characters in the
 /// middle of a longer text.
 const SHORTEST_BASE64: usize = 7;
@@ -41,18 +47,35 @@ const USER_INFO: &AsciiSet =
 const PATH: &AsciiSet =
     &UNRESERVED.remove(b'$').remove(b'&').remove(b'+').remove(b':').remove(b'=').remove(b'@');
 
+/// How much is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Effort {
+    /// A secret that fits into one needle in all its forms, a longer one in the common forms.
+    All,
+    /// Every secret in the common forms.
+    Common,
+    /// Short secrets in the common forms, longer ones as they are, line by line.
+    Least,
+}
+
+impl Effort {
+    /// From the one that finds most to the one that takes least.
+    pub(super) const DOWN: [Self; 3] = [Self::All, Self::Common, Self::Least];
+}
+
 /// Needles of any number of secrets.
 #[derive(Debug)]
 pub(super) struct Forms {
     minimum: usize,
+    effort: Effort,
     needles: BTreeSet<String>,
     bytes: usize,
 }
 
 impl Forms {
     /// No needle is shorter than `minimum` bytes.
-    pub(super) fn new(minimum: usize) -> Self {
-        Self { minimum: minimum.max(1), needles: BTreeSet::new(), bytes: 0 }
+    pub(super) fn new(minimum: usize, effort: Effort) -> Self {
+        Self { minimum: minimum.max(1), effort, needles: BTreeSet::new(), bytes: 0 }
     }
 
     pub(super) fn needles(&self) -> &BTreeSet<String> {
@@ -66,23 +89,33 @@ impl Forms {
 
     pub(super) fn add(&mut self, secret: &str) {
         let trimmed = secret.trim();
-        self.disguise(secret);
-        self.disguise(trimmed);
-        if trimmed.contains('\n') {
-            for line in trimmed.lines() {
-                self.disguise(line.trim());
+        let lines = || trimmed.lines().map(str::trim);
+        let several = trimmed.contains('\n');
+        match self.effort {
+            Effort::Least if trimmed.len() > LONGEST_WITH_LEAST => {
+                lines().filter(|line| !line.is_empty()).for_each(|line| self.keep(line, 0));
+            }
+            Effort::All if trimmed.len() <= LONGEST_NEEDLE => {
+                self.disguise(secret);
+                self.disguise(trimmed);
+                lines().filter(|_| several).for_each(|line| self.disguise(line));
+            }
+            Effort::All | Effort::Common | Effort::Least => {
+                self.disguise_commonly(trimmed, true);
+                lines().filter(|_| several).for_each(|line| self.disguise_commonly(line, false));
             }
         }
     }
 
+    fn is_too_short(&self, text: &str) -> bool {
+        text.len() < self.minimum || text.trim().is_empty()
+    }
+
     fn disguise(&mut self, text: &str) {
-        if text.len() < self.minimum || text.trim().is_empty() {
+        if self.is_too_short(text) {
             return;
         }
         self.keep(text, 0);
-        if text.len() > LONGEST_DISGUISED {
-            return self.keep(&json(text, Json::default()), 0);
-        }
         let json = json_forms(text);
         json.iter().for_each(|form| self.keep(form, 0));
         for form in [text, &json[0]] {
@@ -103,6 +136,29 @@ impl Forms {
         });
         self.keep(&hex.to_ascii_uppercase(), 0);
         self.keep(&hex, 0);
+    }
+
+    fn disguise_commonly(&mut self, text: &str, base64: bool) {
+        if self.is_too_short(text) {
+            return;
+        }
+        let json = json(text, Json::default());
+        self.keep(text, 0);
+        self.keep(&json, 0);
+        if text.len() > LONGEST_DISGUISED {
+            return;
+        }
+        self.keep(&self::json(text, Json { html: Html::Go, ..Json::default() }), 0);
+        self.keep(&self::json(text, Json { ascii: true, ..Json::default() }), 0);
+        self.keep(&self::json(&json, Json::default()), 0);
+        let url = utf8_percent_encode(text, UNRESERVED).to_string();
+        self.keep(&url.replace("%20", "+"), 0);
+        self.keep(&url, 0);
+        if base64 {
+            for form in common_base64_forms(text.as_bytes()) {
+                self.keep(&form, SHORTEST_BASE64);
+            }
+        }
     }
 
     fn keep(&mut self, form: &str, shortest: usize) {
@@ -248,6 +304,21 @@ fn base64_forms(secret: &[u8]) -> Vec<String> {
             forms.push(encoded[first.min(last)..last].to_owned());
             forms.push(encoded[first..].to_owned());
             forms.push(padded.encode(&bytes)[first..].to_owned());
+        }
+    }
+    forms
+}
+
+/// The same without what one or two characters at the end may be.
+fn common_base64_forms(secret: &[u8]) -> Vec<String> {
+    let mut forms = vec![STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
+    for before in 0..3 {
+        let mut bytes = vec![0; before];
+        bytes.extend_from_slice(secret);
+        let first = (before * 8).div_ceil(6);
+        let last = bytes.len() * 8 / 6;
+        for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+            forms.push(engine.encode(&bytes)[first.min(last)..last].to_owned());
         }
     }
     forms

@@ -6,14 +6,15 @@
 use std::borrow::Cow;
 
 use super::Rules;
-use super::forms::Forms;
+use super::forms::{Effort, Forms};
 use super::scanner::{Cursor, Scanner, Span};
 
 /// Stands for a secret, whatever its length.
 pub const MASK: &str = "***";
 
-/// All needles of a job together. Beyond it an automaton would take hundreds of megabytes.
-const MOST_NEEDLE_BYTES: usize = 8 * 1024 * 1024;
+/// All needles of a job together. An automaton takes about twenty times as much, and twice that while it is built; and there
+/// is one for each job and one for all together.
+const MOST_NEEDLE_BYTES: usize = 512 * 1024;
 
 /// Masks a set of secrets in texts.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Redactor {
     sight: Sight,
     patterns: Vec<regex::Regex>,
     minimum_length: usize,
+    /// Not every form is looked for that there was room for usually.
+    lessened: bool,
 }
 
 #[derive(Debug)]
@@ -72,33 +75,36 @@ impl Spans {
 
 impl Redactor {
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>, rules: &Rules) -> Self {
-        let mut forms = Forms::new(rules.minimum_length);
-        let mut too_much = false;
-        for secret in secrets {
-            too_much = forms.bytes().saturating_add(secret.len()) > MOST_NEEDLE_BYTES;
-            if too_much {
-                break;
+        let secrets: Vec<&str> = secrets.into_iter().collect();
+        let fitting = Effort::DOWN.into_iter().find_map(|effort| {
+            let mut forms = Forms::new(rules.minimum_length, effort);
+            for secret in &secrets {
+                // Not even begun with one that cannot fit.
+                if forms.bytes().saturating_add(secret.len()) > MOST_NEEDLE_BYTES {
+                    return None;
+                }
+                forms.add(secret);
             }
-            forms.add(secret);
-        }
-        let sight = if too_much {
-            let reason = format!("they have more than {MOST_NEEDLE_BYTES} bytes");
-            Sight::Everything { reason }
-        } else if forms.needles().is_empty() {
-            Sight::Nothing
-        } else {
-            match Scanner::new(forms.needles()) {
+            (forms.bytes() <= MOST_NEEDLE_BYTES).then_some((effort, forms))
+        });
+        let lessened = fitting.as_ref().is_some_and(|(effort, _)| *effort != Effort::All);
+        let sight = match fitting {
+            None => {
+                Sight::Everything { reason: format!("they have more than {} KiB", MOST_NEEDLE_BYTES / 1024) }
+            }
+            Some((_, forms)) if forms.needles().is_empty() => Sight::Nothing,
+            Some((_, forms)) => match Scanner::new(forms.needles()) {
                 Ok(scanner) => Sight::Needles(Box::new(scanner)),
                 Err(error) => Sight::Everything { reason: error.to_string() },
-            }
+            },
         };
-        Self { sight, patterns: rules.patterns.clone(), minimum_length: rules.minimum_length }
+        Self { sight, patterns: rules.patterns.clone(), minimum_length: rules.minimum_length, lessened }
     }
 
     /// Masks all text: for when it is not known what is secret.
     pub fn of_everything(reason: &str) -> Self {
         let sight = Sight::Everything { reason: reason.to_owned() };
-        Self { sight, patterns: Vec::new(), minimum_length: 0 }
+        Self { sight, patterns: Vec::new(), minimum_length: 0, lessened: false }
     }
 
     /// Why all text is masked, if it is.
@@ -107,6 +113,11 @@ impl Redactor {
             Sight::Everything { reason } => Some(reason),
             Sight::Nothing | Sight::Needles(_) => None,
         }
+    }
+
+    /// Whether there are so many secrets that only their common forms are looked for.
+    pub fn is_lessened(&self) -> bool {
+        self.lessened
     }
 
     /// The text without the secrets in it.

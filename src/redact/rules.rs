@@ -107,6 +107,13 @@ mod tests {
             "PULUMI_CONFIG_PASSPHRASE_FILE",
             "DB_SECRET_ARN",
             "kubernetes_secret_name",
+            "TOKEN_TTL",
+            "password_length",
+            "VAULT_TOKEN_EXPIRES_AT",
+            "OIDC_TOKEN_AUDIENCE",
+            "ACTIONS_ID_TOKEN_REQUEST_URL",
+            "TF_VAR_state_key",
+            "dynamodb_partition_key",
         ] {
             assert!(!rules.is_secret_name(name), "{name}");
         }

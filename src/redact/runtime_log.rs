@@ -58,7 +58,14 @@ pub fn mask_panics(vault: Vault) {
 }
 
 fn tell_panics(vault: Vault, tell: impl Fn(&str) + Send + Sync + 'static) {
-    std::panic::set_hook(Box::new(move |panic| tell(&vault.redactor().text(&told(panic)))));
+    std::panic::set_hook(Box::new(move |panic| match vault.redactor_in_a_panic() {
+        Some(redactor) => tell(&redactor.text(&told(panic))),
+        // Better than to wait for ever, or to say what might be secret.
+        None => {
+            let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+            tell(&format!("a thread panicked{place}; its message cannot be masked now and is left out"));
+        }
+    }));
 }
 
 /// As the standard library says it.

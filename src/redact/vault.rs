@@ -1,19 +1,24 @@
 //! The secrets that are known now, and who must not say them.
 //!
-//! Compiling takes a moment, so what was compiled is kept until something changes. Nothing is logged while a lock is
-//! held: the runtime log is masked by this very vault.
+//! Compiling takes a moment, so what was compiled is kept until something changes. While it takes that moment nobody is
+//! kept from learning: only whoever wants the same redactor waits. Nothing is logged while a lock is held: the runtime log
+//! is masked by this very vault.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
-use tracing::error;
+use tracing::{error, warn};
 use uuid::Uuid;
 
 use super::{Redactor, Rules};
 
-/// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it.
-const PASSING: usize = 32;
+/// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. All
+/// of them are in every automaton.
+const PASSING: usize = 12;
+/// A panic that finds the redactor in use looks again so often, a moment later.
+const PATIENCE: usize = 100;
 
 /// All secrets of the process. Cheap to clone; every clone is the same vault.
 #[derive(Clone)]
@@ -31,6 +36,8 @@ struct Inner {
     changes: Arc<AtomicU64>,
     /// That everything is masked has been said.
     said: AtomicBool,
+    /// That not all disguises are looked for has been said.
+    said_less: AtomicBool,
 }
 
 /// Some secrets, and how often they have changed.
@@ -79,9 +86,16 @@ impl Compiled {
         {
             return Arc::clone(redactor);
         }
+        // The old one goes before the new one is built: both at once would take twice the memory.
+        *kept = None;
         let redactor = Arc::new(compile());
         *kept = Some((versions, Arc::clone(&redactor)));
         redactor
+    }
+
+    /// Whether nobody is compiling.
+    fn is_free(&self) -> bool {
+        !matches!(self.0.try_lock(), Err(TryLockError::WouldBlock))
     }
 }
 
@@ -97,6 +111,7 @@ impl Vault {
             compiled_own: Compiled::default(),
             changes: Arc::default(),
             said: AtomicBool::new(false),
+            said_less: AtomicBool::new(false),
         }))
     }
 
@@ -150,6 +165,18 @@ impl Vault {
         })
     }
 
+    /// The same for a thread that panics: it may be the one that is compiling, and would wait for itself. None when the
+    /// redactor stays in use.
+    pub(super) fn redactor_in_a_panic(&self) -> Option<Arc<Redactor>> {
+        for _ in 0..PATIENCE {
+            if self.0.compiled.is_free() {
+                return Some(self.redactor());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
     /// The secrets of a job, shared by all who ask for them at the same time.
     pub fn job(&self, job_id: Option<Uuid>) -> JobSecrets {
         let job = job_id.map(|job_id| {
@@ -188,16 +215,25 @@ impl JobSecrets {
     /// Masks what is known now; to be asked for again when more may have been learnt.
     pub fn redactor(&self) -> Arc<Redactor> {
         let inner = &self.vault.0;
+        // Looked at before the secrets are, as in the vault's own. No lock but that of the redactor is held while it is
+        // compiled.
+        let own_version = locked(&inner.own).version;
+        let own = || locked(&inner.own).texts().map(str::to_owned).collect::<BTreeSet<_>>();
         let redactor = match &self.job {
-            None => {
-                let own = locked(&inner.own);
-                inner.compiled_own.get((own.version, 0), || Redactor::new(own.texts(), &inner.rules))
-            }
+            None => inner
+                .compiled_own
+                .get((own_version, 0), || Redactor::new(own().iter().map(String::as_str), &inner.rules)),
             Some(job) => {
-                let (own, shelf) = (locked(&inner.own), locked(&job.shelf));
-                job.compiled.get((own.version, shelf.version), || match &shelf.unknown {
-                    Some(reason) => Redactor::of_everything(reason),
-                    None => Redactor::new(own.texts().chain(shelf.texts()), &inner.rules),
+                let version = locked(&job.shelf).version;
+                job.compiled.get((own_version, version), || {
+                    let mut secrets = own();
+                    let shelf = locked(&job.shelf);
+                    if let Some(reason) = &shelf.unknown {
+                        return Redactor::of_everything(reason);
+                    }
+                    secrets.extend(shelf.texts().map(str::to_owned));
+                    drop(shelf);
+                    Redactor::new(secrets.iter().map(String::as_str), &inner.rules)
                 })
             }
         };
@@ -206,7 +242,24 @@ impl JobSecrets {
         {
             error!("all lines of a job are masked, since its secrets cannot be told from the rest: {reason}");
         }
+        if redactor.is_lessened() && !inner.said_less.swap(true, Ordering::Relaxed) {
+            warn!(
+                "a job has so many secrets, or such long ones, that not all disguises of them are masked: rare ones, and \
+                 of long secrets all but the plain text, may be missed"
+            );
+        }
         redactor
+    }
+
+    /// Adds the credentials that stand in a text, such as a URL that was found on the way, and returns them. Outside of any
+    /// job they are known for a while, as tokens are: there may be new ones each time.
+    pub(crate) fn learn_credentials(&self, text: &str) -> Vec<String> {
+        let found = super::gather::credentials(text, &self.vault.0.rules);
+        match self.job {
+            Some(_) => self.learn(found.iter().map(String::as_str)),
+            None => found.iter().for_each(|secret| self.vault.learn_passing(secret)),
+        }
+        found
     }
 }
 
@@ -237,4 +290,29 @@ impl std::fmt::Debug for JobSecrets {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_while_it_compiles_does_not_wait_for_itself() {
+        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+        vault.learn("hunter22");
+        let compiling = locked(&vault.0.compiled.0);
+        assert!(vault.redactor_in_a_panic().is_none());
+        drop(compiling);
+        assert_eq!(vault.redactor_in_a_panic().unwrap().text("hunter22"), "***");
+    }
+
+    #[test]
+    fn of_sources_outside_of_jobs_the_latest_credentials_are_known_and_not_all_that_ever_were() {
+        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+        let refresh = vault.job(None);
+        for number in 0..100 {
+            refresh.learn_credentials(&format!("https://me:password-{number:02}@host/repo"));
+        }
+        assert_eq!(vault.redactor().text("password-00 password-99"), "password-00 ***");
+    }
 }

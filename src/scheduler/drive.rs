@@ -74,7 +74,7 @@ impl Driver {
         let outcome = match &step.work {
             Work::Refresh(refresh) => {
                 let (settings, http) = (self.settings(), self.tools.http.clone());
-                let call = match tasks::refresh(refresh, settings, http, cancel).await {
+                let call = match tasks::refresh(refresh, settings, http, &secrets, cancel).await {
                     Some(Refreshed { call, refusal: None }) => call,
                     Some(Refreshed { call, refusal: Some(refusal) }) => {
                         self.tools.audit.refused(step, &refusal).await;
@@ -169,9 +169,8 @@ impl Driver {
 
     /// Ends a step that the settings do not allow, with nothing done but this.
     pub(super) async fn refuse(&self, step: &Step, refusal: &Refusal) {
-        let secrets = secrets::of_step(&self.tools.vault, step);
-        secrets::learn_from_request(&self.tools.vault, &secrets, step);
         let message = refusal.to_string();
+        let _secrets = secrets::learn_of_refused(&self.tools.vault, self.settings(), step).await;
         warn!(step = step.name(), "{message}");
         self.tools.audit.refused(step, refusal).await;
         if matches!(step.work, Work::Task(_)) {
@@ -238,7 +237,11 @@ impl Driver {
         request: &Request,
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
-        let _lock = script_ended(&context.folder).await.map_err(|error| broken(&error))?;
+        let ended = tokio::select! {
+            ended = script_ended(&context.folder) => ended,
+            never = secrets::learn_meanwhile(&self.tools.vault, context, request) => match never {},
+        };
+        let _lock = ended.map_err(|error| broken(&error))?;
         self.conclusion(context, request, module).await
     }
 

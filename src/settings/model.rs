@@ -253,7 +253,7 @@ pub struct JobLogStreamSettings {
 }
 
 /// What names of secrets look like. `_FILE` and its like say where a secret is or what it is called, not what it is.
-const SECRET_NAMES: [&str; 32] = [
+const SECRET_NAMES: [&str; 41] = [
     "*SECRET*",
     "*PASSWORD*",
     "*PASSWD*",
@@ -284,6 +284,15 @@ const SECRET_NAMES: [&str; 32] = [
     "!*_ARN",
     "!*_TYPE",
     "!*_KEY_ID",
+    "!*_TTL",
+    "!*_LENGTH",
+    "!*_EXPIR*",
+    "!*_ISSUER",
+    "!*_AUDIENCE",
+    "!*TOKEN*_URL",
+    "!*STATE_KEY",
+    "!*PARTITION_KEY",
+    "!*SORT_KEY",
     "!*PUBLIC*KEY*",
     "!GOOGLE_APPLICATION_CREDENTIALS",
 ];

@@ -66,6 +66,8 @@ pub(super) struct Log {
     veil: Veil,
     next: Mark,
     draft: Option<Draft>,
+    /// Where the draft begins.
+    draft_from: Mark,
 }
 
 impl Log {
@@ -77,6 +79,7 @@ impl Log {
             veil,
             next: from,
             draft: None,
+            draft_from: from,
         }
     }
 
@@ -114,12 +117,19 @@ impl Log {
 
     /// Reads until the batch is full (true) or there are no more records that may go now.
     fn read(&mut self, policy: &Policy, ended: bool, after_silence: bool, now: Instant) -> io::Result<bool> {
+        // What has been learnt counts for the batch in the making, too: it is made again.
+        if self.draft.is_some() && self.veil.is_behind() {
+            self.go_to(self.draft_from);
+        }
         self.veil.prepare(self.next.position.record)?;
         while let Some(found) = self.tail.peek(ended)? {
             if self.draft.as_ref().is_some_and(Draft::is_full) {
                 return Ok(true);
             }
             let Some((masks, since)) = self.veil.look(&found, ended, now)? else { return Ok(false) };
+            if self.draft.is_none() {
+                self.draft_from = self.next;
+            }
             let begin = || Draft::begin(since, Timestamp::now(), after_silence, &mut self.times);
             let draft = self.draft.get_or_insert_with(begin);
             // Behind a hole the position is that of the record found, and none of it has been sent.
@@ -151,6 +161,9 @@ impl Log {
         for stream in self.next.carry.streams() {
             let micros = Timestamp::now().as_microsecond();
             let record = RecordRef { micros, stream, text: b"", continues: false };
+            if self.draft.is_none() {
+                self.draft_from = self.next;
+            }
             let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
             let draft = self.draft.get_or_insert_with(begin);
             let carry = &mut self.next.carry;

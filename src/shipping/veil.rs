@@ -138,6 +138,11 @@ impl Veil {
         }
     }
 
+    /// Whether more has been learnt than was taken up.
+    pub(super) fn is_behind(&self) -> bool {
+        !Arc::ptr_eq(&self.secrets.redactor(), &self.redactor)
+    }
+
     /// Takes up what has been learnt; `next` is the start of the next record.
     pub(super) fn prepare(&mut self, next: u64) -> io::Result<()> {
         let redactor = self.secrets.redactor();

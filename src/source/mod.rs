@@ -32,6 +32,7 @@ use crate::contract::enums::WireEnum as _;
 use crate::contract::{Source, SourceRevisionType, SourceType};
 use crate::policy::{Refusal, SourceRule};
 use crate::process::{Inherited, NotFound, ProcessError};
+use crate::redact::JobSecrets;
 pub use range::RangeError;
 pub use refs::{is_abbreviated_commit, is_commit};
 pub use registry::RegistryError;
@@ -133,6 +134,7 @@ pub struct Fetcher {
     fetch_timeout: Duration,
     cache: Option<cache::Cache>,
     allowed: SourceRule,
+    secrets: Option<JobSecrets>,
 }
 
 impl Fetcher {
@@ -148,7 +150,15 @@ impl Fetcher {
             fetch_timeout: Duration::from_secs(30 * 60),
             cache: None,
             allowed: SourceRule::default(),
+            secrets: None,
         }
+    }
+
+    /// Where credentials go that are met on the way: a registry may name a repository with a password of its own.
+    #[must_use]
+    pub fn secrets(mut self, secrets: JobSecrets) -> Self {
+        self.secrets = Some(secrets);
+        self
     }
 
     /// What git inherits of the host's environment.
@@ -212,6 +222,9 @@ impl Fetcher {
                     () = cancel.cancelled() => return Err(SourceError::Cancelled),
                     location = asked => location?,
                 };
+                if let Some(secrets) = &self.secrets {
+                    secrets.learn_credentials(&location.url);
+                }
                 registry::check_place(&source.source_url, &location.url)?;
                 log(&format!("The registry names {} at {:?}", mask_url(&location.url), location.revision));
                 location

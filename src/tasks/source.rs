@@ -8,6 +8,7 @@ use crate::contract::requests::GetModule;
 use crate::contract::{Call, Source, SourceRefresh, Success};
 use crate::policy::{Refusal, SourceRule};
 use crate::process::Inherited;
+use crate::redact::JobSecrets;
 use crate::settings::Settings;
 use crate::source::{Fetcher, resolve};
 use crate::step::Facts;
@@ -15,13 +16,14 @@ use crate::workspace::Workspace;
 
 use super::{Context, Prepared, TaskError};
 
-fn fetcher(settings: &Settings, http: reqwest::Client) -> Fetcher {
+fn fetcher(settings: &Settings, http: reqwest::Client, secrets: &JobSecrets) -> Fetcher {
     let folders = &settings.working_directory;
     let host = Inherited::of_this_process().without_secret(&settings.runner.credentials.client_secret);
     let allowed = SourceRule::new(settings.policy.allowed_sources.as_deref());
     let fetcher = Fetcher::new(http, &settings.engine.additional_binary_paths, &folders.temp_directory)
         .host_environment(host)
         .allow_only(allowed)
+        .secrets(secrets.clone())
         .fetch_timeout(Duration::from_secs(settings.source.fetch_timeout_seconds));
     if settings.source.cache_enabled {
         fetcher.cache(&folders.working_directory.join("sourcecache"), settings.source.cache_max_bytes)
@@ -31,7 +33,7 @@ fn fetcher(settings: &Settings, http: reqwest::Client) -> Fetcher {
 }
 
 pub(super) async fn revision(context: &Context, source: &Source) -> Result<Prepared, TaskError> {
-    let fetcher = fetcher(&context.settings, context.http.clone());
+    let fetcher = fetcher(&context.settings, context.http.clone(), &context.secrets);
     let log = |line: &str| context.info(line);
     let revision = resolve(source, &fetcher, &log, &context.cancel).await?;
     context.info(&format!("The definitive revision is {revision}"));
@@ -45,7 +47,7 @@ pub(super) async fn module(
 ) -> Result<Prepared, TaskError> {
     let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
     let workspace = workspace.holding(context.held.clone());
-    let fetcher = fetcher(&context.settings, context.http.clone());
+    let fetcher = fetcher(&context.settings, context.http.clone(), &context.secrets);
     let log = |line: &str| context.info(line);
     let commit = workspace.get_module(source, request, &fetcher, &log, &context.cancel).await?;
     context.info(&format!("{} is at {commit}", workspace.module()));
@@ -66,9 +68,10 @@ pub async fn refresh(
     request: &SourceRefresh,
     settings: &Settings,
     http: reqwest::Client,
+    secrets: &JobSecrets,
     cancel: &CancellationToken,
 ) -> Option<Refreshed> {
-    let fetcher = fetcher(settings, http);
+    let fetcher = fetcher(settings, http, secrets);
     let log = |line: &str| tracing::debug!("source refresh: {line}");
     match resolve(&request.source(), &fetcher, &log, cancel).await {
         Ok(revision) => Some(Refreshed { call: request.completed(&revision), refusal: None }),

@@ -15,6 +15,7 @@ use std::fs;
 use crate::contract::Fault;
 use crate::hooks::Part;
 use crate::hooks::script::INTERRUPTED;
+use crate::redact::Redactor;
 use crate::step::{Exit, Reader, Stream};
 
 use super::shape::Shape;
@@ -127,17 +128,37 @@ pub(super) fn tail(context: &Context) -> Tail {
         // The place is inside some record.
         let _ = reader.next();
     }
+    let (mut stdout, mut stderr) = (String::new(), String::new());
     while let Ok(Some(record)) = reader.next() {
-        let text = String::from_utf8_lossy(&record.text);
-        let text = console::strip_ansi_codes(&text);
-        // Masked before it is cut: the first half of a secret would not be known for one.
-        let line: String = redactor.text(text.trim_end()).chars().take(LINE_LENGTH).collect();
-        match record.stream {
-            _ if line.is_empty() => {}
-            Stream::Stderr => tail.stderr.push(line),
-            Stream::Stdout => tail.stdout.push(line),
-            _ => {}
-        }
+        let stream = match record.stream {
+            Stream::Stderr => &mut stderr,
+            Stream::Stdout => &mut stdout,
+            _ => continue,
+        };
+        stream.push_str(&console::strip_ansi_codes(&String::from_utf8_lossy(&record.text)));
+        stream.push('\n');
     }
+    (tail.stdout, tail.stderr) = (masked_lines(&stdout, &redactor), masked_lines(&stderr, &redactor));
     tail
+}
+
+/// Masked before anything is cut or left out: half of a secret that goes over two lines would not be known for one.
+fn masked_lines(text: &str, redactor: &Redactor) -> Vec<String> {
+    let masked = redactor.text(text);
+    let lines = masked.lines().map(|line| line.trim_end().chars().take(LINE_LENGTH).collect());
+    lines.filter(|line: &String| !line.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redact::Rules;
+
+    #[test]
+    fn a_secret_over_two_lines_is_masked_though_the_first_line_is_cut() {
+        let redactor = Redactor::new(["first-half-second-half"], &Rules::new(&Default::default()).unwrap());
+        let text = format!("{}first-half-\nsecond-half \x20\n\nend", "x".repeat(LINE_LENGTH - 3));
+        let cut = format!("{}***", "x".repeat(LINE_LENGTH - 3));
+        assert_eq!(masked_lines(&text, &redactor), [&cut, "end"]);
+    }
 }

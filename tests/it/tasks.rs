@@ -189,15 +189,16 @@ async fn a_source_refresh_is_answered_either_way() {
         source_revision_type: SourceRevisionType::Default,
     };
     let cancel = CancellationToken::new();
-    let call = refresh(&request, &context.settings, context.http.clone(), &cancel).await.unwrap().call;
+    let http = || context.http.clone();
+    let call = refresh(&request, &context.settings, http(), &context.secrets, &cancel).await.unwrap().call;
     assert_eq!(call.method, "SourceRefreshCompleted");
     assert_eq!(call.arguments.last().unwrap(), &json!(repo.head()));
     request.source_revision = "no-such-branch".into();
-    let call = refresh(&request, &context.settings, context.http.clone(), &cancel).await.unwrap().call;
+    let call = refresh(&request, &context.settings, http(), &context.secrets, &cancel).await.unwrap().call;
     assert_eq!(call.method, "SourceRefreshFaulted");
     assert!(call.arguments[4].as_str().unwrap().contains("no-such-branch"), "{call:?}");
     cancel.cancel();
-    assert!(refresh(&request, &context.settings, context.http.clone(), &cancel).await.is_none());
+    assert!(refresh(&request, &context.settings, http(), &context.secrets, &cancel).await.is_none());
 }
 
 #[tokio::test]

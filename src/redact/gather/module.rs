@@ -50,6 +50,38 @@ impl Kept {
     }
 }
 
+/// What a request says by itself and by the module's environment: enough for one that is refused, whose module is not
+/// touched.
+pub(crate) fn of_refused(
+    request: &TaskRequest,
+    workspace: Option<&Workspace>,
+    host: &BTreeMap<String, String>,
+    rules: &Rules,
+) -> Vec<String> {
+    of_request(request, &environment(request, workspace), host, rules).into_secrets()
+}
+
+fn environment(request: &TaskRequest, workspace: Option<&Workspace>) -> BTreeMap<String, String> {
+    match request {
+        TaskRequest::Init(own) => own.resolved_env_vars.clone(),
+        _ => workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default(),
+    }
+}
+
+fn of_request<'r>(
+    request: &TaskRequest,
+    environment: &BTreeMap<String, String>,
+    host: &BTreeMap<String, String>,
+    rules: &'r Rules,
+) -> Found<'r> {
+    let mut found = Found::new(rules);
+    found.request(request, &|name| environment.get(name).or_else(|| host.get(name)).cloned());
+    for (name, value) in environment {
+        found.named(name, value);
+    }
+    found
+}
+
 /// What is known before the first line of a step: from its request, from both environments and from the module's files.
 /// There is no workspace where the names of the module cannot be used, and none is needed to find a revision.
 pub(crate) fn before(
@@ -58,16 +90,9 @@ pub(crate) fn before(
     host: &BTreeMap<String, String>,
     rules: &Rules,
 ) -> Result<Vec<String>, WorkspaceError> {
-    let mut found = Found::new(rules);
-    let environment = match request {
-        TaskRequest::Init(own) => own.resolved_env_vars.clone(),
-        _ => workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default(),
-    };
+    let environment = environment(request, workspace);
     let lookup = |name: &str| environment.get(name).or_else(|| host.get(name)).cloned();
-    found.request(request, &lookup);
-    for (name, value) in &environment {
-        found.named(name, value);
-    }
+    let mut found = of_request(request, &environment, host, rules);
     // Without a folder there is no more to find, and the task itself will say so.
     let (Some(engine), Some(workspace)) = (request::engine(request), workspace) else {
         return Ok(found.into_secrets());

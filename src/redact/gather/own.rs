@@ -51,8 +51,8 @@ mod tests {
         let job = vault.job(Some(uuid::Uuid::nil()));
         for redactor in [vault.redactor(), job.redactor()] {
             assert_eq!(
-                redactor.text("token-1000 token-1067 token-1068 token-1099"),
-                "token-1000 token-1067 *** ***"
+                redactor.text("token-1000 token-1087 token-1088 token-1099"),
+                "token-1000 token-1087 *** ***"
             );
         }
     }

@@ -413,6 +413,21 @@ fn what_is_learnt_counts_for_the_next_line_even_if_it_began_before() {
 }
 
 #[test]
+fn what_is_learnt_counts_for_a_batch_that_is_in_the_making() {
+    let settings = JobLogStreamSettings { eagerly_emit_first_event: false, ..settings(50) };
+    let mut bed = Bed::new(&[], settings, 32 * 1024);
+    let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };
+    bed.write(&[say("a late-secret"), say("b")]);
+    bed.ship_all(false);
+    assert_eq!(bed.batches, 0, "it waits to be full");
+    bed.secrets.learn(["late-secret"]);
+    bed.write(&[say("c late-secret")]);
+    bed.ship_all(true);
+    assert_eq!(bed.lines(Stream::Stdout), ["a ***", "b", "c ***"]);
+    assert_eq!(bed.batches, 1);
+}
+
+#[test]
 fn patterns_count_within_a_record() {
     let settings = JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into()], ..settings(50) };
     let mut bed = Bed::new(&["12345abc".to_owned()], settings, 32 * 1024);

@@ -122,6 +122,35 @@ async fn a_secret_of_any_origin_is_masked_in_every_task_of_a_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sensitive_output_is_known_while_the_after_hook_of_its_apply_runs() {
+    let world = World::new().await;
+    let output =
+        "output \"made\" {\n  value     = \"origin-${terraform_data.made.output}\"\n  sensitive = true\n}\n";
+    let made = "resource \"terraform_data\" \"made\" {\n  input = timestamp()\n}\n";
+    let url = world.repository("repo", &[("main.tf", &format!("{made}{output}"))]);
+    let runner = world.runner("one");
+    let go = world.path("go");
+    let mut spec = job(JobKind::Apply, &url, "meanwhile");
+    spec.hooks.apply_after = Some(format!(
+        "echo waiting\nuntil [ -e '{}' ]; do sleep 0.05; done\necho \"made $(terraform output -raw made)\"",
+        go.display()
+    ));
+    let id = world.hub.submit(spec);
+    let noted = || {
+        let folder =
+            runner.steps().into_iter().find(|folder| folder.ends_with(format!("{id}.ApplyFromPlan")))?;
+        let text = std::fs::read_to_string(folder.join("secrets.json")).ok()?;
+        text.contains("origin-20").then_some(())
+    };
+    until("the output is known before the script ends", noted).await;
+    std::fs::write(&go, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let said = seen(&world, &ended, &runner);
+    assert!(said.contains("made ***") && !said.contains("origin-20"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "terraform {\n  backend \"http\" {}\n}\n")]);

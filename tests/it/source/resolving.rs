@@ -8,6 +8,7 @@ use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use hawser::contract::{Source, SourceRevisionType, SourceType};
+use hawser::redact::{Rules, Vault};
 use hawser::source::{Fetcher, SourceError, resolve};
 use tokio_util::sync::CancellationToken;
 
@@ -356,6 +357,24 @@ async fn a_registry_leads_to_a_git_repository() {
         ..registry("vpc/aws", "1.*")
     };
     assert!(matches!(resolved(&range).await.unwrap_err(), SourceError::RegistryRange));
+}
+
+#[tokio::test]
+async fn a_password_that_a_registry_names_is_known_before_git_hears_of_it() {
+    let address = "git::http://me:from-registry@127.0.0.1:9/repo.git?ref=main";
+    let answer = move || async move { (StatusCode::NO_CONTENT, [("X-Terraform-Get", address)]) };
+    let url = serve(Router::new().route("/vpc/download", get(answer))).await;
+    let source = Source { source_type: SourceType::Registry, ..git_source(&format!("{url}/vpc"), "") };
+    let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+    let scratch = tempfile::tempdir().unwrap();
+    for secrets in [vault.job(Some(uuid::Uuid::nil())), vault.job(None)] {
+        assert_eq!(secrets.redactor().text("from-registry"), "from-registry");
+        let fetcher = fetcher(scratch.path()).secrets(secrets.clone());
+        let located = fetcher.locate(&source, &|_| {}, &CancellationToken::new()).await.unwrap();
+        assert!(located.url.contains("from-registry"), "git needs it");
+        assert_eq!(secrets.redactor().text("from-registry"), "***");
+        assert_eq!(vault.redactor().text("from-registry"), "***");
+    }
 }
 
 pub(super) async fn serve(router: Router) -> String {
