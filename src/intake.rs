@@ -320,7 +320,10 @@ impl Intake {
             Ok(Created::Known(folder)) => {
                 warn!(step = folder.name(), "the task is here already; the unreadable push of it is ignored");
             }
-            Err(reason) => return self.cannot_keep(answer, reason),
+            Err(reason) => {
+                self.scheduler.audit().not_taken(*job_id, Some(*task), "its payload cannot be read").await;
+                return self.cannot_keep(answer, reason);
+            }
         }
         Err(problem.to_string())
     }

@@ -4,13 +4,10 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::{CleanError, Cleaning, changed, folders_in, state};
-use crate::contract::Metadata;
-use crate::files::create_private_dir_all;
-use crate::files::remove_all;
-use crate::step::Folder;
+use crate::contract::{Metadata, Push};
+use crate::files::{create_private_dir_all, remove_all};
+use crate::step::{Folder, StepRequest};
 use crate::workspace::Workspace;
 
 impl Cleaning<'_> {
@@ -57,22 +54,32 @@ impl Cleaning<'_> {
     }
 
     pub(super) fn modules(&mut self) -> Result<(), CleanError> {
-        let waited_for = self.waited_for()?;
         for workspace in self.workspaces(&self.folders.working_directory)? {
             let root = workspace.module_root().to_owned();
             if !root.join(".git").is_dir() {
                 self.keep(&root, "it is no module that this runner has fetched");
                 continue;
             }
-            let last_use = workspace.last_locked().unwrap_or_else(|| changed(&root));
-            if !self.is_old(last_use) {
+            let last_locked = workspace.last_locked();
+            if !self.is_old(last_locked.unwrap_or_else(|| changed(&root))) {
                 continue;
             }
-            if waited_for.as_ref().is_none_or(|names| names.contains(workspace.module())) {
+            let Some(held) = self.hold(&workspace, &root) else { continue };
+            // A task may have come and gone before the lock was ours, and its job may go on. Whoever takes the lock writes
+            // its name into the file, so one that was made just now is empty.
+            let is_unused = match last_locked {
+                Some(_) => workspace.last_locked() == last_locked,
+                None => held.as_ref().is_none_or(|file| file.metadata().is_ok_and(|found| found.len() == 0)),
+            };
+            if !is_unused {
+                self.keep(&root, "it was used just now");
+                continue;
+            }
+            // With the lock held: a step that comes later finds no module, and fetches it.
+            if self.waited_for()?.is_none_or(|names| names.contains(workspace.module())) {
                 self.keep(&root, "a step runs in it or waits for it");
                 continue;
             }
-            let Some(_held) = self.hold(&workspace, &root) else { continue };
             let what = match state::held_by(&root) {
                 None => "a module that was not used for long",
                 Some(_) if self.order.with_state => "a module that was not used for long, WITH ITS STATE",
@@ -110,7 +117,7 @@ impl Cleaning<'_> {
         for store in self.stores()? {
             for step in folders_in(&store.join("steps"))? {
                 match Folder::at(&step).request() {
-                    Ok(request) => names.extend(module_of(&request.payload)),
+                    Ok(request) => names.extend(module_of(&request)),
                     // It may have ended meanwhile.
                     Err(_) if !step.exists() => {}
                     Err(_) => return Ok(None),
@@ -121,16 +128,14 @@ impl Cleaning<'_> {
     }
 }
 
-/// `stack/namespace/module` of a request; none when it is about no module.
-fn module_of(payload: &Value) -> Option<String> {
-    let member = |value: &Value, wanted: &str| {
-        let members = value.as_object()?.iter();
-        members
-            .into_iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
-            .map(|(_, value)| value.clone())
-    };
-    let metadata = member(payload, "metadata")?;
-    let name = |wanted| member(&metadata, wanted)?.as_str().map(str::to_owned);
-    Some(format!("{}/{}/{}", name("stackName")?, name("namespaceName")?, name("moduleName")?))
+/// `stack/namespace/module` of a request; none when it is about no module. Read as the runner reads it: what it cannot
+/// read it does not work on.
+fn module_of(request: &StepRequest) -> Option<String> {
+    match request.push() {
+        Ok(Push::Task(task)) => {
+            let Metadata { stack_name, namespace_name, module_name, .. } = &task.common.metadata;
+            Some(format!("{stack_name}/{namespace_name}/{module_name}"))
+        }
+        _ => None,
+    }
 }

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 /// A file of the module that holds state with resources in it.
 pub(super) fn held_by(folder: &Path) -> Option<PathBuf> {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    let Ok(entries) = fs::read_dir(folder) else { return Some(folder.to_owned()) };
+    for entry in entries {
+        let Ok(entry) = entry else { return Some(folder.to_owned()) };
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
         let Ok(kind) = entry.file_type() else { return Some(path) };

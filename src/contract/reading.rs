@@ -34,8 +34,8 @@ fn collect_names(schema: &Value, names: &mut HashMap<String, String>) {
     }
 }
 
-/// Gives every known member name its spelling in the contract. Of two members that differ only in case the
-/// later one counts, as in .NET.
+/// Gives every known member name its spelling in the contract. Of two members that differ only in case
+/// one counts, and it is the same one whenever the payload is read.
 pub fn recase(value: Value) -> Value {
     match value {
         Value::Object(members) => Value::Object(

@@ -2,7 +2,7 @@
 //!
 //! It is the host's, without what is the runner's own and narrowed by `Engine.EnvironmentAllowList` ([`Inherited`]),
 //! plus the module's variables, plus what keeps an engine from asking questions.
-//! `TMPDIR` is the step's own scratch space. The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH,
+//! `TMPDIR` is the step's own scratch space. The module's variables win, but `Engine.AdditionalBinaryPaths` stand in front of any PATH, of which only absolute entries count,
 //! and what bash would run or obey before the script begins is left out ([`is_code_to_bash`]).
 
 use std::collections::BTreeMap;
@@ -46,20 +46,22 @@ impl Environment {
     }
 
     fn put_in_front_of_path(&mut self, additional: &[PathBuf]) {
-        let folders = additional.iter().cloned().chain(self.path());
+        let given = self.path();
         // A folder with a colon in its name cannot stand in PATH; then what is there is all there is.
-        if let Ok(path) = std::env::join_paths(folders) {
+        let joined = std::env::join_paths(additional.iter().chain(&given));
+        if let Ok(path) = joined.or_else(|_| std::env::join_paths(&given)) {
             self.variables.insert("PATH".into(), path);
         }
     }
 
     /// The folders in which programs are found.
     pub fn path(&self) -> Vec<PathBuf> {
-        // An empty entry would mean the working directory, which holds whatever a repository holds.
+        // An empty entry would mean the working directory, which holds whatever a repository holds, and a relative one is
+        // below it.
         let folders =
             self.variables.get(OsStr::new("PATH")).map(|path| std::env::split_paths(path).collect());
         let folders: Vec<PathBuf> = folders.unwrap_or_default();
-        folders.into_iter().filter(|folder| !folder.as_os_str().is_empty()).collect()
+        folders.into_iter().filter(|folder| folder.is_absolute()).collect()
     }
 
     /// Gives the script its own place for temporary files.
@@ -116,12 +118,16 @@ mod tests {
         let environment = Environment::new(
             Engine::Terraform,
             host(&[("PATH", "/host"), ("A", "host")]),
-            &module(&[("A", "module"), ("PATH", "/module::/b"), ("TF_INPUT", "0")]),
+            &module(&[("A", "module"), ("PATH", ".:/module::/b:bin:../c"), ("TF_INPUT", "0")]),
             &["/opt/engines".into()],
         );
         assert_eq!(get(&environment, "A").unwrap(), "module");
         assert_eq!(get(&environment, "PATH").unwrap(), "/opt/engines:/module:/b");
         assert_eq!(get(&environment, "TF_IN_AUTOMATION").unwrap(), "1");
+        let no_place = [PathBuf::from("/with:colon")];
+        let environment =
+            Environment::new(Engine::Tofu, host(&[]), &module(&[("PATH", ".:/module")]), &no_place);
+        assert_eq!(get(&environment, "PATH").unwrap(), "/module");
     }
 
     #[test]

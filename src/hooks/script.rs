@@ -179,7 +179,8 @@ impl Script<'_> {
     }
 
     fn hook(&self, text: &mut String, part: Part, hook: Hook<'_>) -> Result<(), ScriptError> {
-        let code = word(hook.name, &hook.text.replace("\r\n", "\n"))?;
+        // To bash, a carriage return or a no-break space at the end is a part of the last word; to pre-approval it is nothing.
+        let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
         let _ = writeln!(text, "\n# {}", hook.name);
         let _ = writeln!(text, "hawser_at {}", part.word());
         if hook.text.contains("trap") {

@@ -12,11 +12,13 @@
 //! user can, and so can the code of a module (providers, `external` data sources, provisioners, Pulumi programs):
 //! whoever allows these has to trust them. Modules that an engine downloads by itself in its init are not seen here.
 
+mod files;
 mod flags;
 mod modules;
 mod request;
 mod source;
 
+pub use files::{FilePattern, FilePatternError};
 pub use flags::{FlagNameError, check_flag_name};
 pub use modules::{ModulePattern, ModulePatternError};
 pub use request::{engine_of, source_of};
@@ -25,6 +27,7 @@ pub use source::{SourcePattern, SourcePatternError, SourceRule};
 use crate::contract::{Engine, Request, SourceRefresh, Task, TaskRequest};
 use crate::hooks::{Hook, HookRule};
 use crate::settings::Settings;
+use crate::wildcard::Wildcard;
 use flags::FlagNames;
 
 /// A task, or a part of one, that the settings do not allow.
@@ -57,6 +60,8 @@ pub struct Policy {
     sources: SourceRule,
     modules: Option<Vec<ModulePattern>>,
     flags: Option<FlagNames>,
+    extra_files: Option<Vec<FilePattern>>,
+    variables: Option<Vec<Wildcard>>,
     plan_only: bool,
     hooks: HookRule,
 }
@@ -72,6 +77,14 @@ impl Policy {
                 .as_ref()
                 .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
             flags: policy.allowed_flags.as_ref().map(|names| FlagNames::new(names)),
+            extra_files: policy
+                .allowed_extra_files
+                .as_ref()
+                .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
+            variables: policy
+                .allowed_variables
+                .as_ref()
+                .map(|patterns| patterns.iter().map(|pattern| Wildcard::new(pattern.trim())).collect()),
             plan_only: policy.plan_only,
             hooks: HookRule::new(settings),
         }
@@ -88,6 +101,9 @@ impl Policy {
         }
         self.judge_plan_only(task)?;
         self.judge_flags(task)?;
+        if let TaskRequest::GetModule(_, own) = task {
+            self.judge_extra_files(own.extra_files.iter().map(|file| file.file_name.as_str()))?;
+        }
         if let TaskRequest::Init(init) = task {
             self.judge_variables(init.resolved_env_vars.keys().map(String::as_str))?;
         }
@@ -173,16 +189,35 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether a module may have these variables: some are more arguments for the engine.
-    pub fn judge_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
-        let Some(rule) = self.rule_on_arguments() else { return Ok(()) };
-        match names.into_iter().find(|name| flags::is_arguments_to_an_engine(name)) {
+    fn judge_extra_files<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
+        let Some(allowed) = &self.extra_files else { return Ok(()) };
+        match names.into_iter().find(|name| !allowed.iter().any(|pattern| pattern.matches(name))) {
             None => Ok(()),
             Some(name) => {
-                let what = format!("the environment variable {name}");
-                Err(Refusal::new(rule, what, "it would put any flag on an engine's command line"))
+                let what = format!("the extra file {name:?}");
+                Err(Refusal::new("Policy.AllowedExtraFiles", what, "no entry of the list matches it"))
             }
         }
+    }
+
+    /// Whether a module may have these variables. Some are more arguments for the engine.
+    pub fn judge_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
+        let rule_on_arguments = self.rule_on_arguments();
+        for name in names {
+            let what = || format!("the environment variable {name:?}");
+            if let Some(allowed) = &self.variables
+                && !allowed.iter().any(|pattern| pattern.matches(name))
+            {
+                let why = "no entry of the list matches it";
+                return Err(Refusal::new("Policy.AllowedVariables", what(), why));
+            }
+            if let Some(rule) = rule_on_arguments
+                && flags::is_arguments_to_an_engine(name)
+            {
+                return Err(Refusal::new(rule, what(), "it would put any flag on an engine's command line"));
+            }
+        }
+        Ok(())
     }
 
     /// A rule that flags which nobody looked at would get round.

@@ -44,6 +44,9 @@ fn modules_and_flags_that_cannot_be_right_are_told_apart() {
     for pattern in ["prod/net", "prod", "prod/net/vpc/x", "/net/vpc", "prod//vpc", "*"] {
         pattern.parse::<ModulePattern>().unwrap_err();
     }
+    for pattern in ["", "..", "../a", "/etc/*", "conf/", "a/../b", "."] {
+        pattern.parse::<FilePattern>().unwrap_err();
+    }
     assert_eq!(check_flag_name("Paralelism").unwrap_err().nearest, Some("Parallelism"));
     for name in ["terraform:Var", "-target", "backend-config", ""] {
         check_flag_name(name).unwrap_err();
@@ -65,6 +68,15 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
     let init =
         |flags: Value| json!({"engine": "terraform", "backendConfiguration": {"terraformFlags": flags}});
     let env = |name: &str| json!({"engine": "terraform", "resolvedEnvVars": {name: "x"}});
+    let files = |names: &[&str]| {
+        let all: Vec<Value> = names.iter().map(|name| json!({"fileName": name, "contents": "x"})).collect();
+        let mut own = git.clone();
+        own["extraFiles"] = all.into();
+        own
+    };
+    let extra_file = |name: &str| Some(("Policy.AllowedExtraFiles", format!("the extra file {name:?}")));
+    let variable =
+        |name: &str| Some(("Policy.AllowedVariables", format!("the environment variable {name:?}")));
     let only = |task: &str| format!("the task {task}");
     let rows: Vec<Row<'_>> = vec![
         // Engines.
@@ -177,19 +189,19 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
             json!({"AllowedFlags": ["Var"]}),
             "Init",
             env("TF_CLI_ARGS_plan"),
-            Some(("Policy.AllowedFlags", "the environment variable TF_CLI_ARGS_plan".into())),
+            Some(("Policy.AllowedFlags", r#"the environment variable "TF_CLI_ARGS_plan""#.into())),
         ),
         (
             json!({"PlanOnly": true}),
             "Init",
             env("TF_CLI_ARGS"),
-            Some(("Policy.PlanOnly", "the environment variable TF_CLI_ARGS".into())),
+            Some(("Policy.PlanOnly", r#"the environment variable "TF_CLI_ARGS""#.into())),
         ),
         (
             json!({"AllowedSources": ["https://h/*"]}),
             "Init",
             env("TF_CLI_ARGS_init"),
-            Some(("Policy.AllowedSources", "the environment variable TF_CLI_ARGS_init".into())),
+            Some(("Policy.AllowedSources", r#"the environment variable "TF_CLI_ARGS_init""#.into())),
         ),
         (
             json!({"AllowedSources": ["https://h/*"]}),
@@ -249,6 +261,45 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
             "PlanDestroy",
             pulumi(json!([{"flag": "Diff", "value": "--preview-only=false"}])),
             Some(("Policy.PlanOnly", "the flag Diff of PlanDestroy".into())),
+        ),
+        // Extra files.
+        (json!({}), "GetModule", files(&["a.tf", "x/b.tf"]), None),
+        (json!({"AllowedExtraFiles": []}), "GetModule", files(&[]), None),
+        (json!({"AllowedExtraFiles": []}), "GetModule", files(&["a"]), extra_file("a")),
+        (
+            json!({"AllowedExtraFiles": ["*.tfvars", "conf/*"]}),
+            "GetModule",
+            files(&["a.tfvars", "conf/b"]),
+            None,
+        ),
+        (
+            json!({"AllowedExtraFiles": ["*.tfvars"]}),
+            "GetModule",
+            files(&["a.tfvars", "b.tf"]),
+            extra_file("b.tf"),
+        ),
+        (json!({"AllowedExtraFiles": ["*"]}), "GetModule", files(&["sub/a.tf"]), extra_file("sub/a.tf")),
+        (json!({"AllowedExtraFiles": ["*/*"]}), "GetModule", files(&["a.tf"]), extra_file("a.tf")),
+        (json!({"AllowedExtraFiles": ["conf/*"]}), "GetModule", files(&["./conf//a"]), None),
+        (
+            json!({"AllowedExtraFiles": ["conf/*"]}),
+            "GetModule",
+            files(&["conf/../a"]),
+            extra_file("conf/../a"),
+        ),
+        (json!({"AllowedExtraFiles": ["*", "*/*"]}), "GetModule", files(&["/a"]), extra_file("/a")),
+        (json!({"AllowedExtraFiles": ["a.tf"]}), "GetModule", files(&["A.tf"]), extra_file("A.tf")),
+        // Variables.
+        (json!({"AllowedVariables": ["AWS_*", "X"]}), "Init", env("AWS_REGION"), None),
+        (json!({"AllowedVariables": ["AWS_*", "X"]}), "Init", env("LD_PRELOAD"), variable("LD_PRELOAD")),
+        (json!({"AllowedVariables": ["AWS_*"]}), "Init", env("aws_region"), variable("aws_region")),
+        (json!({"AllowedVariables": []}), "Init", env("A"), variable("A")),
+        (json!({"AllowedVariables": []}), "Init", json!({}), None),
+        (
+            json!({"AllowedVariables": ["*"], "AllowedFlags": []}),
+            "Init",
+            env("TF_CLI_ARGS"),
+            Some(("Policy.AllowedFlags", r#"the environment variable "TF_CLI_ARGS""#.into())),
         ),
         // Sources of tasks.
         (

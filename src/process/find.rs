@@ -36,8 +36,8 @@ pub fn search_path(first: &[PathBuf]) -> OsString {
 
 fn folders(first: &[PathBuf], path: Option<&OsStr>) -> Vec<PathBuf> {
     let inherited = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
-    // An empty entry means the current folder to a shell. Nobody who runs a service wants that.
-    first.iter().cloned().chain(inherited).filter(|folder| !folder.as_os_str().is_empty()).collect()
+    // An empty entry means the current folder to a shell, and a relative one is below it. That may be a checkout.
+    first.iter().cloned().chain(inherited).filter(|folder| folder.is_absolute()).collect()
 }
 
 fn find_in(name: &str, looked_in: Vec<PathBuf>) -> Result<PathBuf, NotFound> {
@@ -69,8 +69,9 @@ mod tests {
             folder
         };
         let (plain, mine, path) = (make("plain", 0o644), make("mine", 0o755), make("path", 0o755));
-        let folders = folders(&[plain.clone(), mine.clone()], Some(path.as_os_str()));
-        assert_eq!(find_in("tool", folders), Ok(mine.join("tool")));
+        let both = folders(&[plain.clone(), mine.clone()], Some(path.as_os_str()));
+        assert_eq!(find_in("tool", both), Ok(mine.join("tool")));
+        assert_eq!(folders(&["rel".into()], Some(OsStr::new(".::/a:../b:c"))), [Path::new("/a")]);
     }
 
     #[test]

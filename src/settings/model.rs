@@ -197,6 +197,12 @@ pub struct PolicySettings {
     pub allowed_modules: Option<Vec<String>>,
     /// Flags that may stand on an engine's command line, as in the contract: `Target`, `Parallelism`, `Var`.
     pub allowed_flags: Option<Vec<String>>,
+    /// Files that a server may add to a module, by their names and paths below its directory: `backend.tf`, `conf/*.yaml`.
+    /// `*` stays between two slashes. Such a file can be code.
+    pub allowed_extra_files: Option<Vec<String>>,
+    /// Names of environment variables that a server may give to a module: `AWS_*`, `TF_VAR_*`. A variable can be code
+    /// (`GIT_SSH_COMMAND`, `LD_PRELOAD`).
+    pub allowed_variables: Option<Vec<String>>,
     /// Refuse applies and destroys, and an init that moves a state; everything before them is done.
     pub plan_only: bool,
     /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as

@@ -3,7 +3,7 @@
 use super::bind::Effective;
 use super::findings::Findings;
 use super::values::Fault;
-use crate::policy::{ModulePattern, SourcePattern, check_flag_name};
+use crate::policy::{FilePattern, ModulePattern, SourcePattern, check_flag_name};
 use crate::source::mask_url;
 
 /// An entry that cannot be right is a problem like any other value: a rule that nobody can obey, or that allows less
@@ -18,6 +18,10 @@ pub(super) fn check(effective: &[Effective], findings: &mut Findings) {
             "Policy.AllowedSources" => value.parse::<SourcePattern>().map(drop).map_err(Fault::NotSource),
             "Policy.AllowedModules" => value.parse::<ModulePattern>().map(drop).map_err(Fault::NotModule),
             "Policy.AllowedFlags" => check_flag_name(value).map_err(Fault::NotFlag),
+            "Policy.AllowedExtraFiles" => value.parse::<FilePattern>().map(drop).map_err(Fault::NotFile),
+            "Policy.AllowedVariables" if value.trim().is_empty() || value.contains('=') => {
+                Err(Fault::NotVariable)
+            }
             _ => Ok(()),
         };
         if let Err(fault) = checked {

@@ -12,7 +12,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::shape::Kind;
-use crate::policy::{FlagNameError, ModulePatternError, SourcePatternError};
+use crate::policy::{FilePatternError, FlagNameError, ModulePatternError, SourcePatternError};
 
 /// What is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -80,6 +80,10 @@ pub enum Fault {
     NotModule(ModulePatternError),
     #[error(transparent)]
     NotFlag(FlagNameError),
+    #[error(transparent)]
+    NotFile(FilePatternError),
+    #[error("is no name of an environment variable; write it without = and not empty, such as AWS_*")]
+    NotVariable,
     #[error("was refused: {0}")]
     Refused(String),
 }

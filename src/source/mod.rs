@@ -217,7 +217,7 @@ impl Fetcher {
             }
             SourceType::Registry => {
                 let asked = registry::download(&self.http, &source.source_url, &source.source_revision);
-                let location = tokio::select! {
+                let (location, answered_by) = tokio::select! {
                     biased;
                     () = cancel.cancelled() => return Err(SourceError::Cancelled),
                     location = asked => location?,
@@ -225,7 +225,11 @@ impl Fetcher {
                 if let Some(secrets) = &self.secrets {
                     secrets.learn_credentials(&location.url);
                 }
-                registry::check_place(&source.source_url, &location.url)?;
+                // Who was asked is on the list; who answered in its place has to be, too.
+                for place in answered_by.iter().chain([&source.source_url]) {
+                    self.allowed.judge(place).map_err(SourceError::Refused)?;
+                    registry::check_place(place, &location.url)?;
+                }
                 log(&format!("The registry names {} at {:?}", mask_url(&location.url), location.revision));
                 location
             }

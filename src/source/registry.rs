@@ -58,12 +58,14 @@ pub(super) fn check_place(registry: &str, address: &str) -> Result<(), RegistryE
     Err(RegistryError::OnDisk { registry: mask_url(registry), address: mask_url(address) })
 }
 
+/// What the registry answers, and who did when it was not the one that was asked: it may have sent us on.
 pub(super) async fn download(
     http: &reqwest::Client,
     url: &str,
     revision: &str,
-) -> Result<Location, RegistryError> {
+) -> Result<(Location, Option<String>), RegistryError> {
     let url = endpoint(url.trim(), revision.trim())?;
+    let asked = url.clone();
     let shown = mask_url(url.as_str());
     let answer = http
         .get(url)
@@ -80,8 +82,11 @@ pub(super) async fn download(
     let Some(address) = answer.headers().get(HEADER).and_then(|value| value.to_str().ok()) else {
         return Err(RegistryError::NoHeader { url: shown });
     };
-    read_address(address.trim())
-        .ok_or_else(|| RegistryError::NotGit { url: shown, address: mask_url(address) })
+    let answered_by = (*answer.url() != asked).then(|| answer.url().to_string());
+    match read_address(address.trim()) {
+        Some(location) => Ok((location, answered_by)),
+        None => Err(RegistryError::NotGit { url: shown, address: mask_url(address) }),
+    }
 }
 
 fn endpoint(url: &str, revision: &str) -> Result<url::Url, RegistryError> {

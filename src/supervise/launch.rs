@@ -1,7 +1,9 @@
 //! The runner's side: start a supervisor, and wait for one, whoever has started it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,12 +13,20 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::process::{Inherited, search_path};
 use crate::step::{Folder, FolderError};
 use crate::tasks::Launch;
 
 /// The first pause of [`wait`]; each is longer than the one before, so that the end of a short script is seen at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Stands in front of the names of the script's variables on their way through the supervisor. There they mean nothing: a
+/// `LD_PRELOAD` of a module must not be loaded into the process that says how its script ended.
+const FOR_SCRIPT: &str = "SCRIPT:";
+
+/// What the supervisor itself gets of the host besides [`crate::process::ALWAYS`]: this program may need its libraries.
+const FOR_SUPERVISOR: [&str; 2] = ["LD_*", "DYLD_*"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -67,7 +77,13 @@ pub fn launch(
         .arg(path)
         .current_dir(&launch.directory)
         .env_clear()
-        .envs(launch.environment.iter().map(|(name, value)| (name, value)))
+        .envs(
+            Inherited::of_this_process()
+                .narrowed_to(Some(&FOR_SUPERVISOR.map(str::to_owned)))
+                .into_variables(),
+        )
+        .env("PATH", search_path(&[]))
+        .envs(launch.environment.iter().map(|(name, value)| (for_script(name), value)))
         .stdin(Stdio::from(lock))
         .stdout(module.map_or_else(Stdio::null, Stdio::from))
         .stderr(held.map_or_else(Stdio::null, Stdio::from))
@@ -82,6 +98,20 @@ pub fn launch(
         tracing::warn!("supervisor {pid} will not be reaped: {error}");
     }
     Ok(pid)
+}
+
+fn for_script(name: &OsStr) -> OsString {
+    let mut marked = OsString::from(FOR_SCRIPT);
+    marked.push(name);
+    marked
+}
+
+/// In the supervisor: the environment that its script is to have.
+pub(super) fn environment_of_script() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(FOR_SCRIPT.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_owned(), value))
+    })
 }
 
 /// Waits until nobody drives the step, and takes its lock. None when `cancel` came first; the step goes on then.

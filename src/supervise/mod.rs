@@ -1,8 +1,9 @@
 //! The supervisor: the small process between the runner and a script, which outlives the runner.
 //!
 //! It is this same program with a hidden subcommand, `hawser supervise FOLDER`, and knows nothing but its step
-//! folder: no network, no settings. The runner starts it with the script's working directory and environment and
-//! with the folder's locked `lock` file as its stdin, so the lock passes from one to the other without a gap.
+//! folder: no network, no settings. The runner starts it with the script's working directory and
+//! with the folder's locked `lock` file as its stdin, so the lock passes from one to the other without a gap. The
+//! script's variables pass through it under other names (`launch`), so that none of them means anything to it.
 //! As long as the lock is held the step is being driven; when it is free, `exit.json` says how it ended.
 //!
 //! The order of its life, in which each step relies on the ones before it:

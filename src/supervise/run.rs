@@ -16,11 +16,13 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::again::Again;
+use super::launch::environment_of_script;
 use super::lifecycle::{Action, Ended, Event, Lifecycle, Why, exit};
 use super::output::{Log, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
 use super::{Process, platform};
 use crate::contract::requests::CancelKind;
+use crate::process::find_program;
 use crate::step::{Exit, Folder, FolderError, Stream, SupervisorNote};
 
 /// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
@@ -106,6 +108,9 @@ impl<'a> Script<'a> {
         let script = folder.script_path();
         File::open(&script).map_err(|error| format!("cannot read {}: {error}", script.display()))?;
         let writer = folder.writer().map_err(|error| error.to_string())?;
+        // By the host's PATH: the script's own may have been sent by a server.
+        let bash = find_program("bash", &[])
+            .map_err(|_| "cannot start the script: there is no bash on the PATH of the runner".to_owned())?;
         platform::adopt_orphans().map_err(|error| format!("cannot become the reaper of orphans: {error}"))?;
 
         let no_pipe = |error| format!("cannot make a pipe: {error}");
@@ -129,17 +134,16 @@ impl<'a> Script<'a> {
             boot_id: platform::boot_id(),
         };
         folder.set_supervisor(&note).map_err(|error| error.to_string())?;
-        let child = Command::new("bash")
+        let child = Command::new(bash)
             .arg(&script)
+            .env_clear()
+            .envs(environment_of_script())
             .stdin(Stdio::null())
             .stdout(stdout_of_script)
             .stderr(stderr_of_script)
             .process_group(0)
             .spawn()
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => "cannot start the script: there is no bash on the PATH".to_owned(),
-                _ => format!("cannot start the script with bash: {error}"),
-            })?;
+            .map_err(|error| format!("cannot start the script with bash: {error}"))?;
         let pid = Pid::from_child(&child);
         Ok(Self { folder, pid, reaped: false, log, pump, stop, events, cancel_seen: None, interrupted: None })
     }

@@ -7,6 +7,7 @@ mod runner_death;
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -171,6 +172,29 @@ async fn the_script_gets_its_directory_its_environment_and_nothing_else() {
     );
 }
 
+/// What the loader, bash's lookup and git would obey reaches the script and leaves its supervisor alone.
+#[tokio::test]
+async fn a_variable_of_the_script_means_nothing_to_its_supervisor() {
+    let step = Step::new(&format!("echo \"$GIT_SSH_COMMAND $PATH $0\" > seen; echo > ready; {AWAIT_GO}"));
+    fs::write(step.work.join("bash"), "#!/bin/sh\necho hijacked > hijacked\n").unwrap();
+    fs::set_permissions(step.work.join("bash"), fs::Permissions::from_mode(0o700)).unwrap();
+    let path = format!("{}:.:/usr/bin:/bin", step.work.display());
+    let given = [("PATH", path.as_str()), ("LD_PRELOAD", "./evil.so"), ("GIT_SSH_COMMAND", "evil")];
+    let environment = given.map(|(name, value)| (name.into(), value.into())).into();
+    let pid = step.try_launch(&Launch { environment, ..step.to_launch() }).unwrap();
+    step.until_written("ready").await;
+    let own = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    for (name, value) in given {
+        assert!(!own.split('\0').any(|variable| variable == format!("{name}={value}")), "{name}");
+    }
+    let seen = fs::read_to_string(step.work.join("seen")).unwrap();
+    assert!(seen.starts_with(&format!("evil {path} ")), "{seen}");
+    assert!(!step.work.join("hijacked").exists());
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(0));
+}
+
 #[tokio::test]
 async fn a_script_runs_once_though_it_is_launched_twice() {
     let step = Step::new("echo ran >> ran; echo ran");
@@ -223,8 +247,11 @@ async fn a_second_supervisor_is_refused_while_the_first_runs() {
 #[tokio::test]
 async fn what_cannot_be_started_says_why() {
     let step = Step::new("true");
-    let without_bash = Launch { environment: vec![("PATH".into(), "/nowhere".into())], ..step.to_launch() };
-    step.try_launch(&without_bash).unwrap();
+    let without_path = step.work.join("without-path");
+    fs::write(&without_path, format!("#!/bin/sh\nPATH=/nowhere exec '{HAWSER}' \"$@\"\n")).unwrap();
+    fs::set_permissions(&without_path, fs::Permissions::from_mode(0o700)).unwrap();
+    let lock = step.folder.try_lock().unwrap().unwrap();
+    launch(&without_path, &step.folder, lock, None, &step.to_launch()).unwrap();
     step.wait().await;
     let exit = step.exit();
     assert_eq!((exit.code, exit.signal), (None, None));

@@ -8,6 +8,7 @@ use std::path::Path;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use hawser::contract::requests::ExtraFile;
 use hawser::contract::{Engine, Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformFlag};
 use hawser::embedded_hub::{HubEvent, JobKind, JobSpec, JobState};
 use serde_json::Value;
@@ -236,6 +237,39 @@ async fn a_registry_and_a_submodule_lead_nowhere_that_is_not_allowed() {
     world.assert_no_violation();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_sends_the_runner_on_is_not_believed_from_there() {
+    let world = World::new().await;
+    let repository = world.repository("allowed", EMPTY);
+    let elsewhere = registry(format!("git::file://{repository}?ref=main")).await;
+    let target = format!("{elsewhere}/vpc/aws/1.0.0/download");
+    let sends_on = Router::new().route(
+        "/vpc/aws/1.0.0/download",
+        get(move || async move { (StatusCode::FOUND, [("Location", target)]) }),
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let asked = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, sends_on).await });
+    let spec = |module: &str| {
+        let mut spec = job(JobKind::Plan, &format!("{asked}/vpc/aws"), module);
+        spec.source.source_type = SourceType::Registry;
+        spec.source.source_revision = "1.0.0".into();
+        spec
+    };
+    let (own, first) = (format!("file://{repository}"), format!("{asked}/*"));
+    let lists = [("Policy__AllowedSources__0", own.as_str()), ("Policy__AllowedSources__1", first.as_str())];
+    let mut runner = world.runner_with("one", &lists);
+    let (_, message) = error_of(&world, world.hub.submit(spec("sent-on"))).await;
+    assert!(message.contains("Policy.AllowedSources") && message.contains(&elsewhere), "{message}");
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    let second = format!("{elsewhere}/*");
+    let _wider = world.runner_with("one", &[lists[0], lists[1], ("Policy__AllowedSources__2", &second)]);
+    let ended = world.ended(world.hub.submit(spec("both"))).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+}
+
 /// A job whose one task waits for a file.
 fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
     let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
@@ -274,6 +308,55 @@ async fn a_step_that_was_accepted_and_not_begun_is_judged_again_by_the_next_star
     fs::write(&gate, "").unwrap();
     let ended = world.ended(first).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extra_files_and_variables_that_are_not_on_the_list_reach_no_module() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let extra = |name: &str| ExtraFile {
+        file_name: name.into(),
+        contents: "x = 1\n".into(),
+        overwrite: true,
+        source: Value::Null,
+    };
+    let mut runner = world.runner("one");
+    let mut wide = job(JobKind::Plan, &url, "left");
+    wide.env_vars.insert("GIT_SSH_COMMAND".into(), "evil".into());
+    let ended = world.ended(world.hub.submit(wide)).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    let lists = [("Policy__AllowedExtraFiles__0", "*.yaml"), ("Policy__AllowedVariables__0", "MY_*")];
+    let runner = world.runner_with("one", &lists);
+    let mut with_file = job(JobKind::Plan, &url, "file");
+    with_file.extra_files = vec![extra("fine.yaml"), extra("evil.tf")];
+    let mut with_variable = job(JobKind::Plan, &url, "variable");
+    with_variable.env_vars.insert("MY_OWN".into(), "1".into());
+    with_variable.env_vars.insert("LD_PRELOAD".into(), "./evil.so".into());
+    let left = only(Task::Plan, &url, "left");
+    for (rule, value, refused, spec) in [
+        ("Policy.AllowedExtraFiles", "evil.tf", Task::GetModule, with_file),
+        ("Policy.AllowedVariables", "LD_PRELOAD", Task::Init, with_variable),
+        ("Policy.AllowedVariables", "GIT_SSH_COMMAND", Task::Plan, left),
+    ] {
+        let id = world.hub.submit(spec);
+        let (task, message) = error_of(&world, id).await;
+        assert_eq!(task, refused);
+        assert!(message.contains(rule) && message.contains(value), "{message}");
+        assert!(events(&runner, id).contains(&format!("refused {task} {rule}")), "{:?}", events(&runner, id));
+    }
+    assert!(!runner.working.join("local/local/file").exists());
+    assert!(!runner.working.join("local/local/variable/.snapcd/snapcd.env").exists());
+
+    let mut fine = job(JobKind::Plan, &url, "fine");
+    fine.extra_files = vec![extra("fine.yaml")];
+    fine.env_vars.insert("MY_OWN".into(), "1".into());
+    let ended = world.ended(world.hub.submit(fine)).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(runner.working.join("local/local/fine/fine.yaml").exists());
     world.assert_no_violation();
 }
 

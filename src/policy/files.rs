@@ -1,0 +1,46 @@
+//! Patterns of extra files: paths below a module's directory, part by part, so that `*` never reaches beyond a slash.
+
+use std::path::{Component, Path};
+use std::str::FromStr;
+
+use crate::wildcard::Wildcard;
+
+/// One entry of `Policy.AllowedExtraFiles`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FilePattern(Vec<Wildcard>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is no path below a module's directory; write it without .., such as backend.tf or conf/*.yaml")]
+pub struct FilePatternError;
+
+impl FromStr for FilePattern {
+    type Err = FilePatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = parts(text.trim()).ok_or(FilePatternError)?;
+        Ok(Self(parts.into_iter().map(Wildcard::new).collect()))
+    }
+}
+
+impl FilePattern {
+    /// The name counts as the workspace reads it, without `.` and doubled slashes. Capitals count.
+    pub fn matches(&self, name: &str) -> bool {
+        parts(name).is_some_and(|parts| {
+            parts.len() == self.0.len()
+                && self.0.iter().zip(parts).all(|(pattern, part)| pattern.matches(part))
+        })
+    }
+}
+
+/// None for what leads elsewhere or names no file.
+fn parts(path: &str) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    for component in Path::new(path).components() {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    (!parts.is_empty() && !path.ends_with('/')).then_some(parts)
+}
