@@ -68,7 +68,16 @@ impl Audit {
     /// The step has its place in the queue. Of one that an earlier process accepted, what is missing is written.
     pub async fn accepted(&self, step: &Step) {
         let step = step.clone();
-        self.blocking(move |inner| inner.catch_up(&step)).await;
+        self.blocking(move |inner| {
+            let mut file = inner.lock();
+            let mut seen = audited(&step.folder);
+            // It was refused, a crash came before anyone was told, and by the settings of today it is done after all.
+            if seen.refused {
+                (seen.refused, seen.accepted) = (false, false);
+            }
+            inner.write_missing(&step, &mut seen, &mut file);
+        })
+        .await;
     }
 
     /// The step is refused: before it was accepted, or on its way.

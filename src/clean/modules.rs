@@ -139,3 +139,30 @@ fn module_of(request: &StepRequest) -> Option<String> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn the_module_that_a_step_waits_for_is_the_one_that_the_runner_reads_in_its_request() {
+        let metadata = |name: &str| json!({"stackName": "s", "namespaceName": "n", "moduleName": name, "moduleId": Uuid::nil()});
+        let twice = json!({
+            "jobId": Uuid::nil(), "organizationId": Uuid::nil(), "Metadata": metadata("a"), "metadata": metadata("b"),
+        });
+        let request = StepRequest {
+            sequence: 1,
+            received: jiff::Timestamp::UNIX_EPOCH,
+            method: "Validate".to_owned(),
+            payload: twice,
+        };
+        let Ok(Push::Task(read)) = request.push() else { panic!("it can be read") };
+        let expected = format!("s/n/{}", read.common.metadata.module_name);
+        assert_eq!(module_of(&request), Some(expected));
+        let unreadable = StepRequest { payload: json!({"metadata": metadata("a")}), ..request };
+        assert_eq!(module_of(&unreadable), None);
+    }
+}

@@ -146,6 +146,15 @@ fn set_e_works_inside_a_hook() {
     assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(1), Some(Part::Before), ""));
 }
 
+/// What pre-approval does not look at must not be run either.
+#[test]
+fn white_space_at_the_end_of_a_hook_is_no_part_of_its_last_word() {
+    for end in ["", "\r", "\r\n\r", "\u{a0}", "\u{b}\u{c}", " \t\n"] {
+        let text = format!("printf '[%s]' one two{end}");
+        assert_eq!(run(&script(before(&text), sh("true"), None)).stdout, "[one][two]", "{end:?}");
+    }
+}
+
 #[test]
 fn a_hook_from_a_web_form_runs_with_its_line_ends_unified() {
     let ran = run(&script(before("export A=1\r\necho \"[$A]\"\r\n"), sh("true"), None));

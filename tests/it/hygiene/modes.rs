@@ -8,6 +8,7 @@ use std::process::Command;
 use hawser::embedded_hub::JobState;
 
 use super::{GATED, at_the_gate, gated};
+use crate::support::git::git_in;
 use crate::support::world::{HAWSER, World, until};
 
 /// Everything below a folder with a mode that lets others in. Symlinks have none.
@@ -38,6 +39,11 @@ fn count(folder: &Path) -> usize {
 async fn under_a_umask_of_nothing_all_that_a_job_writes_is_private_and_its_request_goes_with_the_step() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
+    let program = Path::new(&url).join("program.sh");
+    fs::write(&program, "#!/bin/sh\necho it runs\n").unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    git_in(Path::new(&url), &["add", "program.sh"]);
+    git_in(Path::new(&url), &["commit", "--quiet", "--message=a program"]);
     let runner = world.runner_from("one", |command| {
         let mut through = Command::new("bash");
         let script = format!("umask 0000; exec '{HAWSER}' run");
@@ -50,7 +56,7 @@ async fn under_a_umask_of_nothing_all_that_a_job_writes_is_private_and_its_reque
     let mut spec = gated(&world, &url, "module");
     spec.env_vars.insert("MY_TOKEN".into(), "hush".into());
     spec.hooks.apply_before =
-        Some("touch by-the-hook; mkdir folder-of-the-hook; touch \"$TMPDIR/scratch\"".into());
+        Some("./program.sh; touch by-the-hook; mkdir folder-of-the-hook; touch \"$TMPDIR/scratch\"".into());
     let job = world.hub.submit(spec);
     at_the_gate(&runner).await;
     // While it runs there are the step with its request and script, the lock of the state, scratch space, caches.
@@ -73,6 +79,9 @@ async fn under_a_umask_of_nothing_all_that_a_job_writes_is_private_and_its_reque
     for written in ["terraform.tfstate", "by-the-hook", "main.tf", ".snapcd/snapcd.env", ".snapcd/plan.out"] {
         assert!(module.join(written).is_file(), "{written}");
     }
+    // Private is not broken: what is executable in a repository is so for its owner.
+    assert_eq!(fs::metadata(module.join("program.sh")).unwrap().mode() & 0o7777, 0o700);
+    assert!(world.messages(job).contains(&"it runs".to_owned()), "{:#?}", world.messages(job));
     let requests = find(&runner.working, "request.json");
     assert!(requests.is_empty(), "{requests:?}");
 }
