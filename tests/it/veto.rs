@@ -104,7 +104,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
         let id = world.hub.submit(spec);
         let (task, message) = error_of(&world, id).await;
         assert!(message.contains(rule) && message.contains(value), "{message}");
-        assert!(message.contains("settings of this runner"), "{message}");
+        assert!(message.contains("Only whoever runs this runner can allow it"), "{message}");
         assert_eq!(world.messages(id), std::slice::from_ref(&message), "one line in the job's log");
         assert_eq!(events(&runner, id), [format!("refused {task} {rule}")]);
         assert!(!was_claimed(&world, id), "{rule}");
