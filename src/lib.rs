@@ -6,6 +6,9 @@
 //! server ─push→ hub ─→ intake ─→ scheduler ─→ tasks: prepare ─→ supervise: execute ─→ tasks: conclude
 //!        ←────── hub ←─ shipping ←─ step (output.log, outcome.json) ←──┘
 //! ```
+//!
+//! Beside the way stand `policy`, which judges a task before the scheduler takes it, `audit`, which writes down what became of
+//! it, and `redact`, which knows what must not be said and masks it in everything that leaves.
 
 pub mod cli;
 pub mod settings;

@@ -26,7 +26,9 @@ fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Pa
     spec.source.source_definitive_revision = Some(head(&world.path("repo")));
     let ran = world.path(&format!("{module}.ran"));
     let wait = gate.map_or_else(String::new, |gate| {
-        format!("while [ ! -e '{}' ]; do sleep 0.05; done\n", gate.display())
+        // A script that is still waiting when its test is over ends with the test's folder.
+        let folder = world.path("");
+        format!("while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done\n", folder.display(), gate.display())
     });
     spec.hooks.validate_before = Some(format!(
         "echo run >> '{}'\necho begin\n{wait}seq -f 'line %.0f' 1 {lines}\necho printed\n",
