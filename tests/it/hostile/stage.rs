@@ -14,22 +14,8 @@ use crate::support::git::Repo;
 use crate::support::scripted_hub::{Peer, ScriptedHub};
 use crate::support::world::HAWSER;
 
-/// In the place of every engine: writes down what it is given, and does what the runner needs to go on.
-const RECORDER: &str = r#"#!/bin/bash
-name=${0##*/}
-if [[ $1 == version ]]; then
-  if [[ $name == pulumi ]]; then echo v3.0.0; else echo '{"terraform_version": "1.9.0"}'; fi
-  exit 0
-fi
-printf '%s\0' "$name" "$@" >>"RECORD/args"
-env -0 >>"RECORD/env"
-for word; do case $word in -out=*) : >"${word#-out=}" ;; esac; done
-case "$name $1" in
-  'pulumi config') cat >>"RECORD/stdin" ;;
-  'pulumi preview') [[ $2 != --save-plan ]] || echo '{"resourcePlans": {}}' >"$3" ;;
-esac
-echo '{}'
-"#;
+/// In the place of every engine, to see exactly what one would be given.
+const RECORDER: &str = include_str!("../../standin/recorder");
 
 /// What a request came to.
 #[derive(Debug, Clone, PartialEq)]
