@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::{fs, io};
 
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use rustix::process::{
+    Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper, test_kill_process_group,
+};
 
 use super::Process;
 use super::again::{Effect, Member};
@@ -19,13 +21,31 @@ pub(super) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
+/// What cannot be done here, for the step's log.
+pub(super) fn limitation() -> Option<&'static str> {
+    (!proc_is_ours()).then_some(
+        "/proc is that of another pid namespace (mount it anew in this one): a process that leaves the group of \
+         this script will not be found, and will not be ended with it",
+    )
+}
+
+/// Whether the numbers in `/proc` are those of this pid namespace. Elsewhere they are those of strangers, and to
+/// signal these would be worse than to signal nobody.
+fn proc_is_ours() -> bool {
+    let own = getpid().as_raw_pid().to_string();
+    fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
+}
+
 /// Whether no process of the step is left. Every orphan is ours, so without a child there is no grandchild.
-pub(super) fn is_alone(_group: Pid, childless: bool) -> bool {
-    childless
+pub(super) fn is_alone(group: Pid, childless: bool) -> bool {
+    childless || (!proc_is_ours() && test_kill_process_group(group).is_err())
 }
 
 /// Sends a signal to every living process of the step, and says which those were.
-pub(super) fn signal_all(_group: Pid, signal: Signal) -> Vec<Process> {
+pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Process> {
+    if !proc_is_ours() {
+        let _ = kill_process_group(group, signal);
+    }
     let living = living();
     for process in &living {
         // It may have ended by itself, or belong to another user; whoever stays is found again.
@@ -45,6 +65,9 @@ fn living() -> Vec<Process> {
 
 /// The same with all that is known about them.
 pub(super) fn members(group: Pid) -> Vec<Member> {
+    if !proc_is_ours() {
+        return Vec::new();
+    }
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
     for entry in entries.flatten() {

@@ -150,6 +150,9 @@ impl<'a> Script<'a> {
 
     async fn supervise(mut self, mut signals: Signals) -> Exit {
         let mut lifecycle = Lifecycle::new();
+        if let Some(limitation) = platform::limitation() {
+            self.say(Stream::Warning, limitation);
+        }
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (ended, lost) = 'running: loop {

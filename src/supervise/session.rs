@@ -4,10 +4,13 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 
-use rustix::process::{Signal as Number, getpgid, getpgrp, getpid, getppid, getsid, setpgid, setsid};
+use rustix::process::{Pid, Signal as Number, setpgid, setsid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::process::find_program;
 use crate::step::Folder;
 
 /// The folder's lock as it was handed over on stdin; None when stdin is something else, or somebody else holds
@@ -27,22 +30,29 @@ pub(super) fn inherited_lock(folder: &Folder) -> io::Result<Option<File>> {
 
 /// Leaves the session of the runner, and so its terminal.
 ///
-/// The runner starts us as the leader of a group, so that a Ctrl-C does not reach us before we have got here. But
-/// a leader cannot start a session, so we join the parent's group for the moment between the two calls; signals
-/// are already caught then. Should all of this fail (the parent is gone by now), we stay in the group of our own,
-/// which is almost as good.
+/// The runner starts us as the leader of a group, so that a Ctrl-C does not reach us before we have got here. But a
+/// leader cannot start a session, so we join the group of a helper for the moment between the two calls; signals are
+/// already caught then. The runner's own group would not do: seen from a pid namespace that was made after it, it has no
+/// number. Should all of this fail, we stay in the group of our own, which is almost as good.
 pub(super) fn leave_session() {
-    let own = getpid();
-    if getsid(None) == Ok(own) {
+    if setsid().is_ok() {
         return;
     }
-    if getpgrp() == own
-        && let Some(parent) = getppid()
-        && let Ok(group) = getpgid(Some(parent))
-    {
-        let _ = setpgid(None, Some(group));
-    }
+    // It waits for our end of the pipe to close, which it also does when we are killed.
+    let helper = find_program("bash", &[]).map(|bash| {
+        Command::new(bash)
+            .args(["--norc", "-c", "read"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+    });
+    let Ok(Ok(mut helper)) = helper else { return };
+    let _ = setpgid(None, Some(Pid::from_child(&helper)));
     let _ = setsid();
+    // Closes the pipe first.
+    let _ = helper.wait();
 }
 
 /// The signals that mean something here.
