@@ -27,6 +27,8 @@ use crate::step::{Folder, StepRequest, Store, StoreError};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
+/// As much of an unknown method's name is said. A message may hold megabytes of it.
+const LONGEST_METHOD: usize = 100;
 
 /// A task that was accepted, with its folder.
 #[derive(Debug, Clone)]
@@ -249,12 +251,13 @@ impl Intake {
             }
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
             Err(PushError::UnknownMethod { .. }) => {
+                // Masked before it is cut or quoted: half of a secret, or a quoted one, would not be known for it.
+                let masked = self.vault.redactor().text(target).into_owned();
+                let method: String = masked.chars().take(LONGEST_METHOD).collect();
                 let more = self.unknown_methods.len() < UNKNOWN_METHODS;
-                if more && self.unknown_methods.insert(target.to_owned()) {
-                    warn!("the server pushed a method that this runner does not know: {target} (said once)");
+                if more && self.unknown_methods.insert(method.clone()) {
+                    warn!("the server pushed a method that this runner does not know: {method} (said once)");
                 }
-                // Masked before it is quoted: quoted, it would be a disguise of a disguise.
-                let method = self.vault.redactor().text(target).into_owned();
                 return Err(PushError::UnknownMethod { method }.to_string());
             }
             Err(problem) => return self.refuse(&problem, target, payload).await,
