@@ -155,10 +155,12 @@ pub async fn run(
         }
     };
     tokio::select! {
-        all = drained => if all {
-            info!("everything is finished and shipped");
-        } else {
-            warn!("leaving; the next start ships the rest");
+        all = drained => match (all, scheduler.load().borrow().waiting) {
+            (true, 0) => info!("everything is finished and shipped"),
+            (true, waiting) => info!(
+                "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
+            ),
+            (false, _) => warn!("leaving; the next start ships the rest"),
         },
         () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
             return failed("line to the server");

@@ -347,6 +347,7 @@ async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert_eq!(runner.steps().len(), 1);
+    assert!(runner.log().contains("1 tasks that wait stay for the next start"), "{}", runner.log());
 
     let _next = world.runner("one");
     let ended = world.ended(later).await;
