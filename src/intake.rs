@@ -27,6 +27,8 @@ use crate::step::{Folder, StepRequest, Store, StoreError};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
+/// As much of an unknown method's name is said. A message may hold megabytes of it.
+const LONGEST_METHOD: usize = 100;
 
 /// A task that was accepted, with its folder.
 #[derive(Debug, Clone)]
@@ -79,6 +81,12 @@ pub enum Found {
     Step(Step),
     /// Only its outcome is left to be sent: a cancel's answer, or a refusal of a payload that cannot be read.
     Answer(ShippedStep),
+    /// A cancel that was taken in and not answered: nobody knows how many of the job's steps have heard of it.
+    Cancel {
+        kind: CancelKind,
+        job_id: Uuid,
+        answer: ShippedStep,
+    },
 }
 
 /// Reads a step folder's request again. A request that cannot be read gets its outcome now, if a crash came
@@ -95,10 +103,9 @@ pub fn reread(
             Ok(Found::Step(Step { folder, sequence, work: Work::Refresh(refresh) }))
         }
         Ok(Push::Cancel(kind, job_id)) => {
-            if folder.outcome()?.is_none() {
-                folder.set_outcome(&cancel_answer(kind, job_id))?;
-            }
-            Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
+            let answered = folder.outcome()?.is_some();
+            let answer = ShippedStep { folder, sequence, labels: None };
+            Ok(if answered { Found::Answer(answer) } else { Found::Cancel { kind, job_id, answer } })
         }
         Err(problem) => {
             if folder.outcome()?.is_none() {
@@ -119,19 +126,22 @@ pub fn reread(
 /// so, in a folder of the same name: the task is not taken for a new one when it is pushed again meanwhile.
 pub fn answer_for_damaged(store: &Store, name: &str) -> Result<Option<ShippedStep>, StoreError> {
     let Some((job_id, task)) = identity(name) else { return Ok(None) };
-    let Created::New(folder, request) = store.create(name, task.pushed_as(), &json!({ "jobId": job_id }))?
-    else {
-        return Ok(None);
-    };
     let fault = Fault::new(
         "unknown outcome: the runner's record of this task was damaged and has been set aside (its log says where). It \
          was not run again, and may have been running: check the state lock and the state before the next run.",
     );
-    folder.set_outcome(&Outcome::Faulted(fault).call(task, job_id))?;
-    Ok(Some(ShippedStep { folder, sequence: request.sequence, labels: None }))
+    let call = Outcome::Faulted(fault).call(task, job_id);
+    let payload = json!({ "jobId": job_id });
+    match store.create_with(name, task.pushed_as(), &payload, Some(&call))? {
+        Created::New(folder, request) => {
+            Ok(Some(ShippedStep { folder, sequence: request.sequence, labels: None }))
+        }
+        Created::Known(_) => Ok(None),
+    }
 }
 
-fn cancel_answer(kind: CancelKind, job_id: Uuid) -> Call {
+/// The call that answers a cancel.
+pub fn cancel_answer(kind: CancelKind, job_id: Uuid) -> Call {
     Call { method: kind.completed_method().to_owned(), arguments: vec![json!(job_id)] }
 }
 
@@ -241,12 +251,13 @@ impl Intake {
             }
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
             Err(PushError::UnknownMethod { .. }) => {
+                // Masked before it is cut or quoted: half of a secret, or a quoted one, would not be known for it.
+                let masked = self.vault.redactor().text(target).into_owned();
+                let method: String = masked.chars().take(LONGEST_METHOD).collect();
                 let more = self.unknown_methods.len() < UNKNOWN_METHODS;
-                if more && self.unknown_methods.insert(target.to_owned()) {
-                    warn!("the server pushed a method that this runner does not know: {target} (said once)");
+                if more && self.unknown_methods.insert(method.clone()) {
+                    warn!("the server pushed a method that this runner does not know: {method} (said once)");
                 }
-                // Masked before it is quoted: quoted, it would be a disguise of a disguise.
-                let method = self.vault.redactor().text(target).into_owned();
                 return Err(PushError::UnknownMethod { method }.to_string());
             }
             Err(problem) => return self.refuse(&problem, target, payload).await,
@@ -279,8 +290,8 @@ impl Intake {
         }
     }
 
-    /// Notes the cancel in every folder of the job first: from there it reaches the supervisor even when this
-    /// process dies now.
+    /// Keeps the cancel, then notes it in every folder of the job, from where it reaches the supervisor even when this
+    /// process dies, then answers. A start that finds it without its answer does the rest again.
     async fn cancel(
         &self,
         kind: CancelKind,
@@ -289,12 +300,14 @@ impl Intake {
         payload: Value,
     ) -> Result<Value, String> {
         info!(%job_id, ?kind, "cancel");
-        self.scheduler.cancel(job_id, kind).await;
         // A name of its own: each cancel is answered, even when the answer to an earlier one is still on its way
         // or is just being acknowledged.
         let name = format!("{job_id}.{}.{}", kind.pushed_as(), Uuid::new_v4().simple());
         let answer = cancel_answer(kind, job_id);
-        match self.keep(&name, target, payload).await {
+        let kept = self.keep(&name, target, payload).await;
+        // Whether it could be kept or not.
+        self.scheduler.cancel(job_id, kind).await;
+        match kept {
             Ok(Created::New(folder, request)) => {
                 self.keep_outcome(&folder, answer).await;
                 self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;

@@ -1,6 +1,6 @@
 //! The runner as a whole: recover, connect, work, drain, leave.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -105,7 +105,7 @@ pub async fn run(
     let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
-    recover(&store, &settings.working_directory.temp_directory, &vault, &scheduler, &shipper).await?;
+    recover(&store, &settings, &vault, &scheduler, &shipper).await?;
     let intake = Intake::new(
         Arc::clone(&store),
         scheduler.clone(),
@@ -155,10 +155,12 @@ pub async fn run(
         }
     };
     tokio::select! {
-        all = drained => if all {
-            info!("everything is finished and shipped");
-        } else {
-            warn!("leaving; the next start ships the rest");
+        all = drained => match (all, scheduler.load().borrow().waiting) {
+            (true, 0) => info!("everything is finished and shipped"),
+            (true, waiting) => info!(
+                "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
+            ),
+            (false, _) => warn!("leaving; the next start ships the rest"),
         },
         () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
             return failed("line to the server");
@@ -180,34 +182,52 @@ pub async fn run(
 /// Goes on with every step that an earlier run of the program left behind.
 async fn recover(
     store: &Store,
-    temp_directory: &Path,
+    settings: &Settings,
     vault: &Vault,
     scheduler: &Scheduler,
     shipper: &ShipperHandle,
 ) -> Result<(), StoreError> {
+    let temp_directory = &settings.working_directory.temp_directory;
     if let Err(error) = Scratch::sweep(temp_directory, &store.steps()) {
         warn!("cannot look for what earlier steps left in {}: {error}", temp_directory.display());
     }
+    let (mut steps, mut cancels) = (Vec::new(), Vec::new());
     for (folder, request) in store.list()? {
-        let found = folder
-            .stage()
-            .and_then(|stage| Ok((stage, intake::reread(folder.clone(), &request, &vault.redactor())?)));
+        let found = folder.mend_shipped().and_then(|()| {
+            Ok((folder.stage()?, intake::reread(folder.clone(), &request, &vault.redactor())?))
+        });
         match found {
             Ok((_, Found::Answer(answer))) => drop(shipper.add(answer).await),
-            Ok((stage, Found::Step(step))) => {
-                info!(step = step.name(), ?stage, "left by an earlier run of this runner");
-                if stage == Stage::Ship {
-                    // Before anyone may ship it: the folder is gone then.
-                    scheduler.audit().found_finished(&step).await;
-                }
-                shipper.add(step.shipped()).await;
-                if stage != Stage::Ship {
-                    scheduler.adopt(step, stage).await;
-                }
-            }
+            Ok((_, Found::Cancel { kind, job_id, answer })) => cancels.push((kind, job_id, answer)),
+            Ok((stage, Found::Step(step))) => steps.push((stage, step)),
             Err(problem) if problem.is_damage() => store.set_aside(&folder, &problem.to_string()),
             // The machine is at fault, not the folder: the next start tries again.
             Err(problem) => warn!(step = folder.name(), "a step could not be taken up again: {problem}"),
+        }
+    }
+    // Before anyone takes up a step of the job.
+    for (kind, job_id, answer) in cancels {
+        info!(%job_id, ?kind, "cancel, left by an earlier run of this runner");
+        let mut meant =
+            steps.iter().filter(|(stage, step)| *stage != Stage::Ship && step.job_id() == Some(job_id));
+        let grace = Duration::from_secs(settings.runner.cancel_grace_seconds);
+        let noted = meant.try_for_each(|(_, step)| step.folder.cancel_as(kind, grace));
+        match noted.and_then(|()| answer.folder.set_outcome(&intake::cancel_answer(kind, job_id))) {
+            Ok(()) => drop(shipper.add(answer).await),
+            Err(problem) => {
+                warn!(%job_id, "a cancel could not be carried out, the next start tries again: {problem}");
+            }
+        }
+    }
+    for (stage, step) in steps {
+        info!(step = step.name(), ?stage, "left by an earlier run of this runner");
+        if stage == Stage::Ship {
+            // Before anyone may ship it: the folder is gone then.
+            scheduler.audit().found_finished(&step).await;
+        }
+        shipper.add(step.shipped()).await;
+        if stage != Stage::Ship {
+            scheduler.adopt(step, stage).await;
         }
     }
     for name in store.take_set_aside() {
@@ -218,7 +238,7 @@ async fn recover(
                 }
                 drop(shipper.add(answer).await);
             }
-            Ok(None) => {}
+            Ok(None) => store.told(&name),
             Err(error) => warn!(step = name, "the server is not told of a damaged step: {error}"),
         }
     }

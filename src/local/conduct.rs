@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::view::{Ending, Event};
 use crate::contract::requests::CancelKind;
-use crate::contract::{Fault, Outcome, Success, Task};
+use crate::contract::{Fault, Outcome, Task};
 use crate::embedded_hub::{HubEvent, JobState, outcome_of};
 
 /// Something happened.
@@ -67,21 +67,13 @@ pub struct Conductor {
     interrupts: u32,
     /// The question stands, and no engine runs meanwhile.
     asking: bool,
-    nothing_to_do: bool,
     told_of_earlier_run: bool,
     fault: Option<(Task, Fault)>,
 }
 
 impl Conductor {
     pub fn new(yes: bool) -> Self {
-        Self {
-            yes,
-            interrupts: 0,
-            asking: false,
-            nothing_to_do: false,
-            told_of_earlier_run: false,
-            fault: None,
-        }
+        Self { yes, interrupts: 0, asking: false, told_of_earlier_run: false, fault: None }
     }
 
     pub fn on(&mut self, input: Input) -> Vec<Action> {
@@ -97,7 +89,9 @@ impl Conductor {
             }
             // The cancel that was asked for is on its way.
             Input::AwaitingApproval if self.interrupts > 0 => Vec::new(),
-            Input::AwaitingApproval if self.yes || self.nothing_to_do => vec![Action::Approve],
+            // Also when the plan counts no change: forgetting, importing or moving a resource counts nowhere, and yet
+            // changes the state.
+            Input::AwaitingApproval if self.yes => vec![Action::Approve],
             Input::AwaitingApproval => {
                 self.asking = true;
                 vec![Action::Ask]
@@ -118,12 +112,8 @@ impl Conductor {
     }
 
     fn remember(&mut self, event: &Event) {
-        match event {
-            Event::Ended(_, Outcome::Completed(Success::Plan(data))) => {
-                self.nothing_to_do = data.total_changed_count == 0 && data.outputs_total_changed_count == 0;
-            }
-            Event::Ended(task, Outcome::Faulted(fault)) => self.fault = Some((*task, fault.clone())),
-            _ => {}
+        if let Event::Ended(task, Outcome::Faulted(fault)) = event {
+            self.fault = Some((*task, fault.clone()));
         }
     }
 
@@ -199,7 +189,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::PlanData;
+    use crate::contract::{PlanData, Success};
 
     fn planned(changes: u64) -> Input {
         let data = PlanData { create_count: changes, total_changed_count: changes, ..PlanData::default() };
@@ -236,12 +226,10 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_changes_nothing_needs_no_question() {
+    fn a_plan_whose_counts_are_all_zero_may_still_change_the_state_and_is_asked_about() {
         let mut conductor = Conductor::new(false);
         conductor.on(planned(0));
-        assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Approve]);
-        // Without a plan there is no such certainty.
-        assert!(Conductor::new(false).on(Input::AwaitingApproval).contains(&Action::Ask));
+        assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Ask]);
     }
 
     #[test]

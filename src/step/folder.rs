@@ -269,6 +269,14 @@ impl Folder {
         )
     }
 
+    /// Notes a cancel as the server asks for it; a graceful one turns into a kill after the grace.
+    pub fn cancel_as(&self, kind: CancelKind, grace: Duration) -> Result<(), FolderError> {
+        match kind {
+            CancelKind::Graceful => self.request_cancel_within(grace),
+            CancelKind::Kill => self.request_cancel(kind),
+        }
+    }
+
     pub fn facts(&self) -> Result<Option<Facts>, FolderError> {
         self.read("facts.json")
     }
@@ -340,6 +348,21 @@ impl Folder {
             .open(&path)
             .and_then(|file| file.write_all_at(position.to_string().as_bytes(), 0))
             .map_err(|source| FolderError::Io { action: "write", path, source })
+    }
+
+    /// A machine that went down may have lost the end of `output.log` and kept the note of how far it had been
+    /// acknowledged. What is written from now on stands where that end was, and must not pass for acknowledged.
+    pub fn mend_shipped(&self) -> Result<(), FolderError> {
+        let path = self.output_path();
+        let length = match fs::metadata(&path) {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(source) => return Err(FolderError::Io { action: "look at", path, source }),
+        };
+        if self.shipped().record > length {
+            self.set_shipped(Position { record: length, within: 0 })?;
+        }
+        Ok(())
     }
 
     /// Takes the lock, or says that somebody holds it: then the step is being driven.

@@ -1,6 +1,6 @@
 //! All step folders of one runner.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,7 +14,8 @@ use serde_json::Value;
 use tracing::warn;
 
 use super::folder::{Folder, FolderError, StepRequest};
-use crate::files::{create_private_dir_all, sync_dir};
+use crate::contract::Call;
+use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -31,6 +32,10 @@ pub enum StoreError {
 
 /// No push waits for so long to be taken.
 const RETIRED_REMEMBERED: Duration = Duration::from_secs(10 * 60);
+
+/// An empty file for each folder that was set aside and of which the server has still to be told. It is there before
+/// the folder is moved, so that no crash in between makes a task disappear.
+const UNTOLD: &str = "untold";
 
 /// What came of a push.
 #[derive(Debug)]
@@ -55,7 +60,7 @@ impl Store {
     /// Opens (and creates) the store of one runner instance.
     pub fn open(working_directory: &Path, runner_id: uuid::Uuid, instance: &str) -> Result<Self, StoreError> {
         let root = working_directory.join(".hawser").join(runner_id.to_string()).join(encoded(instance));
-        for name in ["steps", "new", "done", "damaged"] {
+        for name in ["steps", "new", "done", "damaged", UNTOLD] {
             let path = root.join(name);
             create_private_dir_all(&path).map_err(|source| StoreError::Io {
                 action: "create",
@@ -112,9 +117,23 @@ impl Store {
         }
     }
 
-    /// The names of the folders that were set aside since this was last asked.
-    pub fn take_set_aside(&self) -> Vec<String> {
-        std::mem::take(&mut *self.set_aside.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The names of the folders that were set aside, by this process or an earlier one, and of which nobody has been
+    /// [told](Self::told) yet.
+    pub fn take_set_aside(&self) -> BTreeSet<String> {
+        let own = std::mem::take(&mut *self.set_aside.lock().unwrap_or_else(PoisonError::into_inner));
+        let noted = fs::read_dir(self.root.join(UNTOLD)).into_iter().flatten().flatten();
+        noted.filter_map(|entry| entry.file_name().into_string().ok()).chain(own).collect()
+    }
+
+    /// What there is to say of a folder that was set aside is on disk, or there is nothing to say.
+    pub fn told(&self, name: &str) {
+        let note = self.root.join(UNTOLD).join(name);
+        match fs::remove_file(&note) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                warn!("cannot remove {}: {error}", note.display());
+            }
+            _ => {}
+        }
     }
 
     /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
@@ -139,7 +158,7 @@ impl Store {
             }
         }
         steps.sort_by_key(|(_, request)| request.sequence);
-        let next = steps.last().map_or(0, |(_, request)| request.sequence + 1);
+        let next = steps.last().map_or(0, |(_, request)| request.sequence.saturating_add(1));
         self.sequence.fetch_max(next, Ordering::Relaxed);
         Ok(steps)
     }
@@ -151,6 +170,9 @@ impl Store {
             folder.name(),
             Timestamp::now().as_millisecond()
         ));
+        if let Err(error) = write_private_atomic(&self.root.join(UNTOLD).join(folder.name()), b"") {
+            warn!(step = folder.name(), "that it is damaged cannot be noted: {error}");
+        }
         match fs::rename(folder.path(), &place) {
             Ok(()) => {
                 self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(folder.name());
@@ -167,6 +189,17 @@ impl Store {
 
     /// Makes the folder of a step, complete or not at all. `name` is the step's identity.
     pub fn create(&self, name: &str, method: &str, payload: &Value) -> Result<Created, StoreError> {
+        self.create_with(name, method, payload, None)
+    }
+
+    /// The same for a step whose outcome is known already: it is there with its outcome or not at all.
+    pub fn create_with(
+        &self,
+        name: &str,
+        method: &str,
+        payload: &Value,
+        outcome: Option<&Call>,
+    ) -> Result<Created, StoreError> {
         let folder = self.folder(name);
         if folder.path().exists() {
             return Ok(Created::Known(folder));
@@ -186,6 +219,7 @@ impl Store {
         let placed = create_private_dir_all(fresh.path())
             .map_err(failed(fresh.path()))
             .and_then(|()| Ok(fresh.set_request(&request)?))
+            .and_then(|()| Ok(outcome.map_or(Ok(()), |call| fresh.set_outcome(call))?))
             .and_then(|()| fs::rename(fresh.path(), folder.path()).map_err(failed(folder.path())));
         if let Err(error) = placed {
             // Whatever stays is removed by the next start.
@@ -201,6 +235,8 @@ impl Store {
             }
             warn!(step = name, "a step may not outlast a power cut: {error}");
         }
+        // Whatever was damaged under this name, the server is told of this one from now on.
+        self.told(name);
         Ok(Created::New(folder, request))
     }
 

@@ -119,8 +119,9 @@ impl Lifecycle {
             }
             Event::Cancel { kind: CancelKind::Graceful, kill_after } => {
                 actions.extend(self.cancel(Why::Cancelled, now));
-                if let (Phase::Running { kill_at }, Some(kill_after)) = (&mut self.phase, kill_after) {
-                    let limit = now + kill_after;
+                // One that is too far away to be reckoned with is as good as none.
+                let limit = kill_after.and_then(|kill_after| now.checked_add(kill_after));
+                if let (Phase::Running { kill_at }, Some(limit)) = (&mut self.phase, limit) {
                     *kill_at = Some(kill_at.map_or(limit, |earlier| earlier.min(limit)));
                 }
             }
@@ -327,6 +328,14 @@ mod tests {
         assert_eq!(run.at(10_000, limited), [], "a later limit does not move an earlier one");
         assert_eq!(run.at(29_999, Event::Tick), []);
         assert_eq!(run.at(30_000, Event::Tick), [Action::Kill { first: true }]);
+    }
+
+    #[test]
+    fn a_limit_beyond_all_time_is_none() {
+        let mut run = Run::new();
+        let cancel = Event::Cancel { kind: CancelKind::Graceful, kill_after: Some(Duration::MAX) };
+        assert_eq!(run.at(0, cancel), [Action::Interrupt(Why::Cancelled)]);
+        assert_eq!(run.at(86_400_000, Event::Tick), []);
     }
 
     #[test]

@@ -229,10 +229,16 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
 async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
     use serde_json::json;
     let world = World::new().await;
-    let _runner = world.runner("one");
+    let runner = world.runner("one");
     world.connected(1).await;
     let answer = soon("the answer", world.hub.invoke("one", "MakeCoffee", vec![json!({})])).await.unwrap();
     assert!(answer.as_ref().is_err_and(|error| error.contains("MakeCoffee")), "{answer:?}");
+    // Neither log nor answer repeats a name of any length.
+    let long = "Coffee".repeat(2000);
+    let answer = soon("the answer", world.hub.invoke("one", &long, vec![json!({})])).await.unwrap();
+    let error = answer.unwrap_err();
+    assert!(error.contains("CoffeeCoffee") && error.len() < 300, "{error}");
+    assert!(!runner.log().contains(&"Coffee".repeat(200)), "{}", runner.log());
     // A known one is taken and answered.
     let cancel = json!({"jobId": uuid::Uuid::new_v4()});
     let answer = soon("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();

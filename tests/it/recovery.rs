@@ -347,6 +347,7 @@ async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert_eq!(runner.steps().len(), 1);
+    assert!(runner.log().contains("1 tasks that wait stay for the next start"), "{}", runner.log());
 
     let _next = world.runner("one");
     let ended = world.ended(later).await;
@@ -457,6 +458,33 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
     // It was a Validate: there is no state that it could have left.
     assert!(error.message.contains("its hooks may") && !error.message.contains("errored"), "{error:?}");
     assert_eq!(runs(&world, "lost"), 1);
+}
+
+/// The note of how far the log was acknowledged may outlive lines that it speaks of: they are on different pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_said_after_that() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "cut", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    until("the line is noted as acknowledged", || folder.join("shipped").exists().then_some(())).await;
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    fs::write(&gate, "").unwrap();
+    let log = fs::OpenOptions::new().write(true).open(folder.join("output.log")).unwrap();
+    log.set_len(3).unwrap();
+    // Far enough that no line of the next start reaches it.
+    fs::write(folder.join("shipped"), format!("{:020} {:020}\n", 100_000, 0)).unwrap();
+
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert!(ended.error.unwrap().message.contains("unknown outcome"));
+    let messages = world.messages(id);
+    assert!(messages.iter().any(|line| line.contains("unknown outcome")), "{messages:#?}");
+    world.assert_no_violation();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -752,6 +780,39 @@ async fn a_cancel_outlives_a_restart_of_the_runner() {
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     world.assert_no_violation();
+}
+
+/// The runner died between taking a cancel in and passing it on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_start() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "cancelled", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    let taken = folder.parent().unwrap().join(format!("{id}.CancelGraceful.{}", Uuid::from_u128(7).simple()));
+    fs::create_dir(&taken).unwrap();
+    let request = serde_json::json!({"version": 1, "is": {
+        "sequence": 1000, "received": "2026-11-03T12:00:00Z", "method": "CancelGraceful", "payload": {"jobId": id},
+    }});
+    fs::write(taken.join("request.json"), request.to_string()).unwrap();
+
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    // This hub did not ask for it, and says so.
+    until("the cancel is answered", || {
+        let answer = |event: &hawser::embedded_hub::Recorded| match &event.event {
+            HubEvent::CancelAnswered { job, .. } => *job == id,
+            HubEvent::Violation { method, .. } => method == "CancelGracefulCompleted",
+            _ => false,
+        };
+        world.hub.all_events().iter().any(answer).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,6 +115,47 @@ fn damaged_folders_are_set_aside_and_the_sound_ones_are_still_there() {
 }
 
 #[test]
+fn what_was_set_aside_is_to_be_told_of_until_it_is_though_the_runner_dies_in_between() {
+    let root = tempfile::tempdir().unwrap();
+    let damage =
+        |name: &str| fs::write(open(root.path()).unwrap().folder(name).path().join("exit.json"), "{");
+    for name in ["known", "told", "again"] {
+        create(&open(root.path()).unwrap(), name);
+        damage(name).unwrap();
+    }
+    // Each of these is a process that dies right after it has set something aside.
+    drop(open(root.path()).unwrap());
+    drop(open(root.path()).unwrap());
+
+    let store = open(root.path()).unwrap();
+    assert_eq!(store.take_set_aside(), ["again", "known", "told"].map(str::to_owned).into());
+    store.told("told");
+    create(&store, "again");
+    drop(store);
+    assert_eq!(open(root.path()).unwrap().take_set_aside(), ["known".to_owned()].into());
+}
+
+#[test]
+fn an_answer_is_there_with_its_outcome_or_not_at_all() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let call = Call { method: "PlanFaulted".to_owned(), arguments: Vec::new() };
+    let Created::New(folder, _) = store.create_with("a", "Plan", &json!({}), Some(&call)).unwrap() else {
+        panic!("it is new");
+    };
+    assert_eq!(folder.outcome().unwrap(), Some(call));
+}
+
+#[test]
+fn the_highest_number_there_is_keeps_nobody_from_starting() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "a");
+    let request = StepRequest { sequence: u64::MAX, ..folder.request().unwrap() };
+    folder.set_request(&request).unwrap();
+    assert_eq!(names(&open(root.path()).unwrap()), ["a"]);
+}
+
+#[test]
 fn a_folder_of_a_newer_version_is_refused_and_set_aside() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
@@ -191,6 +232,23 @@ fn how_far_the_log_was_shipped_is_kept_and_damage_means_from_the_start() {
         assert_eq!(folder.shipped(), position);
     }
     fs::write(folder.path().join("shipped"), "rubbish").unwrap();
+    assert_eq!(folder.shipped(), Position::default());
+}
+
+#[test]
+fn a_log_that_lost_its_end_is_shipped_from_where_it_ends_now() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "step");
+    let place = Position { record: 5, within: 3 };
+    fs::write(folder.output_path(), "12345678").unwrap();
+    folder.set_shipped(place).unwrap();
+    folder.mend_shipped().unwrap();
+    assert_eq!(folder.shipped(), place, "nothing is wrong with it");
+    fs::write(folder.output_path(), "1234").unwrap();
+    folder.mend_shipped().unwrap();
+    assert_eq!(folder.shipped(), Position { record: 4, within: 0 });
+    fs::remove_file(folder.output_path()).unwrap();
+    folder.mend_shipped().unwrap();
     assert_eq!(folder.shipped(), Position::default());
 }
 

@@ -98,6 +98,21 @@ fn a_no_at_the_question_changes_nothing_and_a_yes_applies() {
     assert!(shown.contains(['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']), "nothing turns in {shown}");
 }
 
+/// Forgetting a resource is no change that a plan counts, but the state is another afterwards.
+#[test]
+fn a_plan_that_only_forgets_a_resource_is_asked_about_too() {
+    let case = Case::with(MODULE);
+    let module = case.module();
+    let directory = module.to_str().unwrap();
+    case.run(&[directory, "--yes"]).well();
+    let forget = "removed {\n  from = terraform_data.x\n  lifecycle {\n    destroy = false\n  }\n}\n\
+                  output \"x\" { value = \"shown\" }\n";
+    std::fs::write(module.join("main.tf"), forget).unwrap();
+    let (status, shown) = Terminal::open(&case, &[directory], &[]).answer("\n");
+    assert_eq!(status.code(), Some(1), "{shown}");
+    assert!(case.state().contains("made"), "the resource was forgotten without a word: {shown}");
+}
+
 #[test]
 fn with_no_color_a_terminal_gets_plain_lines_and_still_the_question() {
     let case = Case::with(MODULE);
