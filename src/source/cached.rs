@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Entry, Hold};
+use super::cache::{Cache, Entry};
 use super::git::{IN_BARE, IN_CHECKOUT, Target};
 use super::url::mask_url;
 use super::{Fetcher, Log, SourceError};
+use crate::files::lock::Hold;
 use crate::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";
