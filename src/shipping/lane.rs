@@ -30,7 +30,7 @@ use crate::redact::{JobSecrets, Vault};
 use crate::step::{Folder, FolderError};
 
 /// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
-pub(super) const LANE_WINDOW: usize = 4;
+const LANE_WINDOW: usize = 4;
 
 /// A step whose log and result are to be sent.
 #[derive(Debug, Clone)]
@@ -185,7 +185,8 @@ impl Lane {
         let log = match &mut self.log {
             Some(log) => log,
             none => {
-                recall(&self.step.folder, &self.secrets)?;
+                // An earlier runner may have noted some.
+                self.secrets.recall(&self.step.folder).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
                 let veil = Veil::new(&path, self.secrets.clone(), policy.period());
                 none.insert(Log::open(&path, labels, self.acknowledged, veil))
@@ -319,18 +320,4 @@ impl Lane {
         }
         Ok(dropped)
     }
-}
-
-/// Learns the secrets that an earlier runner has noted in the folder: what they were read from may have changed.
-fn recall(folder: &Folder, secrets: &JobSecrets) -> io::Result<()> {
-    match folder.secrets() {
-        Ok(noted) => secrets.learn(noted.iter().map(String::as_str)),
-        // The machine is at fault, and it is tried again.
-        Err(FolderError::Io { source, .. }) => return Err(source),
-        // Not what is wrong with the file: that might say a secret.
-        Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
-            secrets.hide_everything(&format!("{} cannot be read", path.display()));
-        }
-    }
-    Ok(())
 }
