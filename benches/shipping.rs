@@ -181,7 +181,7 @@ async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize, secrets: &[St
     secrets.iter().for_each(|secret| vault.learn(secret));
     let stop = CancellationToken::new();
     let begin = Instant::now();
-    let shipper = Shipper::start(line, Arc::clone(store), settings, vault, stop.clone());
+    let shipper = Shipper::start(line, Arc::clone(store), &settings, vault, stop.clone());
     assert!(shipper.add(step).await.wait().await);
     let taken = begin.elapsed();
     stop.cancel();

@@ -3,6 +3,8 @@
 //! Modes are set after creation as well as at it: the umask may take bits away from a mode that is asked for,
 //! and a folder without its owner's bits is of no use to anyone.
 
+pub mod lock;
+
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};

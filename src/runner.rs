@@ -91,7 +91,7 @@ pub async fn run(
     let (line, pushes, mut session) =
         hub::connect(endpoint, options.timing, vault.clone(), line_stop.clone())?;
     let shipping = ShippingSettings::from(&*settings);
-    let shipper = Shipper::start(line.clone(), Arc::clone(&store), shipping, vault.clone(), stop.clone());
+    let shipper = Shipper::start(line.clone(), Arc::clone(&store), &shipping, vault.clone(), stop.clone());
     let tools = Tools {
         settings: Arc::clone(&settings),
         vault: vault.clone(),

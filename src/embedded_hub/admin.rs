@@ -27,7 +27,7 @@ use crate::contract::requests::CancelKind;
 use crate::contract::{LogEntry, LogLevel};
 
 /// Where the API begins.
-pub const ADMIN_PATH: &str = "/admin/jobs";
+pub(super) const ADMIN_PATH: &str = "/admin/jobs";
 
 /// How long `follow` waits for something new.
 const FOLLOW_WAIT: Duration = Duration::from_secs(20);

@@ -58,6 +58,6 @@ impl Identity {
 }
 
 /// 244 random bits from the operating system.
-pub fn random_secret() -> String {
+pub(super) fn random_secret() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }

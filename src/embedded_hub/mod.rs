@@ -44,12 +44,12 @@ use connection::Out;
 use orchestrator::Event;
 use shared::Shared;
 
-pub use admin::{ADMIN_PATH, FollowAnswer, LogLine};
+pub use admin::{FollowAnswer, LogLine};
 pub use admin_client::{AdminClient, AdminError};
 pub use data::{DataError, HubData, ListeningNote, listening_url};
 pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
-pub use identity::{Identity, random_secret};
+pub use identity::Identity;
 pub use job::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
 pub use jobs::{Hooks, JobKind, JobSpec, hcl_string, hcl_value};
 pub use orchestrator::Refusal;
@@ -151,7 +151,7 @@ impl EmbeddedHub {
     }
 
     /// Waits until the job satisfies the condition. Waits as long as it takes: put a deadline around it.
-    pub async fn job_until(&self, job: Uuid, mut condition: impl FnMut(&JobSnapshot) -> bool) -> JobSnapshot {
+    async fn job_until(&self, job: Uuid, mut condition: impl FnMut(&JobSnapshot) -> bool) -> JobSnapshot {
         self.shared.wait_for(|core| core.orchestrator.snapshot(job).filter(|it| condition(it))).await
     }
 

@@ -9,7 +9,7 @@ use crate::contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArr
 use crate::workspace::{WorkspaceError, check_file_name};
 
 /// `LockTimeout` becomes `lock-timeout`.
-pub fn kebab(name: &str) -> String {
+fn kebab(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     for (index, letter) in name.char_indices() {
         if letter.is_ascii_uppercase() && index > 0 {

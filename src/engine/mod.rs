@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 
 use crate::hooks::{Command, ScriptError};
+use crate::workspace::PrivateFile;
 use crate::workspace::inside::open_regular;
 
 #[derive(Debug, thiserror::Error)]
@@ -70,33 +71,37 @@ impl Places {
         Ok(Self { private: text(private)?, step: text(step)? })
     }
 
+    fn private(&self, file: PrivateFile) -> String {
+        format!("{}/{}", self.private, file.name())
+    }
+
     pub fn inputs(&self) -> String {
-        format!("{}/inputs.tfvars", self.private)
+        self.private(PrivateFile::Inputs)
     }
 
     /// The plan that Plan writes and ApplyFromPlan reads.
     pub fn plan(&self) -> String {
-        format!("{}/plan.out", self.private)
+        self.private(PrivateFile::Plan)
     }
 
     pub fn destroy_plan(&self) -> String {
-        format!("{}/destroy.out", self.private)
+        self.private(PrivateFile::Destroy)
     }
 
     pub fn pulumi_plan(&self) -> String {
-        format!("{}/plan.json", self.private)
+        self.private(PrivateFile::PulumiPlan)
     }
 
     pub fn destroy_preview(&self) -> String {
-        format!("{}/destroy_preview.json", self.private)
+        self.private(PrivateFile::DestroyPreview)
     }
 
     pub fn export(&self) -> String {
-        format!("{}/export.json", self.private)
+        self.private(PrivateFile::PulumiExport)
     }
 
     pub fn output(&self) -> String {
-        format!("{}/output.json", self.private)
+        self.private(PrivateFile::Output)
     }
 
     pub fn oidc_token(&self) -> String {

@@ -21,9 +21,8 @@
 //!   nobody else can have linked it yet.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use base64::Engine as _;
@@ -33,6 +32,7 @@ use sha2::{Digest as _, Sha256};
 use super::outputs::hex;
 use super::values;
 use crate::contract::Engine;
+use crate::files::lock::{self, Hold};
 use crate::files::{create_private_dir_all, write_private_atomic};
 use crate::workspace::inside::{open_regular, read_limited};
 
@@ -95,23 +95,13 @@ impl PluginCache {
     pub fn try_lock(&self, who: &str) -> Result<Option<File>, PluginCacheError> {
         create_private_dir_all(&self.directory).map_err(failed("create", &self.directory))?;
         let path = self.lock_path();
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(failed("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => {
-                // Only for people.
-                let _ = file.set_len(0).and_then(|()| file.write_all_at(who.as_bytes(), 0));
-                Ok(Some(file))
-            }
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
-        }
+        let held = lock::try_lock(&path, Hold::Alone).map_err(failed("lock", &path))?;
+        Ok(held.inspect(|held| lock::sign(held, who)))
     }
 
     /// Who has the lock, as far as is known.
     pub fn holder(&self) -> String {
-        let who = fs::read_to_string(self.lock_path()).unwrap_or_default();
-        if who.is_empty() { "another module".to_owned() } else { who }
+        lock::holder(&self.lock_path()).unwrap_or_else(|| "another module".to_owned())
     }
 
     /// Clears up after an init that did not complete, and makes ready for the next. To be called with the lock held.

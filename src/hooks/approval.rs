@@ -20,7 +20,7 @@ use crate::settings::model::{HookPolicy, HooksPreapprovalSettings};
 const SHOWN: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ApprovalError {
+enum ApprovalError {
     #[error("it is not pre-approved: no file in {} has its text; it begins with {shown:?}", directory.display())]
     Refused { name: &'static str, shown: String, directory: PathBuf },
     #[error(
@@ -82,7 +82,7 @@ pub fn fingerprint(text: &str) -> String {
 }
 
 /// Refuses the first hook that is not in the directory, when pre-approval is on.
-pub fn check_approved<'a>(
+fn check_approved<'a>(
     settings: &HooksPreapprovalSettings,
     hooks: impl IntoIterator<Item = Hook<'a>>,
 ) -> Result<(), ApprovalError> {

@@ -5,7 +5,7 @@ pub mod command;
 pub mod quote;
 pub mod script;
 
-pub use approval::{ApprovalError, HookRule, check_approved, fingerprint};
+pub use approval::{HookRule, fingerprint};
 pub use command::{Command, HiddenArguments, Piece, Standing};
 pub use quote::quote;
 pub(crate) use script::LONGEST_WORD;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::contract::reading::without_value;
 
 /// Ends every message.
-pub const RECORD_SEPARATOR: u8 = 0x1E;
+const RECORD_SEPARATOR: u8 = 0x1E;
 
 /// What is shown of a message that cannot be read. Enough to tell a web page from a message, too little to reach
 /// the arguments of one, which may be secret.

@@ -13,16 +13,16 @@
 //! The state of a module without a remote backend lives in `work`, so `--destroy` finds what an apply made,
 //! and nothing is ever written into the user's own directory.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::contract::Engine;
+use crate::files::lock::{self, Hold};
 use crate::files::{create_private_dir_all, write_private_atomic};
 use crate::process;
 
@@ -104,13 +104,8 @@ impl Place {
     /// Keeps a second run on the same directory out for as long as the file is held.
     pub fn lock(&self) -> Result<File, PlaceError> {
         let path = self.root.join("lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-        let file = file.map_err(failed("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => Err(PlaceError::Busy { directory: self.directory.clone() }),
-            Err(TryLockError::Error(error)) => Err(failed("lock", &path)(error)),
-        }
+        let held = lock::try_lock(&path, Hold::Alone).map_err(failed("lock", &path))?;
+        held.ok_or_else(|| PlaceError::Busy { directory: self.directory.clone() })
     }
 }
 

@@ -97,7 +97,7 @@ impl Policy {
         self.judge_module(request)?;
         self.judge_engine(task)?;
         if let Some(source) = source_of(task) {
-            self.judge_source(&source.source_url)?;
+            self.sources.judge(&source.source_url)?;
         }
         self.judge_plan_only(task)?;
         self.judge_flags(task)?;
@@ -112,12 +112,7 @@ impl Policy {
     }
 
     pub fn judge_refresh(&self, refresh: &SourceRefresh) -> Result<(), Refusal> {
-        self.judge_source(&refresh.source_url)
-    }
-
-    /// Whether anything may be fetched from there.
-    pub fn judge_source(&self, url: &str) -> Result<(), Refusal> {
-        self.sources.judge(url)
+        self.sources.judge(&refresh.source_url)
     }
 
     fn judge_module(&self, request: &Request) -> Result<(), Refusal> {

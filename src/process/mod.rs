@@ -97,6 +97,7 @@ pub struct Tool {
     purpose: String,
     command: Command,
     timeout: Duration,
+    /// How long an interrupted program may take before it is killed.
     grace: Duration,
     max_stdout: usize,
     clean: fn(&str) -> String,
@@ -156,12 +157,6 @@ impl Tool {
         self
     }
 
-    /// How long an interrupted program may take before it is killed.
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
     pub fn max_stdout(mut self, bytes: usize) -> Self {
         self.max_stdout = bytes;
         self
@@ -173,16 +168,7 @@ impl Tool {
         self
     }
 
-    pub async fn run(self, cancel: &CancellationToken) -> Result<Output, ProcessError> {
-        self.run_streaming(&|_| {}, cancel).await
-    }
-
-    /// As [`run`](Self::run), with each line of stderr handed on as it comes.
-    pub async fn run_streaming(
-        mut self,
-        on_line: &(dyn Fn(&str) + Send + Sync),
-        cancel: &CancellationToken,
-    ) -> Result<Output, ProcessError> {
+    pub async fn run(mut self, cancel: &CancellationToken) -> Result<Output, ProcessError> {
         if cancel.is_cancelled() {
             return Err(self.fail(Stop::Cancelled, Vec::new()));
         }
@@ -203,12 +189,7 @@ impl Tool {
                 let stdout = read_bounded(stdout, &mut said, limit);
                 let stderr = async {
                     let Some(stderr) = stderr else { return Ok(()) };
-                    let mut keep = |line: &str| {
-                        let line = clean(line);
-                        on_line(&line);
-                        tail.push(line);
-                    };
-                    read_lines(stderr, &mut keep).await.map_err(Stop::Pipe)
+                    read_lines(stderr, |line| tail.push(clean(line))).await.map_err(Stop::Pipe)
                 };
                 tokio::try_join!(stdout, stderr).map(|_| ())
             };

@@ -13,6 +13,7 @@ use tracing::{error, warn};
 use uuid::Uuid;
 
 use super::{Redactor, Rules};
+use crate::step::{Folder, FolderError};
 
 /// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. All
 /// of them are in every automaton.
@@ -201,6 +202,20 @@ impl JobSecrets {
     /// Adds secrets of this job.
     pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
         self.vault.learn_all(self.job.as_ref().map_or(&self.vault.0.own, |job| &job.shelf), secrets);
+    }
+
+    /// Learns what the folder of a step has noted: what it was read from may have changed since. Where the note is damaged,
+    /// all text is masked; where the machine is at fault, it can be tried again.
+    pub fn recall(&self, folder: &Folder) -> Result<(), FolderError> {
+        match folder.secrets() {
+            Ok(noted) => self.learn(noted.iter().map(String::as_str)),
+            Err(error @ FolderError::Io { .. }) => return Err(error),
+            // Not what is wrong with the file: that might say a secret.
+            Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
+                self.hide_everything(&format!("{} cannot be read", path.display()));
+            }
+        }
+        Ok(())
     }
 
     /// Says that the secrets of this job are not all known, so that all its text has to be masked. Outside of a job it

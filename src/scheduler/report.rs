@@ -1,6 +1,7 @@
 //! The claim: `ReportRunningTask` when a step starts, again and again while it runs, and at once after each
 //! connect.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -24,7 +25,7 @@ pub(super) struct Reporter {
 
 impl Reporter {
     /// Reports a step as running until the future is dropped. `again` asks for one more report now.
-    pub(super) async fn keep_reporting(&self, request: &Request, again: &Notify) {
+    pub(super) async fn keep_reporting(&self, request: &Request, again: &Notify) -> Infallible {
         let every = Duration::from_secs(request.common.report_active_job_frequency_seconds.max(1));
         let mut status = self.line.status();
         let mut last_refusal = None;

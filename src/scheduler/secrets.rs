@@ -14,7 +14,6 @@ use crate::intake::{Step, Work};
 use crate::redact::gather::module;
 use crate::redact::{JobSecrets, Vault};
 use crate::settings::Settings;
-use crate::step::FolderError;
 use crate::tasks::{Context, TaskError, hooks_of};
 use crate::workspace::Workspace;
 
@@ -24,13 +23,8 @@ const LOOK_FOR_AFTER: Duration = Duration::from_millis(50);
 /// The secrets of a step's job, with those that its folder has noted. To be held for as long as the step is driven.
 pub(super) fn of_step(vault: &Vault, step: &Step) -> JobSecrets {
     let secrets = vault.job(step.job_id());
-    match step.folder.secrets() {
-        Ok(noted) => secrets.learn(noted.iter().map(String::as_str)),
-        // Not what is wrong with the file: that might say a secret.
-        Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
-            secrets.hide_everything(&format!("{} cannot be read", path.display()));
-        }
-        Err(error @ FolderError::Io { .. }) => secrets.hide_everything(&error.to_string()),
+    if let Err(error) = secrets.recall(&step.folder) {
+        secrets.hide_everything(&error.to_string());
     }
     if let Work::Refresh(refresh) = &step.work {
         secrets.learn_credentials(&refresh.source_url);

@@ -11,7 +11,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::entries::{Carry, Line, Template, Times, unfinished};
+use super::carry::{Carry, unfinished};
+use super::entries::{Line, Template, Times};
 use super::veil::Masks;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::RecordRef;

@@ -2,7 +2,7 @@
 //!
 //! - The message is the record's text as it came, ANSI escapes included. Bytes that are not UTF-8 become U+FFFD,
 //!   as [`String::from_utf8_lossy`] has it. A character that two records of one line share is put together again
-//!   ([`Carry`]).
+//!   ([`carry`](super::carry)).
 //! - stdout and stderr are `Information`; stderr has the tag `"stream": "stderr"`, since text on stderr is not a
 //!   failure. The runner's own lines have the level that they were written with.
 //! - A line that does not fit into one entry is sent as several. All but the last have the tag
@@ -15,9 +15,10 @@ use std::ops::Range;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::escape::append_escaped;
 use crate::contract::{Common, LogLevel, Task};
 use crate::redact::MASK;
-use crate::step::{RecordRef, Stream};
+use crate::step::Stream;
 
 /// What every entry of a step says about where it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,133 +190,10 @@ fn append_masked(out: &mut String, line: &Line<'_>, room: usize) -> usize {
     done + append_escaped(out, &line.text[done..], limit.saturating_sub(out.len()))
 }
 
-/// Appends `bytes` as the inside of a JSON string, as far as they fit into `room` bytes, and returns how many
-/// bytes of the input were taken. What is not UTF-8 becomes U+FFFD.
-fn append_escaped(out: &mut String, bytes: &[u8], room: usize) -> usize {
-    let limit = out.len() + room;
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        return append_text(out, text, limit);
-    }
-    let mut taken = 0;
-    for chunk in bytes.utf8_chunks() {
-        let valid = append_text(out, chunk.valid(), limit);
-        taken += valid;
-        if valid < chunk.valid().len() {
-            break;
-        }
-        if !chunk.invalid().is_empty() {
-            if out.len() + char::REPLACEMENT_CHARACTER.len_utf8() > limit {
-                break;
-            }
-            out.push(char::REPLACEMENT_CHARACTER);
-            taken += chunk.invalid().len();
-        }
-    }
-    taken
-}
-
-fn append_text(out: &mut String, text: &str, limit: usize) -> usize {
-    let bytes = text.as_bytes();
-    let mut done = 0;
-    while done < bytes.len() {
-        let plain = bytes[done..].iter().position(|byte| needs_escape(*byte)).unwrap_or(bytes.len() - done);
-        let room = limit.saturating_sub(out.len());
-        if plain > room {
-            let cut = text.floor_char_boundary(done + room);
-            out.push_str(&text[done..cut]);
-            return cut;
-        }
-        out.push_str(&text[done..done + plain]);
-        done += plain;
-        let Some(byte) = bytes.get(done) else { break };
-        let mut long = [0; 6];
-        let escape = match byte {
-            b'"' => "\\\"",
-            b'\\' => "\\\\",
-            b'\t' => "\\t",
-            b'\r' => "\\r",
-            b'\n' => "\\n",
-            control => long_escape(*control, &mut long),
-        };
-        if out.len() + escape.len() > limit {
-            return done;
-        }
-        out.push_str(escape);
-        done += 1;
-    }
-    done
-}
-
-fn needs_escape(byte: u8) -> bool {
-    byte < 0x20 || byte == b'"' || byte == b'\\'
-}
-
-fn long_escape(control: u8, buffer: &mut [u8; 6]) -> &str {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    *buffer = *b"\\u0000";
-    buffer[4] = DIGITS[usize::from(control >> 4)];
-    buffer[5] = DIGITS[usize::from(control & 15)];
-    std::str::from_utf8(buffer).unwrap_or_default()
-}
-
-/// The first bytes of characters whose rest stands in the next record of the same stream: at most three bytes
-/// per stream.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Carry {
-    streams: [Held; 5],
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Held {
-    bytes: [u8; 3],
-    length: u8,
-}
-
-impl Carry {
-    pub(super) fn held(&self, stream: Stream) -> &[u8] {
-        let held = &self.streams[stream as usize];
-        &held.bytes[..usize::from(held.length)]
-    }
-
-    pub(super) fn set(&mut self, stream: Stream, bytes: &[u8]) {
-        let held = &mut self.streams[stream as usize];
-        held.length = 0;
-        for (place, byte) in held.bytes.iter_mut().zip(bytes) {
-            *place = *byte;
-            held.length += 1;
-        }
-    }
-
-    /// Follows a record that goes by unsent: what it leaves behind for the next one of its stream.
-    pub(super) fn follow(&mut self, record: &RecordRef<'_>) {
-        let joined = [self.held(record.stream), record.text].concat();
-        let tail = if record.continues { unfinished(&joined) } else { 0 };
-        self.set(record.stream, &joined[joined.len() - tail..]);
-    }
-
-    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> + use<> {
-        let carry = *self;
-        [Stream::Stdout, Stream::Stderr, Stream::Information, Stream::Warning, Stream::Error]
-            .into_iter()
-            .filter(move |stream| !carry.held(*stream).is_empty())
-    }
-}
-
-/// How many bytes at the end are the start of a character that is not complete.
-pub(super) fn unfinished(bytes: &[u8]) -> usize {
-    (1..=bytes.len().min(3))
-        .find(|length| {
-            std::str::from_utf8(&bytes[bytes.len() - length..])
-                .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
-        })
-        .unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::contract::LogEntry;
-    use proptest::prelude::*;
 
     fn template() -> Template {
         Template::new(&Labels {
@@ -358,35 +236,6 @@ mod tests {
                 value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
             };
             assert_eq!(members(&out), members(&serde_json::to_string(&entry).unwrap()));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_in_any_room_are_escaped_cut_between_characters_and_whole_again(
-            bytes in proptest::collection::vec(any::<u8>(), 0..200),
-            text in "\\PC{0,80}",
-            room in 6_usize..60,
-        ) {
-            for input in [bytes.as_slice(), text.as_bytes(), &[text.as_bytes(), &bytes].concat()] {
-                let mut whole = String::new();
-                let mut rest = input;
-                while !rest.is_empty() {
-                    let mut out = String::new();
-                    let taken = append_escaped(&mut out, rest, room);
-                    prop_assert!(taken > 0 && out.len() <= room);
-                    whole.push_str(&serde_json::from_str::<String>(&format!("\"{out}\"")).unwrap());
-                    rest = &rest[taken..];
-                }
-                prop_assert_eq!(whole, String::from_utf8_lossy(input));
-            }
-        }
-
-        #[test]
-        fn unfinished_finds_exactly_the_cut_character(text in "\\PC{1,20}", cut in 0_usize..80) {
-            let bytes = &text.as_bytes()[..cut.min(text.len())];
-            let boundary = text.floor_char_boundary(bytes.len());
-            prop_assert_eq!(unfinished(bytes), bytes.len() - boundary);
         }
     }
 }

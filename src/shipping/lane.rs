@@ -7,15 +7,13 @@
 //!      └────────────────────────┘ … until the log has ended → the result → finished
 //! ```
 //!
-//! Acknowledgements count in the order of the calls: one that was accepted behind one that was refused is sent
-//! again, since the server must have the lines in order (it then has that batch twice). After a refusal one
-//! call at a time is made until one is accepted, so that this happens once and not with every attempt.
+//! What is on its way stands in [`window`](super::window). After a refusal one call at a time is made until one is accepted, so
+//! that what was accepted behind it is sent twice once, and not with every attempt.
 
-use std::collections::VecDeque;
 use std::io;
 
 use tokio::sync::oneshot;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::batch::Policy;
@@ -25,15 +23,14 @@ use super::log::{Log, Mark, Offer, POLL};
 use super::outbox::{self, OutboxError};
 use super::retry::Retry;
 use super::veil::Veil;
+use super::window::{ANSWER_TIMEOUT, Cargo, Window};
 use crate::contract::names::method;
 use crate::hub::CallError;
 use crate::redact::{JobSecrets, Vault};
 use crate::step::{Folder, FolderError};
 
 /// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
-pub(super) const LANE_WINDOW: usize = 4;
-/// A server that has answered nothing of a step for so long has forgotten about it.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const LANE_WINDOW: usize = 4;
 
 /// A step whose log and result are to be sent.
 #[derive(Debug, Clone)]
@@ -74,22 +71,6 @@ pub(super) enum Reaction {
     Finished,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    Waiting,
-    Accepted,
-    Failed,
-}
-
-#[derive(Debug)]
-struct Sent {
-    id: u64,
-    /// The place that is acknowledged with this call; None for the result.
-    end: Option<Mark>,
-    bytes: usize,
-    state: Call,
-}
-
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) step: ShippedStep,
@@ -104,10 +85,8 @@ pub(super) struct Lane {
     looked: Option<Instant>,
     /// There is nothing to do before this time, unless something happens to the lane.
     rests_until: Option<Instant>,
-    sent: VecDeque<Sent>,
+    window: Window,
     last_sent: Option<Instant>,
-    /// The last time that the server showed it knows of these calls.
-    progress: Instant,
     retry: Retry,
 }
 
@@ -128,9 +107,8 @@ impl Lane {
             concluded: false,
             looked: None,
             rests_until: None,
-            sent: VecDeque::new(),
+            window: Window::new(now),
             last_sent: None,
-            progress: now,
             retry: Retry::new(),
         }
     }
@@ -143,12 +121,12 @@ impl Lane {
 
     /// Calls that wait for their answer.
     pub(super) fn in_flight(&self) -> usize {
-        self.sent.iter().filter(|sent| sent.state == Call::Waiting).count()
+        self.window.in_flight()
     }
 
     /// Bytes in memory: the batch in the making and the calls that are not answered.
     pub(super) fn buffered(&self) -> usize {
-        self.log.as_ref().map_or(0, Log::buffered) + self.sent.iter().map(|sent| sent.bytes).sum::<usize>()
+        self.log.as_ref().map_or(0, Log::buffered) + self.window.bytes()
     }
 
     pub(super) fn problem(&self) -> Option<&str> {
@@ -167,9 +145,7 @@ impl Lane {
     }
 
     fn decide(&mut self, id: u64, policy: &Policy, max_message_bytes: usize, now: Instant) -> Next {
-        let window = if self.retry.problem().is_some() { 1 } else { LANE_WINDOW };
-        let failing = self.sent.iter().any(|sent| sent.state == Call::Failed);
-        if failing || self.sent.len() >= window {
+        if !self.window.has_room(if self.retry.problem().is_some() { 1 } else { LANE_WINDOW }) {
             return Next::Wait;
         }
         if let Some(until) = self.retry.not_before(now) {
@@ -181,11 +157,11 @@ impl Lane {
         match self.offer(policy, now) {
             Ok(Offer::Batch { arguments, end }) => {
                 self.last_sent = Some(now);
-                self.note_sent(id, Some(end), arguments.len(), now);
+                self.window.send(id, Cargo::Lines(end), arguments.len(), now);
                 Next::Send { method: method::ADD_LOGS.to_owned(), arguments }
             }
             Ok(Offer::At(time)) => Next::At(time),
-            Ok(Offer::Ended) if !self.sent.is_empty() => Next::Wait,
+            Ok(Offer::Ended) if !self.window.is_empty() => Next::Wait,
             Ok(Offer::Ended) => self.result(id, max_message_bytes, now),
             Err(error) => self.stumble(&format!("cannot read output.log: {error}"), now),
         }
@@ -209,7 +185,8 @@ impl Lane {
         let log = match &mut self.log {
             Some(log) => log,
             none => {
-                recall(&self.step.folder, &self.secrets)?;
+                // An earlier runner may have noted some.
+                self.secrets.recall(&self.step.folder).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
                 let veil = Veil::new(&path, self.secrets.clone(), policy.period());
                 none.insert(Log::open(&path, labels, self.acknowledged, veil))
@@ -230,7 +207,7 @@ impl Lane {
                         "sent {} instead of the result: {reason}", parcel.method
                     );
                 }
-                self.note_sent(id, None, parcel.arguments.len(), now);
+                self.window.send(id, Cargo::Result, parcel.arguments.len(), now);
                 Next::Send { method: parcel.method, arguments: parcel.arguments }
             }
             // The nudge was early; the file will come.
@@ -243,13 +220,6 @@ impl Lane {
         }
     }
 
-    fn note_sent(&mut self, id: u64, end: Option<Mark>, bytes: usize, now: Instant) {
-        if self.sent.is_empty() {
-            self.progress = now;
-        }
-        self.sent.push_back(Sent { id, end, bytes, state: Call::Waiting });
-    }
-
     fn stumble(&mut self, problem: &str, now: Instant) -> Next {
         if self.retry.failed(problem, now) {
             warn!(step = self.step.folder.name(), "{problem}; trying again until it works");
@@ -259,23 +229,15 @@ impl Lane {
 
     /// Takes the answer of a call. An id that is not known any more was given up before.
     pub(super) fn answered(&mut self, id: u64, answer: Result<(), CallError>, now: Instant) -> Reaction {
-        let Some(sent) = self.sent.iter_mut().find(|sent| sent.id == id) else { return Reaction::Nothing };
-        self.progress = now;
+        let Some(cargo) = self.window.answer(id, answer.is_ok(), now) else { return Reaction::Nothing };
         self.rests_until = None;
         let mut reaction = Reaction::Nothing;
-        match answer {
-            Ok(()) => sent.state = Call::Accepted,
-            Err(error) => {
-                sent.state = Call::Failed;
-                if error == CallError::Disconnected {
-                    reaction = Reaction::Disconnected;
-                } else if self.retry.failed(&error.to_string(), now) {
-                    let what = if sent.end.is_some() { "log lines" } else { "the result" };
-                    warn!(
-                        step = self.step.folder.name(),
-                        "{what}: {error}; sending again until it is accepted"
-                    );
-                }
+        if let Err(error) = answer {
+            if error == CallError::Disconnected {
+                reaction = Reaction::Disconnected;
+            } else if self.retry.failed(&error.to_string(), now) {
+                let what = if cargo == Cargo::Result { "the result" } else { "log lines" };
+                warn!(step = self.step.folder.name(), "{what}: {error}; sending again until it is accepted");
             }
         }
         if self.settle() { Reaction::Finished } else { reaction }
@@ -284,32 +246,31 @@ impl Lane {
     /// Moves on over what was accepted, or back when all is answered and not all was accepted. True when the
     /// result was accepted.
     fn settle(&mut self) -> bool {
-        while let Some(sent) = self.sent.pop_front_if(|sent| sent.state == Call::Accepted) {
+        while let Some(cargo) = self.window.take_accepted() {
             if let Some(problem) = self.retry.problem() {
                 info!(step = self.step.folder.name(), "accepted after all, after: {problem}");
             }
             self.retry.succeeded();
-            let Some(end) = sent.end else { return true };
+            let Cargo::Lines(end) = cargo else { return true };
             self.acknowledged = end;
             self.unsaved = true;
         }
-        if !self.sent.is_empty() && self.sent.iter().all(|sent| sent.state != Call::Waiting) {
-            self.sent.clear();
-            if let Some(log) = &mut self.log {
-                log.go_to(self.acknowledged);
-            }
+        if self.window.give_up_answered()
+            && let Some(log) = &mut self.log
+        {
+            log.go_to(self.acknowledged);
         }
         false
     }
 
     /// When the calls that wait are to be given up.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (self.in_flight() > 0).then(|| self.progress + ANSWER_TIMEOUT)
+        self.window.deadline()
     }
 
     /// Gives calls up whose deadline has passed: they are sent again.
     pub(super) fn expire(&mut self, now: Instant) {
-        if self.deadline().is_none_or(|deadline| deadline > now) {
+        if !self.window.expire(now) {
             return;
         }
         warn!(
@@ -317,9 +278,6 @@ impl Lane {
             "the server has not answered for {} s; sending again",
             ANSWER_TIMEOUT.as_secs()
         );
-        for sent in self.sent.iter_mut().filter(|sent| sent.state == Call::Waiting) {
-            sent.state = Call::Failed;
-        }
         self.settle();
     }
 
@@ -344,7 +302,7 @@ impl Lane {
 
     /// Gives up the oldest lines that were not sent, at least so many bytes of them if there are so many.
     pub(super) fn give_way(&mut self, bytes: u64) -> io::Result<Option<Dropped>> {
-        let mark = self.sent.iter().rev().find_map(|sent| sent.end).unwrap_or(self.acknowledged);
+        let mark = self.window.sent_up_to().unwrap_or(self.acknowledged);
         let path = self.step.folder.output_path();
         let from = if mark.position.within == 0 {
             mark.position.record
@@ -362,18 +320,4 @@ impl Lane {
         }
         Ok(dropped)
     }
-}
-
-/// Learns the secrets that an earlier runner has noted in the folder: what they were read from may have changed.
-fn recall(folder: &Folder, secrets: &JobSecrets) -> io::Result<()> {
-    match folder.secrets() {
-        Ok(noted) => secrets.learn(noted.iter().map(String::as_str)),
-        // The machine is at fault, and it is tried again.
-        Err(FolderError::Io { source, .. }) => return Err(source),
-        // Not what is wrong with the file: that might say a secret.
-        Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
-            secrets.hide_everything(&format!("{} cannot be read", path.display()));
-        }
-    }
-    Ok(())
 }

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use tokio::time::{Duration, Instant};
 
 use super::batch::{Draft, Policy, Pushed};
-use super::entries::{Carry, Labels, Template, Times};
+use super::carry::Carry;
+use super::entries::{Labels, Template, Times};
 use super::tail::Tail;
 use super::veil::{Masks, Veil};
 use crate::step::{Position, RecordRef};

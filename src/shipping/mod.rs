@@ -6,8 +6,12 @@
 //! outcome.json ───── outbox ────────────────┘                    └─→ the folder is removed
 //! ```
 //!
+//! A step has a lane, which knows what to send next and what is on its way (`window`); the shipper is the one loop over all
+//! lanes, which go in `turns`. `entries` makes the text of a log entry, with the help of `escape` and `carry`.
+//!
 //! `output.log` is the only buffer: lines are read from it when they can be sent, and read again when they have to
-//! be sent again. Secrets are masked on the way ([`veil`]). What is in memory is bounded by the window of unacknowledged calls, whatever waits on the disk.
+//! be sent again. Secrets are masked on the way ([`veil`]). What is in memory is bounded by the window of unacknowledged
+//! calls, whatever waits on the disk; and that can be bounded too (`cap`, `cap_watch`).
 //!
 //! What holds at all times:
 //! - Lines of a job are sent in the order written; a step's result only after all its lines are acknowledged; nothing
@@ -19,7 +23,10 @@
 
 mod batch;
 mod cap;
+mod cap_watch;
+mod carry;
 mod entries;
+mod escape;
 mod handle;
 mod lane;
 mod log;
@@ -27,7 +34,9 @@ mod outbox;
 mod retry;
 mod shipper;
 mod tail;
+mod turns;
 mod veil;
+mod window;
 
 pub use entries::Labels;
 pub use handle::{Shipped, ShipperHandle, ShippingStatus};

@@ -1,9 +1,10 @@
 //! The loop that ships for all steps of the runner.
 //!
 //! Everything that happens (a command, an answer, a change of the line, a time) wakes the loop, which then lets each
-//! job's first step in turn send one batch, until the window is full or nobody has anything to send.
+//! job's first step in turn ([`turns`](super::turns)) send one batch, until the window is full or nobody has anything to
+//! send. What a step wants to send is its [`lane`](super::lane)'s to say.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -13,13 +14,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
-use uuid::Uuid;
+use tracing::error;
 
 use super::batch::Policy;
-use super::cap;
+use super::cap_watch::CapWatch;
 use super::handle::{Command, ShipperHandle, ShippingStatus};
 use super::lane::{Lane, Next, Reaction, ShippedStep};
+use super::turns::{LaneId, Turns};
 use crate::hub::{CallError, Line, LineStatus};
 use crate::redact::Vault;
 use crate::settings::Settings;
@@ -29,8 +30,6 @@ use crate::step::{Store, StoreError};
 /// Calls that may be unanswered in all. A claim or a cancel answer waits behind no more than these.
 const WINDOW: usize = 8;
 const QUEUED_COMMANDS: usize = 64;
-/// How often the disk is measured when there is a cap.
-const CAP_CHECK: Duration = Duration::from_secs(1);
 /// A connection that failed a call is not used again, unless it claims to live for this long.
 const DISTRUST: Duration = Duration::from_secs(5);
 
@@ -49,23 +48,6 @@ impl From<&Settings> for ShippingSettings {
         }
     }
 }
-
-/// Steps of one job, in order; only the first is being shipped.
-#[derive(Debug)]
-struct Queue {
-    key: QueueKey,
-    /// By sequence and then by lane, to the lane.
-    lanes: BTreeMap<(u64, LaneId), LaneId>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum QueueKey {
-    Job(Uuid),
-    /// A step that belongs to no job waits for no other.
-    Alone(LaneId),
-}
-
-type LaneId = u64;
 
 #[derive(Debug)]
 struct Answered {
@@ -98,19 +80,17 @@ pub struct Shipper {
     line_status: watch::Receiver<LineStatus>,
     store: Arc<Store>,
     policy: Policy,
-    settings: ShippingSettings,
+    max_message_bytes: usize,
     vault: Vault,
     stop: CancellationToken,
     status: Arc<watch::Sender<ShippingStatus>>,
     lanes: BTreeMap<LaneId, Lane>,
-    /// In turns: the front is next.
-    queues: VecDeque<Queue>,
+    turns: Turns,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     removals: FuturesUnordered<JoinHandle<Removed>>,
     last_id: u64,
     distrusted: Option<(u64, Instant)>,
-    next_cap_check: Instant,
-    cap_warned: bool,
+    cap: CapWatch,
 }
 
 impl Shipper {
@@ -118,7 +98,7 @@ impl Shipper {
     pub fn start(
         line: Line,
         store: Arc<Store>,
-        settings: ShippingSettings,
+        settings: &ShippingSettings,
         vault: Vault,
         stop: CancellationToken,
     ) -> ShipperHandle {
@@ -129,18 +109,17 @@ impl Shipper {
             line,
             store,
             policy: Policy::new(&settings.job_log_stream, settings.max_message_bytes),
-            settings,
+            max_message_bytes: settings.max_message_bytes,
             vault,
             stop,
             status: Arc::clone(&status),
             lanes: BTreeMap::new(),
-            queues: VecDeque::new(),
+            turns: Turns::default(),
             answers: FuturesUnordered::new(),
             removals: FuturesUnordered::new(),
             last_id: 0,
             distrusted: None,
-            next_cap_check: Instant::now(),
-            cap_warned: false,
+            cap: CapWatch::new(settings.job_log_stream.max_unsent_bytes, Instant::now()),
         };
         tokio::spawn(shipper.run(received));
         ShipperHandle { commands, status }
@@ -189,14 +168,7 @@ impl Shipper {
             return;
         }
         let id = self.new_id();
-        let key = step.labels.as_ref().map_or(QueueKey::Alone(id), |labels| QueueKey::Job(labels.job_id));
-        let place = (step.sequence, id);
-        match self.queues.iter_mut().find(|queue| queue.key == key) {
-            Some(queue) => {
-                queue.lanes.insert(place, id);
-            }
-            None => self.queues.push_back(Queue { key, lanes: BTreeMap::from([(place, id)]) }),
-        }
+        self.turns.add(step.labels.as_ref().map(|labels| labels.job_id), step.sequence, id);
         let mut lane = Lane::new(step, &self.vault, Instant::now());
         lane.waiting.push(done);
         self.lanes.insert(id, lane);
@@ -221,7 +193,7 @@ impl Shipper {
     /// Sends what can be sent now and returns when to look again, if time alone can change anything.
     async fn pump(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let mut wake = self.keep_below_cap(now);
+        let mut wake = self.cap.keep_below(&mut self.lanes, now);
         for lane in self.lanes.values_mut() {
             lane.expire(now);
             wake = earlier(wake, lane.deadline());
@@ -232,14 +204,12 @@ impl Shipper {
         };
         let mut unanswered: usize = self.lanes.values().map(Lane::in_flight).sum();
         let mut idle = 0;
-        while idle < self.queues.len() && unanswered < WINDOW {
-            let first = self.queues.front().and_then(|queue| queue.lanes.values().next().copied());
-            self.queues.rotate_left(1);
+        while idle < self.turns.jobs() && unanswered < WINDOW {
+            let Some(id) = self.turns.next() else { break };
             idle += 1;
-            let Some(id) = first else { continue };
             let call = self.new_id();
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            match lane.next(call, &self.policy, self.settings.max_message_bytes, now) {
+            match lane.next(call, &self.policy, self.max_message_bytes, now) {
                 Next::Send { method, arguments } => {
                     idle = 0;
                     unanswered += 1;
@@ -321,10 +291,7 @@ impl Shipper {
     }
 
     fn take_out(&mut self, id: LaneId) -> Option<Lane> {
-        for queue in &mut self.queues {
-            queue.lanes.retain(|_, lane| *lane != id);
-        }
-        self.queues.retain(|queue| !queue.lanes.is_empty());
+        self.turns.remove(id);
         self.lanes.remove(&id)
     }
 
@@ -337,44 +304,6 @@ impl Shipper {
             let _ = done.send(());
         }
         self.status.send_modify(|status| status.steps -= 1);
-    }
-
-    /// Measures the disk when it is time to, and lets lines give way. Returns when to measure again.
-    fn keep_below_cap(&mut self, now: Instant) -> Option<Instant> {
-        let limit = self.settings.job_log_stream.max_unsent_bytes?;
-        if self.lanes.is_empty() {
-            return None;
-        }
-        if now < self.next_cap_check {
-            return Some(self.next_cap_check);
-        }
-        self.next_cap_check = now + CAP_CHECK;
-        let mut sizes: BTreeMap<LaneId, u64> =
-            self.lanes.iter().map(|(id, lane)| (*id, lane.unsent_bytes().unwrap_or(0))).collect();
-        while let Some((id, bytes)) = cap::gives_way(&sizes, limit) {
-            let Some(lane) = self.lanes.get_mut(&id) else { break };
-            match lane.give_way(bytes) {
-                Ok(Some(dropped)) => {
-                    sizes.entry(id).and_modify(|size| *size = size.saturating_sub(dropped.bytes));
-                    if !std::mem::replace(&mut self.cap_warned, true) {
-                        warn!(
-                            step = lane.step.folder.name(),
-                            "unsent logs have reached JobLogStream.MaxUnsentBytes ({limit}): {} of its oldest lines were \
-                             dropped, and more will be while the server does not take them",
-                            dropped.lines
-                        );
-                    }
-                    continue;
-                }
-                // What it has left is on its way already.
-                Ok(None) => {}
-                Err(error) => {
-                    warn!(step = lane.step.folder.name(), "cannot free disk in output.log: {error}");
-                }
-            }
-            sizes.remove(&id);
-        }
-        Some(self.next_cap_check)
     }
 
     fn report(&self) {

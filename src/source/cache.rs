@@ -9,15 +9,13 @@
 //! ```
 //!
 //! - The name has the URL's host and path for people, and a hash of the URL without credentials.
-//! - Locks are the operating system's: they end with their holder, in this process or another. A lock file is
-//!   never deleted, because another process may have it open already.
+//! - Locks end with their holder, in this process or another ([`crate::files::lock`]).
 //! - A `.busy` that nobody holds the lock for is from somebody who was killed. Such a copy is not trusted.
 //! - One runner is one circle of trust: whoever may run jobs on it could read the folder anyway, so a commit that
 //!   is in the cache is given to every job that names the repository, without asking the server again.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::SourceError;
 use super::url::mask_url;
 use crate::files::create_private_dir_all;
+use crate::files::lock::{self, Hold};
 
 /// How often a lock that another one holds is tried. The wait is for a transfer, so a human does not notice.
 const RETRY: Duration = Duration::from_millis(50);
@@ -45,13 +44,6 @@ pub(super) struct Entry {
     pub(super) folder: PathBuf,
     lock: PathBuf,
     busy: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
-    /// Together with other readers.
-    Shared,
-    Alone,
 }
 
 impl Cache {
@@ -142,18 +134,7 @@ impl Entry {
         if let Some(folder) = self.lock.parent() {
             create_private_dir_all(folder)?;
         }
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&self.lock)?;
-        let locked = match hold {
-            Hold::Shared => file.try_lock_shared(),
-            Hold::Alone => file.try_lock(),
-        };
-        match locked {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        lock::try_lock(&self.lock, hold)
     }
 
     /// Whether there is a copy that nobody was killed over.

@@ -15,10 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Entry, Hold};
-use super::git::{IN_BARE, IN_CHECKOUT, Target};
+use super::cache::{Cache, Entry};
+use super::commits::Target;
+use super::git::{IN_BARE, IN_CHECKOUT};
 use super::url::mask_url;
 use super::{Fetcher, Log, SourceError};
+use crate::files::lock::Hold;
 use crate::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::cache::{Cache, Hold, size};
+use super::cache::{Cache, size};
+use crate::files::lock::Hold;
 
 #[derive(Debug, Default)]
 pub struct Expired {

@@ -1,20 +1,24 @@
-//! The git commands that sources need.
+//! How git is called: with which settings and variables, with whose login, for how long.
+//!
+//! What is done with it stands elsewhere: `commits` brings commits here, `checkout` makes folders of them, `cached` goes by
+//! way of the cache.
 
-use std::collections::HashSet;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::refs::{self, Ref};
-use super::submodules::{MAX_SUBMODULES, Wanted};
 use super::url::{Login, PROTOCOLS, Remote, mask_url};
-use super::{Fetcher, Log, SourceError};
-use crate::files::create_private_dir_all;
-use crate::process::{Output, ProcessError, Tool, find_program};
+use super::{Fetcher, SourceError};
+use crate::process::{Output, Tool, find_program};
 
+/// The repository is named outright, so that git never goes looking for one further up.
+pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
+pub(super) const IN_BARE: &str = "--git-dir=.";
+
+/// What a call inside a repository of ours may take: the checkout of a large one on a slow disk.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// A repository with half a million refs lists this much.
 const MAX_LIST: usize = 64 * 1024 * 1024;
 
@@ -150,154 +154,12 @@ impl Fetcher {
             .map_err(|line| SourceError::UnreadableRefs { url: mask_url(url), line: mask_url(&line) })
     }
 
-    /// Finds the one commit that an abbreviated id stands for, in a throw-away copy of the history without
-    /// the files (servers that cannot leave them out send them).
-    pub(super) async fn complete_commit(
-        &self,
-        url: &str,
-        start: &str,
-        cancel: &CancellationToken,
-    ) -> Result<String, SourceError> {
-        let failed = |source| SourceError::Folder { folder: self.scratch.clone(), source };
-        create_private_dir_all(&self.scratch).map_err(failed)?;
-        let folder = tempfile::Builder::new().prefix("history-").tempdir_in(&self.scratch).map_err(failed)?;
-        // How long ids are is up to the repository, and only its refs tell.
-        let refs = self.list_refs(url, &[], cancel).await?;
-        self.init(folder.path(), refs.iter().any(|it| it.object.len() == 64), cancel).await?;
-        let commit = format!("{}^{{commit}}", start.to_ascii_lowercase());
-        let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &commit];
-        for wanted in [&ALL_REFS[..], &EVERY_REF] {
-            let fetch = ["fetch", "--quiet", "--filter=tree:0"];
-            self.fetch(folder.path(), url, &fetch, wanted, cancel).await?;
-            match self.local(folder.path(), format!("find the commit {start}"), &arguments, cancel).await {
-                Ok(output) => return Ok(output.text().trim().to_owned()),
-                Err(SourceError::Git(ProcessError::Failed { .. })) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(SourceError::UnknownCommit { revision: start.to_owned(), url: mask_url(url) })
-    }
-
-    /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the
-    /// server allows: that commit alone, or the whole history from a server that gives out no single commits. With
-    /// a cache, it is what the cache does not have yet.
-    pub async fn check_out(
-        &self,
-        url: &str,
-        commit: &str,
-        folder: &Path,
-        log: Log<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<(), SourceError> {
-        // A list and no recursion: how deep a repository nests must not decide how much stack we need.
-        let mut todo = vec![Wanted::new(url, commit, folder)];
-        let mut submodules = 0;
-        while let Some(wanted) = todo.pop() {
-            let inside = self.check_out_alone(&wanted, log, cancel).await;
-            let inside = inside.map_err(|error| wanted.blame(error))?;
-            // Before any of them is fetched: a few commits that name each other often enough are without end.
-            submodules += inside.len();
-            if submodules > MAX_SUBMODULES {
-                return Err(wanted.blame(SourceError::TooManySubmodules(MAX_SUBMODULES)));
-            }
-            todo.extend(inside.into_iter().rev());
-        }
-        Ok(())
-    }
-
-    /// Returns the submodules, whose folders are still empty.
-    async fn check_out_alone(
-        &self,
-        wanted: &Wanted,
-        log: Log<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<Vec<Wanted>, SourceError> {
-        let Wanted { url, commit, folder, .. } = wanted;
-        super::url::check(url)?;
-        self.allowed.judge(url).map_err(SourceError::Refused)?;
-        if !refs::is_commit(commit) {
-            return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
-        }
-        log(&format!("Cloning {} at {commit}", mask_url(url)));
-        self.init(folder, commit.len() == 64, cancel).await?;
-        let filled = match &self.cache {
-            Some(cache) => self.fill_from_cache(cache, url, commit, folder, log, cancel).await?,
-            None => false,
-        };
-        if !filled {
-            self.fetch_commit(Target { folder, keep: None }, url, commit, log, cancel).await?;
-        }
-        let checkout = ["checkout", "--quiet", "--force", "--detach", commit];
-        self.local(folder, format!("check out {commit}"), &checkout, cancel).await?;
-        self.submodules(wanted, log, cancel).await
-    }
-
-    /// Brings one commit into a repository of ours.
-    pub(super) async fn fetch_commit(
-        &self,
-        target: Target<'_>,
-        url: &str,
-        commit: &str,
-        log: Log<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<(), SourceError> {
-        let Target { folder, keep } = target;
-        let place = if keep.is_some() { IN_BARE } else { IN_CHECKOUT };
-        let wanted = keep.map_or_else(|| commit.to_owned(), |keep| format!("{commit}:{keep}"));
-        let shallow = [place, "fetch", "--quiet", "--no-prune", "--depth=1"];
-        match self.fetch(folder, url, &shallow, &[&wanted], cancel).await {
-            Err(SourceError::Git(error @ ProcessError::Failed { .. })) => {
-                error.to_string().lines().for_each(log);
-            }
-            other => return other.map(drop),
-        }
-        log(&format!("Fetching the whole history of {} instead", mask_url(url)));
-        let mut whole = vec![place, "fetch", "--quiet"];
-        let mut all = &ALL_REFS;
-        if keep.is_some() {
-            // A name that became the folder of another would be in its way.
-            whole.push("--prune");
-            all = &ALL_REFS_KEPT;
-            // What was fetched alone before would be taken for the end of the history.
-            if folder.join("shallow").exists() {
-                whole.push("--unshallow");
-            }
-        }
-        self.fetch(folder, url, &whole, all, cancel).await?;
-        if !self.has(folder, place, commit, cancel).await? {
-            // A server may have many thousands of these, so they come last.
-            log(&format!(
-                "{commit} is on no branch or tag: fetching all other refs (pull requests, say) too"
-            ));
-            let every = if keep.is_some() { &EVERY_REF_KEPT } else { &EVERY_REF };
-            self.fetch(folder, url, &[place, "fetch", "--quiet"], every, cancel).await?;
-            if !self.has(folder, place, commit, cancel).await? {
-                return Err(SourceError::UnknownCommit { revision: commit.to_owned(), url: mask_url(url) });
-            }
-        }
-        if let Some(keep) = keep {
-            self.local(folder, format!("keep {commit}"), &[place, "update-ref", keep, commit], cancel)
-                .await?;
-        }
-        Ok(())
-    }
-
-    async fn has(
+    pub(super) async fn init(
         &self,
         folder: &Path,
-        place: &str,
-        commit: &str,
+        sha256: bool,
         cancel: &CancellationToken,
-    ) -> Result<bool, SourceError> {
-        let object = format!("{commit}^{{commit}}");
-        let arguments = [place, "cat-file", "-e", &object];
-        match self.local(folder, format!("find {commit}"), &arguments, cancel).await {
-            Err(SourceError::Git(ProcessError::Failed { .. })) => Ok(false),
-            other => other.map(|_| true),
-        }
-    }
-
-    async fn init(&self, folder: &Path, sha256: bool, cancel: &CancellationToken) -> Result<(), SourceError> {
+    ) -> Result<(), SourceError> {
         let format = if sha256 { "--object-format=sha256" } else { "--object-format=sha1" };
         let arguments = ["init", "--quiet", "--template=", "--initial-branch=main", format];
         self.local(folder, "make a repository".to_owned(), &arguments, cancel).await?;
@@ -333,70 +195,4 @@ impl Fetcher {
         let tool = self.tool(purpose)?.current_dir(folder).args(arguments);
         Ok(tool.timeout(LOCAL_TIMEOUT).max_stdout(MAX_LIST).run(cancel).await?)
     }
-
-    /// The files that a checkout has from its commit and that are still as they were there, with their paths
-    /// below `root`, those of its submodules included. Nothing when `root` is no checkout.
-    pub(crate) async fn unchanged_files(
-        &self,
-        root: &Path,
-        cancel: &CancellationToken,
-    ) -> Result<HashSet<PathBuf>, SourceError> {
-        if !root.join(".git").is_dir() {
-            return Ok(HashSet::new());
-        }
-        let list = async |more: &[&str]| {
-            // Named outright, so that git does not go looking for a repository further up.
-            let fixed = [IN_CHECKOUT, "--work-tree=.", "ls-files", "-z"];
-            let arguments: Vec<&str> = fixed.iter().chain(more).copied().collect();
-            self.local(root, "list the files of the old checkout".to_owned(), &arguments, cancel).await
-        };
-        let (all, modified) = match (list(&[]).await, list(&["--modified"]).await) {
-            (Ok(all), Ok(modified)) => (all, modified),
-            (Err(SourceError::Cancelled), _) | (_, Err(SourceError::Cancelled)) => {
-                return Err(SourceError::Cancelled);
-            }
-            // A damaged repository says nothing about its files; then all of them count as changed.
-            _ => return Ok(HashSet::new()),
-        };
-        let all = split_paths(&all.stdout);
-        let modified = split_paths(&modified.stdout);
-        let mut unchanged: HashSet<PathBuf> = all.difference(&modified).cloned().collect();
-        if root.join(".gitmodules").exists() {
-            for inside in all.iter().filter(|path| root.join(path).join(".git").is_dir()) {
-                let below = Box::pin(self.unchanged_files(&root.join(inside), cancel)).await?;
-                unchanged.extend(below.into_iter().map(|path| inside.join(path)));
-            }
-        }
-        Ok(unchanged)
-    }
-}
-
-/// Where a commit is fetched to.
-#[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
-    pub(super) folder: &'a Path,
-    /// The ref that keeps the commit in a cache, which is bare; none for a checkout.
-    pub(super) keep: Option<&'a str>,
-}
-
-/// The repository is named outright, so that git never goes looking for one further up.
-pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
-pub(super) const IN_BARE: &str = "--git-dir=.";
-
-const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
-/// What a commit that somebody wants is nearly always reachable from.
-const ALL_REFS: [&str; 2] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];
-
-const ALL_REFS_KEPT: [&str; 2] = ["+refs/heads/*:refs/hawser/heads/*", "+refs/tags/*:refs/hawser/tags/*"];
-
-/// Everything else that a server shows.
-const EVERY_REF: [&str; 1] = ["+refs/*:refs/every/*"];
-
-const EVERY_REF_KEPT: [&str; 1] = ["+refs/*:refs/hawser/every/*"];
-
-fn split_paths(list: &[u8]) -> HashSet<PathBuf> {
-    list.split(|byte| *byte == 0)
-        .filter(|path| !path.is_empty())
-        .map(|path| OsStr::from_bytes(path).into())
-        .collect()
 }

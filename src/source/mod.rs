@@ -8,11 +8,14 @@
 //! - Registry: the registry names a Git repository ([`registry`]), a ref of it and perhaps a folder inside.
 //!
 //! git does the work, so credential helpers, ssh configuration and proxies behave as the operator is used to.
-//! A checkout goes through a cache of repositories (`cache`, `cached`) and has its submodules (`submodules`).
+//! How it is called stands in `git`, what it is called for in `commits` (bring one here) and `checkout` (make a folder of one). A
+//! checkout goes through a cache of repositories (`cache`, `cached`) and has its submodules (`submodules`).
 //! git never asks for anything, no URL or revision reaches it as an option, and only its exit code decides.
 
 mod cache;
 mod cached;
+mod checkout;
+mod commits;
 pub mod expiry;
 mod git;
 pub mod range;

@@ -1,13 +1,14 @@
 //! One step folder and the files in it.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -15,6 +16,7 @@ use super::records::{Position, Writer};
 use super::stage::Stage;
 use crate::contract::requests::CancelKind;
 use crate::contract::{Call, Push, PushError};
+use crate::files::lock::{self, Hold};
 use crate::files::write_private_atomic;
 
 /// The version of the JSON files that this program writes, and the highest that it reads.
@@ -35,13 +37,15 @@ impl FolderError {
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::Newer { .. } => true,
-            Self::Io { source, .. } => matches!(
-                source.kind(),
-                io::ErrorKind::NotADirectory
-                    | io::ErrorKind::IsADirectory
-                    | io::ErrorKind::NotFound
-                    | io::ErrorKind::PermissionDenied
-            ),
+            Self::Io { source, .. } => {
+                matches!(
+                    source.kind(),
+                    io::ErrorKind::NotADirectory
+                        | io::ErrorKind::IsADirectory
+                        | io::ErrorKind::NotFound
+                        | io::ErrorKind::PermissionDenied
+                ) || Errno::from_io_error(source) == Some(Errno::LOOP)
+            }
         }
     }
 }
@@ -368,19 +372,7 @@ impl Folder {
     /// Takes the lock, or says that somebody holds it: then the step is being driven.
     pub fn try_lock(&self) -> Result<Option<File>, FolderError> {
         let path = self.lock_path();
-        let failed = |source| FolderError::Io { action: "lock", path: path.clone(), source };
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(source)) => Err(failed(source)),
-        }
+        lock::try_lock(&path, Hold::Alone).map_err(|source| FolderError::Io { action: "lock", path, source })
     }
 
     /// Where the step stands, for whoever holds its lock.

@@ -229,6 +229,7 @@ impl FromStr for Position {
 #[derive(Debug)]
 pub struct Reader {
     file: BufReader<File>,
+    /// Where the next record starts.
     offset: u64,
 }
 
@@ -237,11 +238,6 @@ impl Reader {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(offset))?;
         Ok(Self { file: BufReader::with_capacity(64 * 1024, file), offset })
-    }
-
-    /// Where the next record starts.
-    pub fn offset(&self) -> u64 {
-        self.offset
     }
 
     /// The next complete record, or None when there is none yet.

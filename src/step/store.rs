@@ -1,9 +1,8 @@
 //! All step folders of one runner.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,6 +14,7 @@ use tracing::warn;
 
 use super::folder::{Folder, FolderError, StepRequest};
 use crate::contract::Call;
+use crate::files::lock::{self, Hold};
 use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
 
 #[derive(Debug, thiserror::Error)]
@@ -70,18 +70,8 @@ impl Store {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(StoreError::InUse { path }),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
-        }
+        let lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
+        let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,
             sequence: AtomicU64::new(0),

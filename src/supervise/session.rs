@@ -1,6 +1,6 @@
 //! Independence of the runner: the inherited lock, a session of one's own, and signals.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal as Number, setpgid, setsid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::files::lock::{self, Hold};
 use crate::process::find_program;
 use crate::step::Folder;
 
@@ -21,11 +22,7 @@ pub(super) fn inherited_lock(folder: &Folder) -> io::Result<Option<File>> {
     if (given.dev(), given.ino()) != (wanted.dev(), wanted.ino()) {
         return Ok(None);
     }
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
+    lock::take(file, Hold::Alone)
 }
 
 /// Leaves the session of the runner, and so its terminal.

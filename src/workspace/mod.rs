@@ -219,15 +219,10 @@ impl Workspace {
         &self.rescued
     }
 
-    /// Where the engine runs. [`checked_init_dir`](Self::checked_init_dir) says whether it is there and inside.
+    /// Where the engine runs. Whether it is there, and inside the module root whatever symlinks there are, [`tree`](Self::tree) says.
     pub fn init_dir(&self) -> PathBuf {
         let registry_folder = checkout::Marker::read(&self.module_root).map(|marker| marker.folder());
         self.module_root.join(registry_folder.unwrap_or_default()).join(&self.subdirectory)
-    }
-
-    /// The init directory, which exists and is inside the module root whatever symlinks there are.
-    pub fn checked_init_dir(&self) -> Result<PathBuf, WorkspaceError> {
-        self.tree().map(|_| self.init_dir())
     }
 
     /// The module's files, opened.
@@ -244,12 +239,6 @@ impl Workspace {
 
     pub fn private_path(&self, file: PrivateFile) -> PathBuf {
         self.private_dir().join(file.name())
-    }
-
-    /// Makes sure that the private folder is there, is ours alone, and is ignored by git.
-    pub fn prepare_private_dir(&self) -> Result<PathBuf, WorkspaceError> {
-        self.tree()?.private_made()?;
-        Ok(self.private_dir())
     }
 
     /// Writes a file of the private folder, readable by nobody else.

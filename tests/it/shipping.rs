@@ -123,13 +123,7 @@ impl Bed {
     fn start(&self, line: Line) -> (ShipperHandle, CancellationToken) {
         let stop = CancellationToken::new();
         (
-            Shipper::start(
-                line,
-                Arc::clone(&self.store),
-                self.settings.clone(),
-                self.vault.clone(),
-                stop.clone(),
-            ),
+            Shipper::start(line, Arc::clone(&self.store), &self.settings, self.vault.clone(), stop.clone()),
             stop,
         )
     }

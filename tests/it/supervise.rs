@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser::step::{Exit, Folder, Reader, Record, Stream};
@@ -56,6 +57,19 @@ impl Step {
 
     fn launch(&self) -> u32 {
         self.try_launch(&self.to_launch()).unwrap()
+    }
+
+    /// Starts the supervisor as the runner would, from a shell in which something was done first.
+    fn launch_from_shell(&self, first: &str) -> Child {
+        let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
+        let shell = Command::new("sh")
+            .args(["-c", &format!("{first}; exec \"$0\" supervise \"$1\""), HAWSER])
+            .arg(self.folder.path())
+            .current_dir(&self.work)
+            .stdin(lock)
+            .stdout(Stdio::null())
+            .spawn();
+        shell.unwrap()
     }
 
     async fn wait(&self) {
@@ -235,13 +249,9 @@ async fn a_second_supervisor_is_refused_while_the_first_runs() {
     step.until_written("ran").await;
     let other_file = fs::File::open(step.folder.script_path()).unwrap();
     let same_file = fs::OpenOptions::new().write(true).open(step.folder.lock_path()).unwrap();
-    for stdin in [std::process::Stdio::null(), other_file.into(), same_file.into()] {
-        let refused = std::process::Command::new(HAWSER)
-            .arg("supervise")
-            .arg(step.folder.path())
-            .stdin(stdin)
-            .output()
-            .unwrap();
+    for stdin in [Stdio::null(), other_file.into(), same_file.into()] {
+        let refused =
+            Command::new(HAWSER).arg("supervise").arg(step.folder.path()).stdin(stdin).output().unwrap();
         assert_eq!(refused.status.code(), Some(64));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("not the lock"));
     }
@@ -302,7 +312,7 @@ async fn waiting_can_be_given_up_and_the_step_goes_on() {
 
 #[test]
 fn the_running_program_can_be_started_again() {
-    let started = std::process::Command::new(program().unwrap()).arg("--help").output().unwrap();
+    let started = Command::new(program().unwrap()).arg("--help").output().unwrap();
     assert!(started.status.success());
 }
 

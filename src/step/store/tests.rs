@@ -270,3 +270,12 @@ fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_is_written
     folder.add_secrets(&["again".to_owned()]).unwrap();
     assert_eq!(folder.secrets().unwrap(), ["again".to_owned()].into());
 }
+
+#[test]
+fn a_symlink_in_place_of_the_lock_is_damage_and_not_the_machines_fault() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let folder = create(&store, "a");
+    std::os::unix::fs::symlink("/dev/null", folder.lock_path()).unwrap();
+    assert!(folder.try_lock().unwrap_err().is_damage());
+}

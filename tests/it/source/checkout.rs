@@ -385,7 +385,7 @@ async fn a_registrys_folder_comes_before_the_requests_and_later_tasks_know_it() 
     assert_eq!(module.workspace().init_dir(), module.root().join("example"));
     module.get(&source, &GetModule::default()).await.unwrap();
     assert_eq!(module.workspace().init_dir(), module.root().join("modules/vpc/example"));
-    assert_eq!(module.workspace().checked_init_dir().unwrap(), module.root().join("modules/vpc/example"));
+    module.workspace().tree().unwrap();
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn a_private_folder_or_init_directory_that_became_a_symlink_is_refused() {
     let workspace = module.workspace();
 
     symlink(outside.path(), workspace.private_dir()).unwrap();
-    let error = workspace.prepare_private_dir().unwrap_err();
+    let error = workspace.tree().unwrap().private_made().unwrap_err();
     assert!(matches!(error, WorkspaceError::InTheWay { .. }), "{error}");
 
     fs::rename(module.root().join("sub"), module.root().join("moved")).unwrap();

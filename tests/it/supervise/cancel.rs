@@ -1,7 +1,5 @@
 //! Cancels and signals.
 
-use std::process::{Command, Stdio};
-
 use hawser::contract::requests::CancelKind;
 use rustix::process::Signal;
 
@@ -70,15 +68,7 @@ async fn a_script_that_does_not_catch_the_interrupt_ends_by_it() {
 async fn a_runner_that_ignores_interrupts_does_not_make_its_engines_deaf() {
     let step = Step::new(POLITE);
     // As a background job of a shell script: SIGINT and SIGQUIT are ignored, and that is inherited.
-    let lock = step.folder.try_lock().unwrap().unwrap();
-    let mut child = Command::new("sh")
-        .args(["-c", "trap '' INT QUIT HUP; exec \"$0\" supervise \"$1\"", HAWSER])
-        .arg(step.folder.path())
-        .current_dir(&step.work)
-        .stdin(lock)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = step.launch_from_shell("trap '' INT QUIT HUP");
     step.until_written("started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;

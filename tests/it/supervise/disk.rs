@@ -1,7 +1,5 @@
 //! Full disks and limits.
 
-use std::process::{Command, Stdio};
-
 use super::*;
 
 /// Says a lot until it is interrupted, and then that it was.
@@ -60,16 +58,8 @@ async fn on_a_full_disk_the_engine_is_interrupted_and_the_step_fails_with_that()
 #[tokio::test]
 async fn a_limit_on_the_size_of_files_is_a_failure_and_not_the_end_of_the_supervisor() {
     let step = Step::new(TALKATIVE);
-    let lock = step.folder.try_lock().unwrap().unwrap();
     // In blocks of 512 or 1024 bytes, depending on the shell: below a megabyte in any case.
-    let mut child = Command::new("sh")
-        .args(["-c", "ulimit -f 800; exec \"$0\" supervise \"$1\"", HAWSER])
-        .arg(step.folder.path())
-        .current_dir(&step.work)
-        .stdin(lock)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = step.launch_from_shell("ulimit -f 800");
     step.wait().await;
     assert!(child.wait().unwrap().success());
     assert_interrupted_and_kept_so_far(&step, "File too large");

@@ -181,7 +181,7 @@ fn an_apply_knows_what_its_plan_was_given_and_the_sensitive_outputs_that_it_will
 #[test]
 fn the_outputs_of_an_earlier_output_task_are_known() {
     let bench = Bench::new(&[("main.tf", "")]);
-    bench.workspace.prepare_private_dir().unwrap();
+    bench.workspace.tree().unwrap().private_made().unwrap();
     let printed = r#"{"a": {"sensitive": true, "type": "string", "value": "string-output"},
         "b": {"sensitive": true, "type": ["object", {}], "value": {"k": ["nested-output", 987654321]}},
         "api_token": {"sensitive": false, "type": "string", "value": "named-output"},
@@ -195,7 +195,7 @@ fn the_outputs_of_an_earlier_output_task_are_known() {
 #[test]
 fn a_module_that_is_not_there_or_holds_rubbish_is_no_error() {
     let bench = Bench::new(&[("main.tf", "{{{"), ("terraform.tfvars", "= ="), ("x.auto.tfvars.json", "[")]);
-    bench.workspace.prepare_private_dir().unwrap();
+    bench.workspace.tree().unwrap().private_made().unwrap();
     fs::write(bench.workspace.private_path(PrivateFile::Sensitive), "rubbish").unwrap();
     fs::write(bench.workspace.private_path(PrivateFile::Output), "rubbish").unwrap();
     assert!(bench.before(&apply()).is_empty());

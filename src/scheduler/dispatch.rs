@@ -1,0 +1,264 @@
+//! The loop that owns all steps from their arrival to their end: it starts those that [`machine`](super::machine) names, each
+//! in a task of its own ([`drive`](super::drive)), hears of their ends, and passes cancels on.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+use uuid::Uuid;
+
+use super::drive::{Driver, Ended};
+use super::machine::{Event, Lane, Machine, Ticket};
+use super::{LOOK_AGAIN, Load, Tools};
+use crate::contract::requests::CancelKind;
+use crate::contract::{Outcome, Task};
+use crate::intake::{Step, Work};
+use crate::policy::Refusal;
+use crate::step::Stage;
+
+/// What the handle asks of the loop.
+pub(super) enum Command {
+    Submit(Box<Step>),
+    Adopt(Box<Step>, Stage),
+    Refuse(Box<Step>, Refusal),
+    ReportAgain(String),
+    Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Vec<Step>> },
+    CancelAll { kind: CancelKind, noted: oneshot::Sender<Vec<Step>> },
+    Drain,
+}
+
+/// A step that waits or runs.
+struct Active {
+    step: Step,
+    stage: Stage,
+    cancel: CancellationToken,
+    report: Arc<Notify>,
+    /// Not yet started: a cancel ends it at once.
+    waiting: bool,
+}
+
+pub(super) struct Dispatch {
+    machine: Machine,
+    steps: HashMap<String, Active>,
+    driver: Arc<Driver>,
+    drives: JoinSet<(String, Ended)>,
+    load: watch::Sender<Load>,
+}
+
+impl Dispatch {
+    pub(super) fn new(tools: Tools, load: watch::Sender<Load>) -> Self {
+        let slots = tools.settings.runner.max_concurrent_steps.max(1) as usize;
+        Self {
+            machine: Machine::new(slots),
+            steps: HashMap::new(),
+            driver: Arc::new(Driver::new(tools)),
+            drives: JoinSet::new(),
+            load,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>, stop: CancellationToken) {
+        let mut look_again = tokio::time::interval(LOOK_AGAIN);
+        look_again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                command = commands.recv() => match command {
+                    Some(command) => self.on_command(command),
+                    None => break,
+                },
+                Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
+                _ = look_again.tick(), if self.machine.wants_to_look_again() => self.on(Event::LookAgain),
+            }
+            let load = Load { running: self.machine.running(), waiting: self.machine.waiting() };
+            self.load.send_if_modified(|seen| std::mem::replace(seen, load) != load);
+        }
+        // Dropping the set aborts the drivers. Their steps are in their folders, scripts go on under their
+        // supervisors, and the next start adopts both.
+        self.drives.abort_all();
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Submit(step) => self.arrive(*step, Stage::Prepare),
+            Command::Adopt(step, stage) => self.arrive(*step, stage),
+            Command::Refuse(step, refusal) => {
+                let (driver, name) = (Arc::clone(&self.driver), step.name());
+                self.drives.spawn(async move {
+                    driver.refuse(&step, &refusal).await;
+                    (name, Ended::Concluded)
+                });
+            }
+            // One that is no longer here has its outcome, and that is sent until it is acknowledged.
+            Command::ReportAgain(name) => {
+                if let Some(active) = self.steps.get(&name) {
+                    active.report.notify_one();
+                }
+            }
+            Command::Cancel { job_id, kind, noted } => {
+                let _ = noted.send(self.cancel(kind, |active| active.step.job_id() == Some(job_id)));
+            }
+            Command::CancelAll { kind, noted } => {
+                let _ = noted.send(self.cancel(kind, |active| !active.waiting));
+            }
+            Command::Drain => self.on(Event::Drain),
+        }
+    }
+
+    fn arrive(&mut self, step: Step, stage: Stage) {
+        let ticket = ticket(&step, &self.driver.settings().working_directory.working_directory);
+        let name = step.name();
+        let active = Active {
+            step,
+            stage,
+            cancel: CancellationToken::new(),
+            report: Arc::new(Notify::new()),
+            waiting: true,
+        };
+        self.steps.insert(name.clone(), active);
+        if stage == Stage::Prepare {
+            self.on(Event::Arrived(ticket));
+        } else {
+            self.on(Event::Adopted(ticket));
+            self.begin(&name);
+        }
+    }
+
+    fn on(&mut self, event: Event) {
+        for name in self.machine.on(event) {
+            self.begin(&name);
+        }
+    }
+
+    fn begin(&mut self, name: &str) {
+        let Some(active) = self.steps.get_mut(name) else { return };
+        active.waiting = false;
+        let driver = Arc::clone(&self.driver);
+        let (step, stage) = (active.step.clone(), active.stage);
+        let (cancel, report, name) = (active.cancel.clone(), Arc::clone(&active.report), name.to_owned());
+        self.drives.spawn(async move {
+            // A task of its own, so that a panic in it is seen here and becomes the step's outcome.
+            let inner = Arc::clone(&driver);
+            let handle = tokio::spawn({
+                let step = step.clone();
+                async move { inner.drive(&step, stage, &cancel, &report).await }
+            });
+            let guard = AbortOnDrop(handle.abort_handle());
+            let ended = match handle.await {
+                Ok(ended) => ended,
+                Err(error) => {
+                    // A driver that was only stopped leaves its step as it is, for the next start.
+                    if error.is_panic() {
+                        error!(step = step.name(), "the runner itself failed: {error}");
+                        driver.internal_error(&step).await;
+                    }
+                    Ended::Concluded
+                }
+            };
+            drop(guard);
+            (name, ended)
+        });
+    }
+
+    fn on_ended(&mut self, ended: Result<(tokio::task::Id, (String, Ended)), tokio::task::JoinError>) {
+        let (name, ended) = match ended {
+            Ok((_, ended)) => ended,
+            Err(error) => {
+                error!("a driver ended without saying of which step: {error}");
+                return;
+            }
+        };
+        match ended {
+            Ended::Concluded => {
+                self.steps.remove(&name);
+                self.on(Event::Ended(name));
+            }
+            Ended::DirectoryBusy { holder } => {
+                let Some(active) = self.steps.get_mut(&name) else { return };
+                if !std::mem::replace(&mut active.waiting, true) {
+                    debug!(step = name, "waits: its module directory is in use by {holder}");
+                }
+                // A cancel may have come while it was being looked at.
+                if active.cancel.is_cancelled() && active.stage == Stage::Prepare {
+                    self.conclude_unstarted(name);
+                } else {
+                    self.on(Event::Busy(name));
+                }
+            }
+        }
+    }
+
+    /// Returns the steps that were meant.
+    fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
+        let mut meant = Vec::new();
+        let names: Vec<String> =
+            self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let Some(active) = self.steps.get(&name) else { continue };
+            let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
+            let noted = match kind {
+                CancelKind::Graceful => active.step.folder.request_cancel_within(grace),
+                CancelKind::Kill => active.step.folder.request_cancel(kind),
+            };
+            if let Err(error) = noted {
+                warn!(step = name, "the cancel could not be noted in the folder: {error}");
+            }
+            active.cancel.cancel();
+            meant.push(active.step.clone());
+            // One whose script has run and that only waits to be concluded ends as the script did.
+            if active.waiting && active.stage == Stage::Prepare {
+                info!(step = name, "cancelled before it started");
+                self.conclude_unstarted(name);
+            }
+        }
+        meant
+    }
+
+    /// Ends a step that was not started as cancelled: it leaves the queue now, and its outcome is written in a task
+    /// of its own, since the disk may take its time.
+    fn conclude_unstarted(&mut self, name: String) {
+        let Some(active) = self.steps.get_mut(&name) else { return };
+        active.waiting = false;
+        let (driver, step) = (Arc::clone(&self.driver), active.step.clone());
+        self.on(Event::Ended(name.clone()));
+        self.drives.spawn(async move {
+            driver.conclude_with(&step, &Outcome::Cancelled).await;
+            (name, Ended::Concluded)
+        });
+    }
+}
+
+/// Ends a driver with the task that waits for it.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn ticket(step: &Step, working_directory: &Path) -> Ticket {
+    let (lane, module) = match &step.work {
+        Work::Refresh(_) => (Lane::Light, None),
+        Work::Task(request) => {
+            let metadata = &request.common.metadata;
+            let module = working_directory
+                .join(&metadata.stack_name)
+                .join(&metadata.namespace_name)
+                .join(&metadata.module_name)
+                .to_string_lossy()
+                .into_owned();
+            match request.task.task() {
+                Task::GetDefinitiveRevision => (Lane::Light, None),
+                Task::Variables => (Lane::Light, Some(module)),
+                _ => (Lane::Heavy, Some(module)),
+            }
+        }
+    };
+    Ticket { name: step.name(), lane, module }
+}

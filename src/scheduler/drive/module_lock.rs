@@ -1,0 +1,46 @@
+//! The module's directory: a step works in it with its lock held, and nobody else does.
+
+use tracing::info;
+
+use super::Driver;
+use crate::contract::requests::Request;
+use crate::contract::{Fault, TaskRequest};
+use crate::scheduler::LOOK_AGAIN;
+use crate::step::Stage;
+use crate::tasks::TaskError;
+use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
+
+impl Driver {
+    /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
+    /// holds it already, and to say that one is gone the directory is not needed.
+    pub(super) fn lock_module(
+        &self,
+        request: &Request,
+        stage: Stage,
+    ) -> Result<Option<ModuleLock>, WorkspaceError> {
+        let works_in_directory = !matches!(request.task, TaskRequest::GetDefinitiveRevision(_));
+        if !works_in_directory || matches!(stage, Stage::Running | Stage::Lost) {
+            return Ok(None);
+        }
+        let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
+        workspace.lock().map(Some)
+    }
+
+    /// Waits for the module's directory: another process may have been quicker when the supervisor let go.
+    pub(super) async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
+        let mut said = false;
+        loop {
+            match self.lock_module(request, Stage::Conclude) {
+                Ok(Some(lock)) => return Ok(lock),
+                Ok(None) => return Err(Fault::new("the task has no module directory to conclude in").into()),
+                Err(WorkspaceError::Busy { holder, .. }) => {
+                    if !std::mem::replace(&mut said, true) {
+                        info!("waits to conclude a step: its module directory is in use by {holder}");
+                    }
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                Err(problem) => return Err(Fault::new(problem.to_string()).into()),
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Whose turn it is to send: jobs take turns, and of a job's steps only the first is being shipped.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use uuid::Uuid;
+
+/// Names a step for as long as it is being shipped.
+pub(super) type LaneId = u64;
+
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// The front is next; none is empty.
+    queues: VecDeque<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// A step that belongs to no job waits for no other.
+    job: Option<Uuid>,
+    /// By order of arrival.
+    lanes: BTreeSet<(u64, LaneId)>,
+}
+
+impl Turns {
+    pub(super) fn add(&mut self, job: Option<Uuid>, sequence: u64, id: LaneId) {
+        match self.queues.iter_mut().find(|queue| job.is_some() && queue.job == job) {
+            Some(queue) => {
+                queue.lanes.insert((sequence, id));
+            }
+            None => self.queues.push_back(Queue { job, lanes: BTreeSet::from([(sequence, id)]) }),
+        }
+    }
+
+    /// How many there are that take turns.
+    pub(super) fn jobs(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The step whose turn it is; its job goes to the end.
+    pub(super) fn next(&mut self) -> Option<LaneId> {
+        let (_, id) = *self.queues.front()?.lanes.first()?;
+        self.queues.rotate_left(1);
+        Some(id)
+    }
+
+    pub(super) fn remove(&mut self, id: LaneId) {
+        for queue in &mut self.queues {
+            queue.lanes.retain(|(_, lane)| *lane != id);
+        }
+        self.queues.retain(|queue| !queue.lanes.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(turns: &mut Turns) -> Vec<LaneId> {
+        (0..turns.jobs()).filter_map(|_| turns.next()).collect()
+    }
+
+    #[test]
+    fn jobs_take_turns_and_their_steps_go_in_order_of_arrival() {
+        let mut turns = Turns::default();
+        assert_eq!(turns.next(), None);
+        let (a, b) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+        for (job, sequence, id) in [(a, 7, 1), (a, 3, 2), (b, 5, 3), (None, 6, 4), (None, 1, 5)] {
+            turns.add(job, sequence, id);
+        }
+        assert_eq!(round(&mut turns), [2, 3, 4, 5]);
+        assert_eq!(turns.next(), Some(2));
+        assert_eq!(round(&mut turns), [3, 4, 5, 2]);
+        turns.remove(2);
+        turns.remove(4);
+        assert_eq!(round(&mut turns), [3, 5, 1]);
+        for id in [1, 3, 5] {
+            turns.remove(id);
+        }
+        assert_eq!(turns.jobs(), 0);
+    }
+}

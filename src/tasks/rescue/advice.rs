@@ -1,0 +1,155 @@
+//! What people are told to do about what an engine left behind: sentences without their full stop.
+
+use std::path::{Path, PathBuf};
+
+use crate::contract::{Engine, Task, TaskRequest};
+use crate::engine::leftovers::{ERRORED_STATE, Lock, LockTrouble};
+use crate::hooks::quote;
+use crate::tasks::shape::Shape;
+
+/// How many pending operations a message names.
+const NAMED: usize = 10;
+
+/// What to look for after a step that nobody saw the end of. Only what its task can have left.
+pub fn to_check(request: &TaskRequest) -> &'static str {
+    let Some(shape) = Shape::of(request) else { return "it changes no resources" };
+    match (shape.task, shape.engine) {
+        (Task::ApplyFromPlan | Task::DestroyFromPlan, Engine::Pulumi) => {
+            "look for a lock of the stack that was left behind, for pending operations, and for resources that are \
+             not in the state"
+        }
+        (Task::ApplyFromPlan | Task::DestroyFromPlan, _) => {
+            "look for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
+             resources that are not in the state"
+        }
+        (Task::Plan | Task::PlanDestroy, Engine::Pulumi) => {
+            "it changes no resources itself, but its hooks may, and the configuration of the stack may be half written"
+        }
+        (Task::Plan | Task::PlanDestroy, _) => {
+            "look for a state lock that was left behind; it changes no resources itself, but its hooks may"
+        }
+        (Task::Init, Engine::Terraform | Engine::Tofu) => {
+            "where a state was to move to another backend, look where it is; apart from that, only its hooks can have \
+             changed anything"
+        }
+        _ => "it changes no resources itself, but its hooks may",
+    }
+}
+
+/// The new state is in `place` and nowhere else.
+pub(super) fn errored_state(
+    engine: Engine,
+    directory: &Path,
+    place: &Path,
+    resources: Option<u64>,
+) -> String {
+    let holds = match resources {
+        Some(count) => format!("it has {count} resources"),
+        None => "it is damaged".to_owned(),
+    };
+    format!(
+        "The backend did not take the new state; the only copy of it is {} ({holds}). Before the next run: `{}`",
+        place.display(),
+        push_command(engine, directory, place)
+    )
+}
+
+/// The engine says that it wrote the state, but there is no such file.
+pub(super) fn missing_state(engine: Engine, directory: &Path) -> String {
+    format!(
+        "{engine} has written an {ERRORED_STATE}, but it is not in {}: look where the hooks may have changed to, it is \
+         the only copy of that state",
+        directory.display()
+    )
+}
+
+/// An apply was about to overwrite a state that is now in `kept`.
+pub(super) fn earlier_state(engine: Engine, directory: &Path, kept: &Path) -> String {
+    let push = push_command(engine, directory, kept);
+    format!(
+        "An earlier apply left an {ERRORED_STATE}, a state that its backend did not take. It is kept in {}. If it was \
+         not pushed since: `{push}`",
+        kept.display()
+    )
+}
+
+pub(super) fn rescued_states(count: usize, folder: &Path) -> String {
+    format!(
+        "There are rescued states ({count}) in {}, which a backend did not take. Push what was not pushed before \
+         anything is applied, and remove what was",
+        folder.display()
+    )
+}
+
+pub(super) fn pending_operations(directory: &Path, pending: &[String], kept: &str) -> String {
+    let more = pending.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "Pending operations ({}), which Pulumi began and did not see end: {}{more}; {kept}. Check what became of them, \
+         then clear them by hand, which must be interactive for those that create: `cd {} && pulumi refresh`",
+        pending.len(),
+        pending[..pending.len().min(NAMED)].join(", "),
+        quoted(directory)
+    )
+}
+
+pub(super) fn unread_stack(directory: &Path) -> String {
+    format!(
+        "The state of the stack could not be read afterwards: `cd {} && pulumi stack export` shows whether there are \
+         pending_operations",
+        quoted(directory)
+    )
+}
+
+/// What the engine itself said about a lock.
+pub(super) fn lock_trouble(engine: Engine, directory: &Path, trouble: &LockTrouble) -> String {
+    let directory = quoted(directory);
+    match trouble {
+        LockTrouble::HeldByProcess(lock) => format!(
+            "The state {} is locked, lock id {}{}, by a process that still runs: the lock ends with it and cannot \
+             be forced",
+            lock.path,
+            lock.id,
+            lock.about()
+        ),
+        LockTrouble::Held(lock) => format!(
+            "The state is locked, lock id {}{}. Only when it is certain that nobody works with it: \
+             `cd {directory} && {engine} force-unlock {}`",
+            lock.id,
+            lock.about(),
+            quote(&lock.id)
+        ),
+        LockTrouble::NotReleased => format!(
+            "{engine} could not release its state lock and does not say its id: when it is still there, the next \
+             Plan fails and names it"
+        ),
+        LockTrouble::Stack(locks) => {
+            let locks = if locks.is_empty() { String::new() } else { format!(": {}", locks.join(", ")) };
+            format!(
+                "The stack is locked{locks}. Only when it is certain that no other update runs: \
+                 `cd {directory} && pulumi cancel`"
+            )
+        }
+    }
+}
+
+/// The engine said nothing, but the lock of a local state is still there.
+pub(super) fn local_lock(engine: Engine, file: &Path, lock: &Lock) -> String {
+    format!(
+        "The state lock {}{} stayed behind in {}: the lock of a local state ends with its process, so make \
+         sure that no {engine} runs there any more; there is nothing to unlock",
+        lock.id,
+        lock.about(),
+        file.display()
+    )
+}
+
+fn push_command(engine: Engine, directory: &Path, state: &Path) -> String {
+    format!("cd {} && {} state push {}", quoted(directory), engine.program(), quoted(state))
+}
+
+fn quoted(path: &Path) -> String {
+    // A path that was joined with an empty one ends with a slash.
+    let path: PathBuf = path.components().collect();
+    quote(&path.to_string_lossy())
+}
