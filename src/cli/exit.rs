@@ -45,6 +45,11 @@ impl Failure {
         Self::new(TEMPORARY, message)
     }
 
+    /// As a process that ran in our place has ended, which has said why.
+    pub(super) fn of_child(code: Option<i32>) -> Self {
+        Self::new(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED), "")
+    }
+
     /// What to do next.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

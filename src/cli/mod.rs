@@ -2,6 +2,7 @@
 
 mod clean;
 mod exit;
+mod first;
 mod hub;
 mod job;
 mod local;

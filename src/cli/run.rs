@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::{Failure, overrides::Overrides};
+use super::{Failure, first, overrides::Overrides};
 use crate::redact::Vault;
 use crate::redact::runtime_log::mask_panics;
 use crate::runner::{self, Options, RunnerError, Shutdown};
@@ -22,6 +22,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
+    if first::is_this() {
+        return first::execute();
+    }
     crate::files::keep_private();
     let loaded = args.overrides.load()?;
     let vault =

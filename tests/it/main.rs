@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod clean;
+mod container;
 mod embedded_hub;
 mod engine;
 mod hostile;
