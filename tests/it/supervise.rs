@@ -250,12 +250,8 @@ async fn a_second_supervisor_is_refused_while_the_first_runs() {
     let other_file = fs::File::open(step.folder.script_path()).unwrap();
     let same_file = fs::OpenOptions::new().write(true).open(step.folder.lock_path()).unwrap();
     for stdin in [Stdio::null(), other_file.into(), same_file.into()] {
-        let refused = Command::new(HAWSER)
-            .arg("supervise")
-            .arg(step.folder.path())
-            .stdin(stdin)
-            .output()
-            .unwrap();
+        let refused =
+            Command::new(HAWSER).arg("supervise").arg(step.folder.path()).stdin(stdin).output().unwrap();
         assert_eq!(refused.status.code(), Some(64));
         assert!(String::from_utf8_lossy(&refused.stderr).contains("not the lock"));
     }
