@@ -10,7 +10,7 @@
 //! lanes, which go in `turns`. `entries` makes the text of a log entry, with the help of `escape` and `carry`.
 //!
 //! `output.log` is the only buffer: lines are read from it when they can be sent, and read again when they have to
-//! be sent again. Secrets are masked on the way ([`veil`]). What is in memory is bounded by the window of unacknowledged
+//! be sent again. Secrets are masked on the way (`veil`). What is in memory is bounded by the window of unacknowledged
 //! calls, whatever waits on the disk; and that can be bounded too (`cap`, `cap_watch`).
 //!
 //! What holds at all times:
