@@ -733,7 +733,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     let pid_file = world.path("daemon.pid");
     let mut spec = printing(&world, &url, "killed", 1, None);
     spec.hooks.validate_before = Some(format!(
-        "trap '' INT TERM\nsetsid bash -c 'trap \"\" INT TERM; echo $$ > {}; while true; do sleep 1; done' &\necho begin\nwhile true; do sleep 1; done",
+        "trap '' INT TERM\nsetsid bash -c 'trap \"\" INT TERM; echo $$ > \"{}\"; while true; do sleep 1; done' &\necho begin\nwhile true; do sleep 1; done",
         pid_file.display()
     ));
     let id = world.hub.submit(spec);

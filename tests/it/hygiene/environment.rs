@@ -24,6 +24,7 @@ fn settings_everywhere(world: &World, command: &mut Command) {
         .env("MY_COPY_OF_THE_SECRET", secret)
         .env("CREDENTIALS_DIRECTORY", "/run/credentials/hawser")
         .env("HOST_OWN", "host")
+        .env("HOME", world.dir.path())
         .env("HOST_OTHER", "other")
         .arg(format!("--JobLogStream:RedactValues:2={BY_COMMAND_LINE}"));
 }

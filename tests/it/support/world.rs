@@ -95,6 +95,8 @@ impl World {
             .env("WorkingDirectory__TempDirectory", working.join(".temp"))
             .env("JobLogStream__PeriodSeconds", "1")
             .env("NO_COLOR", "1")
+            // Whoever runs the tests may have settings that change what git checks out.
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .envs(self.hub.identity().runner_variables(&self.hub.url(), instance))
             .stdin(Stdio::null())
             .stdout(out.try_clone().unwrap())

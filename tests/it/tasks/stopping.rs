@@ -11,8 +11,9 @@ use crate::support::steps::{Interrupt, execute};
 async fn sleeping() -> Bench {
     let bench = Bench::new(&[(
         "main.tf",
-        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"echo now sleeping; \
-         exec sleep 300.125\"\n  }\n}\n",
+        // It takes a moment to end, so that it is terraform that ends it and says so, and not the other way round.
+        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"trap 'kill $!; sleep 1; exit 1' INT; \
+         sleep 300.125 & echo now asleep: $!; wait\"\n  }\n}\n",
     )]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
@@ -38,7 +39,7 @@ fn is_running(argument: &str) -> bool {
 #[tokio::test]
 async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_more() {
     let bench = sleeping().await;
-    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Graceful };
+    let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(apply_with_after_hook(), Some(interrupt)).await;
     assert!(ran.says("Interrupt received"), "{:#?}", ran.log);
     assert!(!ran.says("the after hook ran"), "{:#?}", ran.log);
@@ -55,7 +56,7 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
 #[tokio::test]
 async fn a_kill_is_a_cancel_too() {
     let bench = sleeping().await;
-    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Kill };
+    let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Kill };
     let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     // Terraform could not clean up: its lock is named.
