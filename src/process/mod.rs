@@ -295,4 +295,6 @@ async fn read_bounded(
 }
 
 #[cfg(test)]
+pub(crate) mod interrupts;
+#[cfg(test)]
 mod tests;

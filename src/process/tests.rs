@@ -56,6 +56,7 @@ async fn a_missing_program_cannot_be_started() {
 
 #[tokio::test]
 async fn a_cancel_interrupts_first_and_returns_when_the_whole_group_is_gone() {
+    interrupts::heed();
     let folder = tempfile::tempdir().unwrap();
     let (pids, seen) = (folder.path().join("pids"), folder.path().join("interrupted"));
     let script = format!(

@@ -49,8 +49,6 @@ impl Case {
         let mut command = Command::new(HAWSER);
         command.arg("local").args(arguments).current_dir(self.root.path());
         command.env("HAWSER_LOCAL_DIR", self.data()).env_remove("NO_COLOR").env_remove("TF_CLI_CONFIG_FILE");
-        // A rule of whoever runs the tests may leave out the very files.
-        command.env("GIT_CONFIG_GLOBAL", "/dev/null");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
