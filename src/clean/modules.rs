@@ -3,12 +3,19 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::{CleanError, Cleaning, changed, folders_in, state};
 use crate::contract::{Metadata, Push};
 use crate::files::{create_private_dir_all, remove_all};
 use crate::step::{Folder, StepRequest};
 use crate::workspace::Workspace;
+
+/// A module that was not used for long when it was looked at.
+struct Candidate {
+    workspace: Workspace,
+    last_locked: Option<SystemTime>,
+}
 
 impl Cleaning<'_> {
     /// The workspaces of all modules that have a folder three levels below `place`.
@@ -55,48 +62,60 @@ impl Cleaning<'_> {
 
     pub(super) fn modules(&mut self) -> Result<(), CleanError> {
         for workspace in self.workspaces(&self.folders.working_directory)? {
-            let root = workspace.module_root().to_owned();
-            if !root.join(".git").is_dir() {
-                self.keep(&root, "it is no module that this runner has fetched");
-                continue;
+            if let Some(candidate) = self.candidate(workspace) {
+                self.remove_unused(&candidate)?;
             }
-            let last_locked = workspace.last_locked();
-            if !self.is_old(last_locked.unwrap_or_else(|| changed(&root))) {
-                continue;
-            }
-            let Some(held) = self.hold(&workspace, &root) else { continue };
-            // A task may have come and gone before the lock was ours, and its job may go on. Whoever takes the lock writes
-            // its name into the file, so one that was made just now is empty.
-            let is_unused = match last_locked {
-                Some(_) => workspace.last_locked() == last_locked,
-                None => held.as_ref().is_none_or(|file| file.metadata().is_ok_and(|found| found.len() == 0)),
-            };
-            if !is_unused {
-                self.keep(&root, "it was used just now");
-                continue;
-            }
-            // With the lock held: a step that comes later finds no module, and fetches it.
-            if self.waited_for()?.is_none_or(|names| names.contains(workspace.module())) {
-                self.keep(&root, "a step runs in it or waits for it");
-                continue;
-            }
-            let what = match state::held_by(&root) {
-                None => "a module that was not used for long",
-                Some(_) if self.order.with_state => "a module that was not used for long, WITH ITS STATE",
-                Some(file) => {
-                    let file = file.display();
-                    self.keep(&root, format!("{file} holds state; --with-state removes it all the same"));
-                    continue;
-                }
-            };
-            let gone = self.gone();
-            self.take(what, &root, || {
-                create_private_dir_all(&gone)?;
-                let gone = gone.join(uuid::Uuid::new_v4().to_string());
-                fs::rename(&root, &gone)?;
-                remove_all(&gone)
-            });
         }
+        Ok(())
+    }
+
+    /// Looks at a module without its lock. What is seen here may be over by the time that the lock is ours.
+    fn candidate(&mut self, workspace: Workspace) -> Option<Candidate> {
+        let root = workspace.module_root();
+        if !root.join(".git").is_dir() {
+            self.keep(root, "it is no module that this runner has fetched");
+            return None;
+        }
+        let last_locked = workspace.last_locked();
+        let is_old = self.is_old(last_locked.unwrap_or_else(|| changed(root)));
+        is_old.then_some(Candidate { workspace, last_locked })
+    }
+
+    fn remove_unused(&mut self, candidate: &Candidate) -> Result<(), CleanError> {
+        let Candidate { workspace, last_locked } = candidate;
+        let root = workspace.module_root().to_owned();
+        let Some(held) = self.hold(workspace, &root) else { return Ok(()) };
+        // A task may have come and gone before the lock was ours, and its job may go on. Whoever takes the lock writes
+        // its name into the file, so one that was made just now is empty.
+        let is_unused = match last_locked {
+            Some(_) => workspace.last_locked() == *last_locked,
+            None => held.as_ref().is_none_or(|file| file.metadata().is_ok_and(|found| found.len() == 0)),
+        };
+        if !is_unused {
+            self.keep(&root, "it was used just now");
+            return Ok(());
+        }
+        // With the lock held: a step that comes later finds no module, and fetches it.
+        if self.waited_for()?.is_none_or(|names| names.contains(workspace.module())) {
+            self.keep(&root, "a step runs in it or waits for it");
+            return Ok(());
+        }
+        let what = match state::held_by(&root) {
+            None => "a module that was not used for long",
+            Some(_) if self.order.with_state => "a module that was not used for long, WITH ITS STATE",
+            Some(file) => {
+                let file = file.display();
+                self.keep(&root, format!("{file} holds state; --with-state removes it all the same"));
+                return Ok(());
+            }
+        };
+        let gone = self.gone();
+        self.take(what, &root, || {
+            create_private_dir_all(&gone)?;
+            let gone = gone.join(uuid::Uuid::new_v4().to_string());
+            fs::rename(&root, &gone)?;
+            remove_all(&gone)
+        });
         Ok(())
     }
 
@@ -141,28 +160,4 @@ fn module_of(request: &StepRequest) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn the_module_that_a_step_waits_for_is_the_one_that_the_runner_reads_in_its_request() {
-        let metadata = |name: &str| json!({"stackName": "s", "namespaceName": "n", "moduleName": name, "moduleId": Uuid::nil()});
-        let twice = json!({
-            "jobId": Uuid::nil(), "organizationId": Uuid::nil(), "Metadata": metadata("a"), "metadata": metadata("b"),
-        });
-        let request = StepRequest {
-            sequence: 1,
-            received: jiff::Timestamp::UNIX_EPOCH,
-            method: "Validate".to_owned(),
-            payload: twice,
-        };
-        let Ok(Push::Task(read)) = request.push() else { panic!("it can be read") };
-        let expected = format!("s/n/{}", read.common.metadata.module_name);
-        assert_eq!(module_of(&request), Some(expected));
-        let unreadable = StepRequest { payload: json!({"metadata": metadata("a")}), ..request };
-        assert_eq!(module_of(&unreadable), None);
-    }
-}
+mod tests;

@@ -276,4 +276,6 @@ async fn read_bounded(
 }
 
 #[cfg(test)]
+pub(crate) mod interrupts;
+#[cfg(test)]
 mod tests;

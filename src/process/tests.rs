@@ -51,10 +51,11 @@ async fn a_missing_program_cannot_be_started() {
 
 #[tokio::test]
 async fn a_cancel_interrupts_first_and_returns_when_the_whole_group_is_gone() {
+    interrupts::heed();
     let folder = tempfile::tempdir().unwrap();
     let (pids, seen) = (folder.path().join("pids"), folder.path().join("interrupted"));
     let script = format!(
-        "trap 'echo yes > {seen}' INT; bash -c \"trap '' INT; exec sleep 1000\" & echo $! $$ > {pids}.new; mv {pids}.new {pids}; while true; do sleep 0.05; done",
+        "trap 'echo yes > \"{seen}\"' INT; bash -c \"trap '' INT; exec sleep 1000\" & echo $! $$ > '{pids}.new'; mv '{pids}.new' '{pids}'; while true; do sleep 0.05; done",
         seen = seen.display(),
         pids = pids.display()
     );
@@ -95,7 +96,7 @@ async fn a_run_that_says_too_much_is_stopped() {
 async fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_run_up() {
     let folder = tempfile::tempdir().unwrap();
     let pid = folder.path().join("pid");
-    let script = format!("setsid sleep 1000 & echo $! > {}; echo done", pid.display());
+    let script = format!("setsid sleep 1000 & echo $! > '{}'; echo done", pid.display());
     assert_eq!(bash(&script).run(&CancellationToken::new()).await.unwrap().text(), "done\n");
     let pid = std::fs::read_to_string(pid).unwrap();
     let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
@@ -106,7 +107,7 @@ async fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_run_up() {
 async fn a_run_that_is_dropped_leaves_no_process_behind() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pid");
-    let script = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 1000", file.display());
+    let script = format!("echo $$ > '{0}.new'; mv '{0}.new' '{0}'; sleep 1000", file.display());
     let run = tokio::spawn(async move { bash(&script).run(&CancellationToken::new()).await });
     wait_for("the child to start", || file.exists()).await;
     run.abort();

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 
 use client::Client;
 
-/// Nothing here takes long; this only turns a hang into a failure.
+use crate::support::PATIENCE;
+
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), what).await.expect("it did not happen in time")
+    tokio::time::timeout(PATIENCE, what).await.expect("it did not happen in time")
 }
 
 async fn hub() -> EmbeddedHub {

@@ -253,7 +253,7 @@ async fn a_graceful_cancel_that_is_not_obeyed_becomes_a_kill_after_the_grace() {
     let pid_file = world.path("deaf.pid");
     let mut spec = job(JobKind::Apply, &url, "deaf");
     spec.hooks.apply_before = Some(format!(
-        "bash -c 'trap \"\" INT; echo $$ > {}; echo deaf; while :; do sleep 0.1; done'",
+        "bash -c 'trap \"\" INT; echo $$ > \"{}\"; echo deaf; while :; do sleep 0.1; done'",
         pid_file.display()
     ));
     let id = world.hub.submit(spec);

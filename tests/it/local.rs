@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::support::world::{DEADLINE, HAWSER};
+use crate::support::world::{HAWSER, PATIENCE};
 
 /// A directory of a user, and a place of its own for what `hawser local` keeps.
 struct Case {
@@ -120,9 +120,9 @@ fn wait(mut child: Child) -> ExitStatus {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        if start.elapsed() > DEADLINE {
+        if start.elapsed() > PATIENCE {
             child.kill().unwrap();
-            panic!("hawser local did not end in {DEADLINE:?}");
+            panic!("hawser local did not end in {PATIENCE:?}");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use hawser::contract::requests::CancelKind;
 use hawser::contract::{LogEntry, Task};
 use hawser::embedded_hub::{
-    Fault, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, Moment, Rule,
+    Fault, HubEvent, HubOptions, JobKind, JobSnapshot, JobSpec, JobState, LogKeeping, Moment, Rule,
 };
 use rustix::process::Signal;
 use uuid::Uuid;
 
+use crate::support::PATIENCE;
 use crate::support::world::{Runner, World, job, soon, until};
 
 const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
@@ -178,6 +179,20 @@ fn counting_hub() -> (HubOptions, Arc<Mutex<Counter>>) {
     (options, counter)
 }
 
+/// Waits for a job's end for as long as its lines arrive: how long so many take is up to the machine.
+async fn ended_with_its_lines(world: &World, id: Uuid, counter: &Mutex<Counter>) -> JobSnapshot {
+    let arrived = || counter.lock().unwrap().next.get(&id).copied().unwrap_or_default();
+    let mut before = 0;
+    loop {
+        if let Ok(ended) = tokio::time::timeout(PATIENCE, world.hub.ended(id)).await {
+            return ended;
+        }
+        let now = arrived();
+        assert!(now > before, "no line has arrived in {PATIENCE:?} after line {now}");
+        before = now;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stays_flat() {
     const LINES: u32 = 1_000_000;
@@ -196,7 +211,7 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
     })
     .await;
     world.hub.go_online().await.unwrap();
-    let ended = world.ended(id).await;
+    let ended = ended_with_its_lines(&world, id, &counter).await;
 
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     let counter = counter.lock().unwrap();
@@ -211,7 +226,8 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
     const MOST_CUTS: usize = 40;
-    const LINES: u32 = 200_000;
+    const LINES: u32 = 60_000;
+    const BLOCK: u32 = 600;
     /// `BatchSizeLimit` entries in each of the calls of a step that may be unacknowledged.
     const WINDOW: usize = 50 * 4;
     let (options, counter) = counting_hub();
@@ -221,13 +237,13 @@ async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
     let mut spec = printing(&world, &url, "cuts", LINES, None);
     // Slowly enough that several cuts fall into it.
     spec.hooks.validate_before = Some(format!(
-        "for block in $(seq 0 {}); do seq -f 'line %.0f' $((block * 2000 + 1)) $((block * 2000 + 2000)); sleep 0.1; done",
-        LINES / 2000 - 1
+        "for block in $(seq 0 {}); do seq -f 'line %.0f' $((block * {BLOCK} + 1)) $((block * {BLOCK} + {BLOCK})); sleep 0.1; done",
+        LINES / BLOCK - 1
     ));
     let id = world.hub.submit(spec);
     let mut cuts = 0;
     let ended = {
-        let ended = world.ended(id);
+        let ended = ended_with_its_lines(&world, id, &counter);
         tokio::pin!(ended);
         loop {
             tokio::select! {
@@ -275,10 +291,10 @@ async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
         written.elapsed()
     );
     assert!(flooded < FLOOD, "the flood was over before the quiet line arrived, so this shows nothing");
-    for id in [quiet, flood] {
-        let ended = world.ended(id).await;
-        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
-    }
+    // That the whole of a flood arrives is tested above.
+    let ended = world.ended(quiet).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(counter.lock().unwrap().gaps.is_empty());
     world.assert_no_violation();
 }
 
@@ -712,7 +728,7 @@ async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
 async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_runs_any_more() {
     let world = World::new().await;
     let pid_file = world.path("sleeper.pid");
-    let command = format!("echo started; echo $$ > '{}'; exec sleep 600", pid_file.display());
+    let command = format!("echo $$ > '{}'; echo started; exec sleep 600", pid_file.display());
     let module = format!(
         "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
     );
@@ -745,7 +761,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     let pid_file = world.path("daemon.pid");
     let mut spec = printing(&world, &url, "killed", 1, None);
     spec.hooks.validate_before = Some(format!(
-        "trap '' INT TERM\nsetsid bash -c 'trap \"\" INT TERM; echo $$ > {}; while true; do sleep 1; done' &\necho begin\nwhile true; do sleep 1; done",
+        "trap '' INT TERM\nsetsid bash -c 'trap \"\" INT TERM; echo $$ > \"{}\"; while true; do sleep 1; done' &\necho begin\nwhile true; do sleep 1; done",
         pid_file.display()
     ));
     let id = world.hub.submit(spec);

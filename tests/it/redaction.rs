@@ -4,11 +4,12 @@ mod origins;
 mod settings;
 
 use std::fmt::Write as _;
+use std::fs;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use hawser::contract::Task;
-use hawser::embedded_hub::{JobKind, JobSnapshot};
+use hawser::embedded_hub::{JobKind, JobSnapshot, JobState};
 
 use crate::support::world::{Runner, World, job, until};
 
@@ -172,4 +173,50 @@ fn seen(world: &World, ended: &JobSnapshot, runner: &Runner) -> String {
         runner.log(),
         ended.state
     )
+}
+
+/// What is wrong with the note of a step's secrets is said without a word of it: it may be the secret itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_note_of_secrets_is_not_quoted_in_the_runtime_log_nor_are_the_lines_that_it_was_to_mask() {
+    // Every way to be wrong that the reader's own words would quote.
+    tokio::join!(
+        damaged_note(format!("\"{NOTED}\"")),
+        damaged_note(format!("{{\"version\": \"{NOTED}\", \"is\": []}}")),
+        damaged_note(format!("{{\"version\": 1, \"is\": \"{NOTED}\"}}")),
+    );
+}
+
+/// A secret that is known by the note alone.
+const NOTED: &str = "of-the-note-alone-4711";
+
+async fn damaged_note(damage: String) {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), &url, "damaged");
+    spec.hooks.validate_before = Some(format!(
+        "echo begin\nwhile [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done\necho it is {NOTED}\n",
+        world.dir.path().display(),
+        gate.display()
+    ));
+    let id = world.hub.submit(spec);
+    until("the script runs", || world.messages(id).iter().any(|line| line == "begin").then_some(())).await;
+    runner.kill();
+    let name = format!("{id}.Validate");
+    let folder = runner.steps().into_iter().find(|step| step.ends_with(&name)).unwrap();
+    fs::write(folder.join("secrets.json"), damage).unwrap();
+
+    let next = world.runner("one");
+    world.connected(1).await;
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let messages = world.messages(id);
+    assert!(messages.iter().any(|line| line == "***"), "{messages:#?}");
+    assert!(!messages.concat().contains(NOTED), "{messages:#?}");
+    let log = next.log();
+    assert!(log.contains(&format!("{name}/secrets.json cannot be read")), "{log}");
+    assert!(!log.contains(NOTED), "{log}");
+    world.assert_no_violation();
 }

@@ -6,7 +6,6 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use hawser::contract::Task;
 use hawser::embedded_hub::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
@@ -16,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it did not happen in time")
+    tokio::time::timeout(crate::support::PATIENCE, what).await.expect("it did not happen in time")
 }
 
 fn project() -> PathBuf {

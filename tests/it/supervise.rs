@@ -18,9 +18,9 @@ use hawser::supervise::{LaunchError, launch, program, wait};
 use hawser::tasks::Launch;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::PATIENCE;
+
 const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
-/// Nothing here takes that long unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A step folder, and beside it a directory for the script to work in.
 struct Step {

@@ -15,6 +15,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::support::git::git_in;
+use crate::support::git_server::GitServer;
 use crate::support::world::{Runner, World, job, soon, until};
 
 const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
@@ -180,22 +181,23 @@ async fn registry(address: String) -> String {
     url
 }
 
+/// Commits a submodule `lib` to a repository.
+fn add_submodule(repository: &str, url: &str, commit: &str) {
+    let folder = Path::new(repository);
+    fs::create_dir(folder.join("lib")).unwrap();
+    let text = format!("[submodule \"lib\"]\n\tpath = lib\n\turl = {url}\n");
+    fs::write(folder.join(".gitmodules"), text).unwrap();
+    git_in(folder, &["add", ".gitmodules"]);
+    git_in(folder, &["update-index", "--add", "--cacheinfo", &format!("160000,{commit},lib")]);
+    git_in(folder, &["commit", "--quiet", "--message=a submodule"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_and_a_submodule_lead_nowhere_that_is_not_allowed() {
     let world = World::new().await;
     let elsewhere = world.repository("elsewhere", EMPTY);
     let parent = world.repository("allowed", EMPTY);
-    let folder = Path::new(&parent);
-    let commit = git_in(Path::new(&elsewhere), &["rev-parse", "HEAD"]);
-    fs::create_dir(folder.join("lib")).unwrap();
-    fs::write(
-        folder.join(".gitmodules"),
-        format!("[submodule \"lib\"]\n\tpath = lib\n\turl = {elsewhere}\n"),
-    )
-    .unwrap();
-    git_in(folder, &["add", ".gitmodules"]);
-    git_in(folder, &["update-index", "--add", "--cacheinfo", &format!("160000,{commit},lib")]);
-    git_in(folder, &["commit", "--quiet", "--message=a submodule"]);
+    add_submodule(&parent, &elsewhere, &git_in(Path::new(&elsewhere), &["rev-parse", "HEAD"]));
     let registry = registry(format!("git::file://{elsewhere}?ref=main")).await;
     let (own, registries) = (format!("file://{parent}"), format!("{registry}/*"));
     let runner = world.runner_with(
@@ -270,13 +272,72 @@ async fn a_registry_that_sends_the_runner_on_is_not_believed_from_there() {
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_sources() {
+    let world = World::new().await;
+    let (own, other) = (world.repository("own", EMPTY), world.repository("elsewhere", EMPTY));
+    let elsewhere = GitServer::start(Path::new(&other), None).await;
+    let server = GitServer::start(Path::new(&own), Some(format!("{}/repo.git", elsewhere.url))).await;
+    let moved = format!("{}/moved.git", server.url);
+    let allowed = format!("{}/*", server.url);
+    let mut runner = world.runner_with("one", &[("Policy__AllowedSources__0", &allowed)]);
+    let here = world.hub.submit(job(JobKind::Plan, &format!("{}/repo.git", server.url), "here"));
+    let ended = world.ended(here).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+
+    let (task, message) = error_of(&world, world.hub.submit(job(JobKind::Plan, &moved, "revision"))).await;
+    assert_eq!(task, Task::GetDefinitiveRevision);
+    assert!(message.contains(&moved), "{message}");
+    // A server that knows the commit has no need to resolve it.
+    let mut spec = job(JobKind::Tasks(vec![Task::GetModule]), &moved, "module");
+    spec.source.source_definitive_revision = Some(git_in(Path::new(&other), &["rev-parse", "HEAD"]));
+    let (task, message) = error_of(&world, world.hub.submit(spec.clone())).await;
+    assert_eq!(task, Task::GetModule);
+    assert!(message.contains(&moved), "{message}");
+    // A submodule is fetched in the same way.
+    let parent = world.repository("parent", EMPTY);
+    add_submodule(&parent, &moved, spec.source.source_definitive_revision.as_ref().unwrap());
+    let parent = GitServer::start(Path::new(&parent), None).await;
+    assert_eq!(elsewhere.asked(), [""; 0]);
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    let lists =
+        [("Policy__AllowedSources__0", allowed), ("Policy__AllowedSources__1", format!("{}/*", parent.url))];
+    let lists = [(lists[0].0, lists[0].1.as_str()), (lists[1].0, lists[1].1.as_str())];
+    let mut runner = world.runner_with("one", &lists);
+    let with_submodule = |module: &str| job(JobKind::Plan, &format!("{}/repo.git", parent.url), module);
+    let (task, message) = error_of(&world, world.hub.submit(with_submodule("parent"))).await;
+    assert_eq!(task, Task::GetModule);
+    assert!(message.contains(&moved) && message.contains("the submodule \"lib\""), "{message}");
+    assert_eq!(elsewhere.asked(), [""; 0]);
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    // Without a list git goes where it is sent, so the refusals were no accident.
+    let _trusting = world.runner("one");
+    spec.module_name = "trusting".into();
+    for spec in [spec, with_submodule("trusting-parent")] {
+        let ended = world.ended(world.hub.submit(spec)).await;
+        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    }
+    assert!(!elsewhere.asked().is_empty());
+    world.assert_no_violation();
+}
+
 /// A job whose one task waits for a file.
 fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
     let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
     spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));
     let ran = world.path(&format!("{module}.ran"));
     spec.hooks.validate_before =
-        Some(format!("touch '{}'; while [ ! -e '{}' ]; do sleep 0.05; done", ran.display(), gate.display()));
+        // A script that is still waiting when its test is over ends with the test's folder.
+        Some(format!(
+            "touch '{}'; while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done",
+            ran.display(),
+            world.dir.path().display(),
+            gate.display()
+        ));
     spec
 }
 

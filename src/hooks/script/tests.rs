@@ -252,22 +252,9 @@ fn a_nul_byte_is_refused() {
 }
 
 /// Runs the script in a process group of its own and interrupts the group once `started` is on its stdout.
-/// What is ignored when the tests are started (`nohup … &`, as some CI systems do) stays ignored in bash, which could not even
-/// trap it. What is caught does not; the supervisor sees to that in the same way.
-fn heed_interrupts() {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    if ignored & (1 << (Signal::INT.as_raw() - 1)) != 0 {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _inside = runtime.enter();
-        let _caught = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
-    }
-}
-
 fn interrupted(script: &Script<'_>) -> Ran {
     use std::io::{BufRead as _, BufReader, Read as _};
-    heed_interrupts();
+    crate::process::interrupts::heed();
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("part");
     let file = folder.path().join("script.sh");

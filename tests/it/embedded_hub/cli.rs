@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use super::client::{Client, Reachable, http};
 use super::{soon, work_off};
 use crate::support::git::Repo;
+use crate::support::own_loopback;
 use crate::support::world::until;
 
 /// `hawser hub` in a process of its own.
@@ -159,7 +160,7 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
 #[tokio::test]
 async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_forgot() {
     let home = tempfile::tempdir().unwrap();
-    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
     let printed = std::fs::read_to_string(home.path().join("hub.out")).unwrap();
     let settings = printed_settings(&printed);
     assert_eq!(settings["Runner"]["Id"], json!(hub.identity.runner_id));
@@ -190,7 +191,7 @@ async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_wo
     let home = tempfile::tempdir().unwrap();
     let repository = Repo::with(&[("main.tf", "output \"greeting\" {\n  value = \"ahoy\"\n}\n")]);
     let source = repository.path().display().to_string();
-    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
     let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
 
     // The file alone says everything: what the hub printed, and where this test may write.

@@ -353,7 +353,7 @@ async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refus
 #[tokio::test]
 async fn links_and_pipes_that_a_hook_leaves_behind_are_not_followed_and_nobody_waits_for_them() {
     let mut stage = Stage::new().await;
-    let around = stage.around().display().to_string();
+    let around = format!("'{}'", stage.around().display());
     let cases = [
         ("mkdir OUT 2>/dev/null; mv .snapcd real; ln -s AROUND .snapcd", "Plan", "in the way"),
         ("mv .snapcd real; ln -s ../../.. .snapcd", "Output", "in the way"),

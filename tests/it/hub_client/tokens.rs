@@ -153,6 +153,9 @@ async fn neither_secret_nor_token_is_in_the_log_and_a_problem_that_lasts_is_a_wa
         .with_writer(captured.clone())
         .with_ansi(false)
         .finish();
+    // With one subscriber in the process, whether it wants a message is asked in the thread that says it first, which may be
+    // another test's that has none: then nobody ever hears of it. With two, both are asked.
+    let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _guard = tracing::subscriber::set_default(subscriber);
 
     let mut hub = ScriptedHub::start().await;

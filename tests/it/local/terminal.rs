@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::{Case, DEADLINE, wait};
+use super::{Case, PATIENCE, wait};
 
 /// A program with a terminal of 80 columns, and everything that it has written there.
 struct Terminal {
@@ -54,7 +54,7 @@ impl Terminal {
     fn see(&self, words: &str) {
         let start = Instant::now();
         while !self.shown().contains(words) {
-            assert!(start.elapsed() < DEADLINE, "{words:?} was not shown:\n{}", self.shown());
+            assert!(start.elapsed() < PATIENCE, "{words:?} was not shown:\n{}", self.shown());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -70,7 +70,7 @@ impl Terminal {
             if shown.contains("Applied in") || shown.contains("nothing was changed") {
                 return (status, shown);
             }
-            assert!(start.elapsed() < DEADLINE, "{shown}");
+            assert!(start.elapsed() < PATIENCE, "{shown}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -236,7 +236,9 @@ async fn a_job_prints_a_secret_in_every_way_and_the_hub_gets_none_of_it_even_if_
         .collect();
     let expected = ["begin", "plain ***.", "json {\"a\":\"***\"}", "basic ***", "url ***.", "***", "", "."];
     assert_eq!(printed[..expected.len()], expected);
-    let long: String = messages.iter().filter(|line| line.starts_with("xxxx")).map(String::as_str).collect();
+    // What came before the kill. What was not noted as sent by then came once more.
+    let first = messages.iter().take_while(|line| *line != "half ***");
+    let long: String = first.filter(|line| line.starts_with("xxxx")).map(String::as_str).collect();
     assert_eq!(long.matches("***").count(), 1, "in the middle of a line of two records");
     world.assert_no_violation();
 }

@@ -321,7 +321,7 @@ async fn a_copy_with_many_commits_is_packed_down_to_the_latest() {
     let first = store.module().get_main(&repo).await.unwrap();
     let mut update = Command::new("git")
         .current_dir(store.copy())
-        .args(["update-ref", "--stdin"])
+        .args(["--git-dir=.", "update-ref", "--stdin"])
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();

@@ -185,7 +185,7 @@ async fn a_login_in_the_url_reaches_the_server_and_no_argument_list() {
     let folder = tempfile::tempdir().unwrap();
     let seen = folder.path().join("arguments");
     let real = hawser::process::find_program("git", &[]).unwrap();
-    let script = format!("echo \"$*\" >> {}; exec {} \"$@\"", seen.display(), real.display());
+    let script = format!("echo \"$*\" >> '{}'; exec {} \"$@\"", seen.display(), real.display());
     stand_in(folder.path(), "git", &script);
     let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
 

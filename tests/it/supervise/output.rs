@@ -105,8 +105,10 @@ async fn a_daemon_that_does_not_want_to_end_is_killed_and_its_last_words_are_kep
 
 #[tokio::test]
 async fn a_stranger_that_holds_the_output_open_does_not_hold_up_the_end() {
-    let step = Step::new(&format!("printf 'no end'; echo $$ > script; {AWAIT_GO}"));
+    // While `echo` writes its number, the script's output is that file.
+    let step = Step::new(&format!("printf 'no end'; echo $$ > script; touch written; {AWAIT_GO}"));
     step.launch();
+    step.until_written("written").await;
     let script = step.pid("script").await;
     let held = fs::OpenOptions::new().write(true).open(format!("/proc/{script}/fd/1")).unwrap();
     step.go();

@@ -2,9 +2,27 @@
 
 pub(crate) mod authority;
 pub(crate) mod git;
+pub(crate) mod git_server;
 pub(crate) mod processes;
 pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod scripted_hub;
 pub(crate) mod steps;
 pub(crate) mod world;
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long anything may take that must happen. Long enough for a machine that is busy with other things: it only turns a
+/// hang into a failure, and no test says anything by it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// An address of this machine that nobody else here uses, for a server that goes away and comes back to its port. On
+/// 127.0.0.1 that port may be taken meanwhile, by another test's server or by any connection that is made here.
+pub(crate) fn own_loopback() -> Ipv4Addr {
+    static USED: AtomicU32 = AtomicU32::new(0);
+    let [_, third, second, first] = USED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let [.., process] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 16 + process % 224 + third, second, first.max(1))
+}

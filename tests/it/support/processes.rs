@@ -64,3 +64,16 @@ fn read(folder: &std::path::Path) -> Option<Process> {
     let parent = tail.split(' ').nth(1)?.parse().ok()?;
     Some(Process { pid, parent, name })
 }
+
+/// Sees to it that what is started from here can be interrupted. What is ignored when the tests are started (`nohup … &`, as some
+/// CI systems do) stays ignored in every program, where bash could not even trap it. What is caught does not; the supervisor
+/// sees to that in the same way. To be called within a runtime.
+pub(crate) fn heed_interrupts() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    if ignored & (1 << (rustix::process::Signal::INT.as_raw() - 1)) != 0 {
+        // The handler stays when this is dropped.
+        let _caught = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
+    }
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -182,6 +182,7 @@ pub(crate) fn log(folder: &Folder) -> Vec<(Stream, String)> {
 
 /// Runs a script in a process group of its own and keeps its output, as the supervisor does.
 pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Interrupt<'_>>) -> Exit {
+    super::processes::heed_interrupts();
     folder.set_script(&launch.script).unwrap();
     let environment: Vec<(OsString, OsString)> = launch.environment.clone();
     let mut child = Command::new("bash")
@@ -206,17 +207,32 @@ pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Inter
     };
     let stdout = copy(Box::new(child.stdout.take().unwrap()), Stream::Stdout);
     let stderr = copy(Box::new(child.stderr.take().unwrap()), Stream::Stderr);
+    let group = Pid::from_child(&child);
     if let Some(Interrupt { at, kind }) = interrupt {
         until(&format!("{at:?} in the log"), || log(folder).iter().any(|(_, line)| line.contains(*at)));
         folder.request_cancel(*kind).unwrap();
-        let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         let signal = if *kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
         kill_process_group(group, signal).unwrap();
     }
-    let status = child.wait().unwrap();
+    let status = end(&mut child, group, &launch.script);
     stdout.join().unwrap();
     stderr.join().unwrap();
     Exit { finished: jiff::Timestamp::now(), code: status.code(), signal: status.signal(), failure: None }
+}
+
+/// Waits for the script's end; one that does not come ends the script and the test.
+fn end(child: &mut Child, group: Pid, script: &str) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begun.elapsed() > super::PATIENCE {
+            let _ = kill_process_group(group, Signal::KILL);
+            panic!("the script does not end:\n{script}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Waits for something to become true.
@@ -224,7 +240,7 @@ pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Inter
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited for {what} in vain");
+        assert!(begun.elapsed() < super::PATIENCE, "waited for {what} in vain");
         thread::sleep(Duration::from_millis(20));
     }
 }

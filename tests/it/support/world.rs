@@ -1,7 +1,7 @@
 //! A hub in this process, git repositories, and runners as processes of their own.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,19 @@ use hawser::embedded_hub::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpe
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::git::git_in;
+use super::own_loopback;
+
 /// The program under test.
 pub(crate) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
-/// Long enough for a loaded machine; a test that needs it is broken, not slow.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) use super::PATIENCE;
 
 /// Awaits something that must happen, or says what did not.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
+    tokio::time::timeout(PATIENCE, future)
         .await
-        .unwrap_or_else(|_| panic!("{what} did not happen in {DEADLINE:?}"))
+        .unwrap_or_else(|_| panic!("{what} did not happen in {PATIENCE:?}"))
 }
 
 /// Looks again and again until there is something to see.
@@ -29,7 +31,7 @@ pub(crate) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) ->
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(start.elapsed() < DEADLINE, "{what} did not happen in {DEADLINE:?}");
+        assert!(start.elapsed() < PATIENCE, "{what} did not happen in {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -44,7 +46,8 @@ impl World {
         Self::with(HubOptions::default()).await
     }
 
-    pub(crate) async fn with(options: HubOptions) -> Self {
+    pub(crate) async fn with(mut options: HubOptions) -> Self {
+        options.listen = (own_loopback(), 0).into();
         let hub = EmbeddedHub::start(options).await.expect("the hub starts");
         Self { dir: tempfile::tempdir().expect("a temporary directory"), hub }
     }
@@ -61,9 +64,9 @@ impl World {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, contents).unwrap();
         }
-        git(&path, &["init", "-q", "-b", "main"]);
-        git(&path, &["add", "-A"]);
-        git(&path, &["commit", "-q", "-m", "first"]);
+        git_in(&path, &["init", "-q", "-b", "main"]);
+        git_in(&path, &["add", "-A"]);
+        git_in(&path, &["commit", "-q", "-m", "first"]);
         path.display().to_string()
     }
 
@@ -92,6 +95,8 @@ impl World {
             .env("WorkingDirectory__TempDirectory", working.join(".temp"))
             .env("JobLogStream__PeriodSeconds", "1")
             .env("NO_COLOR", "1")
+            // Whoever runs the tests may have settings that change what git checks out.
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .envs(self.hub.identity().runner_variables(&self.hub.url(), instance))
             .stdin(Stdio::null())
             .stdout(out.try_clone().unwrap())
@@ -188,14 +193,4 @@ impl Drop for Runner {
             eprintln!("--- {} ---\n{}", self.log.display(), self.log());
         }
     }
-}
-
-fn git(path: &Path, arguments: &[&str]) {
-    let done = Command::new("git")
-        .args(["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"])
-        .args(arguments)
-        .current_dir(path)
-        .status()
-        .expect("git is installed");
-    assert!(done.success(), "git {arguments:?}");
 }

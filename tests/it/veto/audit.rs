@@ -1,16 +1,22 @@
 //! The audit log: every task that was accepted, refused, cancelled or finished, over crashes too.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
+use hawser::contract::Task;
 use hawser::contract::requests::CancelKind;
 use hawser::embedded_hub::{Fault, JobKind, JobState, Moment, Rule};
 use hawser::hooks::fingerprint;
+use hawser::step::{Audited, Folder};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{EMPTY, audit_log, events, waiting};
+use crate::support::PATIENCE;
 use crate::support::git::git_in;
 use crate::support::world::{HAWSER, Runner, World, job, until};
 
@@ -122,6 +128,120 @@ async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_onc
     assert_eq!(world.ended(id).await.state, JobState::Completed);
     let events = events(&runner, id);
     assert_eq!(events[4..], ["accepted Validate", "finished Validate completed"], "{events:?}");
+}
+
+/// The folder of a job's task, once it is there and as wanted.
+async fn step(runner: &Runner, id: Uuid, task: &str, is_wanted: impl Fn(&Folder) -> bool) -> Folder {
+    let name = format!("{id}.{task}");
+    until(&format!("the step {name} is as wanted"), || {
+        let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(Folder::at);
+        found.filter(&is_wanted)
+    })
+    .await
+}
+
+/// A line is written before it is noted in the step's folder, and of an end both come before the outcome is kept. Whoever is
+/// killed between the line and the note leaves a folder like this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    fs::write(&gate, "").unwrap();
+    world
+        .hub
+        .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(waiting(&world, &url, "finished", &gate));
+    let folder = step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
+    runner.kill();
+    let noted = folder.audited().unwrap().unwrap();
+    assert_eq!(noted.finished.as_deref(), Some("ValidateCompleted"));
+    folder.set_audited(&Audited { finished: None, ..noted }).unwrap();
+    fs::remove_file(folder.path().join("outcome.json")).unwrap();
+
+    world.hub.behave();
+    let runner = world.runner("one");
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    let told = events(&runner, id);
+    let end = "finished Validate completed";
+    assert_eq!(told[4..], ["accepted Validate", end, end], "{told:?}");
+    // Both say the same, and the second was written later.
+    let log = audit_log(&runner);
+    let [.., first, second] = log.as_slice() else { panic!("{log:?}") };
+    let (mut first, mut second) = (first.clone(), second.clone());
+    let (written, again) = (first["time"].take(), second["time"].take());
+    assert_eq!(first, second);
+    assert!(written.as_str().unwrap() < again.as_str().unwrap(), "{written} {again}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_and_its_end_once() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let narrow = [("Runner__MaxConcurrentSteps", "1")];
+    let mut runner = world.runner_with("one", &narrow);
+    let first = world.hub.submit(waiting(&world, &url, "first", &gate));
+    until("the hook runs", || world.path("first.ran").exists().then_some(())).await;
+    // It waits for the slot.
+    let id = world.hub.submit(waiting(&world, &url, "second", &gate));
+    let is_noted = |it: &Folder| it.audited().unwrap().is_some_and(|noted| noted.accepted);
+    let folder = step(&runner, id, "GetModule", is_noted).await;
+    runner.kill();
+    fs::remove_file(folder.path().join("audited.json")).unwrap();
+
+    fs::write(&gate, "").unwrap();
+    let runner = world.runner_with("one", &narrow);
+    for id in [first, id] {
+        let ended = world.ended(id).await;
+        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    }
+    let told = events(&runner, id);
+    assert_eq!(told[..3], ["accepted GetModule", "accepted GetModule", "finished GetModule completed"]);
+    assert_eq!(told[3..].iter().collect::<HashSet<_>>().len(), told.len() - 3, "{told:?}");
+}
+
+/// Real kills as close to a line as this process can follow, so now and then between the line and its note.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
+    const ROUNDS: usize = 8;
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let commit = git_in(Path::new(&url), &["rev-parse", "HEAD"]);
+    let mut runner = world.runner("one");
+    let place = runner.working.join(".hawser/audit.jsonl");
+    let expected = ["accepted GetModule", "finished GetModule completed"];
+    let mut repeats = 0;
+    for round in 0..ROUNDS {
+        world.connected(1).await;
+        let mut spec = job(JobKind::Tasks(vec![Task::GetModule]), &url, &format!("round-{round}"));
+        spec.source.source_definitive_revision = Some(commit.clone());
+        let id = world.hub.submit(spec);
+        // Another thread, which does nothing but look: every pause would be a miss.
+        let (place, line) = (place.clone(), ["accepted", "finished"][round % 2]);
+        let seen = tokio::task::spawn_blocking(move || {
+            let (id, event) = (format!("\"jobId\":\"{id}\""), format!("\"event\":\"{line}\""));
+            let begun = Instant::now();
+            while begun.elapsed() < PATIENCE {
+                let text = fs::read_to_string(&place).unwrap_or_default();
+                if text.lines().any(|line| line.contains(&id) && line.contains(&event)) {
+                    return true;
+                }
+            }
+            false
+        });
+        assert!(seen.await.unwrap(), "no line of {id}: {}", runner.log());
+        runner.kill();
+        runner = world.runner("one");
+        assert_eq!(world.ended(id).await.state, JobState::Completed);
+        let mut told = events(&runner, id);
+        repeats += told.len() - expected.len();
+        told.dedup();
+        assert_eq!(told, expected, "round {round}");
+    }
+    println!("{repeats} lines came twice in {ROUNDS} rounds");
+    assert!(repeats <= ROUNDS, "{repeats} lines came twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]
