@@ -11,9 +11,8 @@ use crate::support::steps::{Interrupt, Ran, execute};
 async fn sleeping() -> Bench {
     let bench = Bench::new(&[(
         "main.tf",
-        // It takes a moment to end, so that it is terraform that ends it and says so, and not the other way round.
-        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"trap 'kill $!; sleep 1; exit 1' INT; \
-         sleep 300.125 & echo now asleep: $!; wait\"\n  }\n}\n",
+        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"echo now asleep: $$; \
+         exec sleep 300.125\"\n  }\n}\n",
     )]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
