@@ -313,8 +313,12 @@ impl Folder {
     /// Notes secrets of this step, besides those that were noted before: a runner that is started anew masks them
     /// too, even if the files that they were read from have changed meanwhile. For whoever drives the step.
     pub fn add_secrets(&self, secrets: &[String]) -> Result<(), FolderError> {
-        // A damaged list is written anew rather than left: it would keep no secret.
-        let mut all = self.secrets().unwrap_or_default();
+        let mut all = match self.secrets() {
+            Ok(all) => all,
+            Err(error @ FolderError::Io { .. }) => return Err(error),
+            // A damaged list stays: because of it all text is masked, and a list without what was lost would end that.
+            Err(FolderError::Damaged { .. } | FolderError::Newer { .. }) => return Ok(()),
+        };
         let known = all.len();
         all.extend(secrets.iter().cloned());
         if all.len() == known { Ok(()) } else { self.write("secrets.json", &all) }

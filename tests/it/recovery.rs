@@ -226,8 +226,8 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
     const MOST_CUTS: usize = 40;
-    const LINES: u32 = 60_000;
-    const BLOCK: u32 = 600;
+    const LINES: u32 = 200_000;
+    const BLOCK: u32 = 2_000;
     /// `BatchSizeLimit` entries in each of the calls of a step that may be unacknowledged.
     const WINDOW: usize = 50 * 4;
     let (options, counter) = counting_hub();

@@ -268,7 +268,7 @@ fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_is_written
     fs::write(&path, "{").unwrap();
     assert!(folder.secrets().is_err());
     folder.add_secrets(&["again".to_owned()]).unwrap();
-    assert_eq!(folder.secrets().unwrap(), ["again".to_owned()].into());
+    assert!(folder.secrets().is_err(), "what was lost is not forgotten");
 }
 
 #[test]
