@@ -253,7 +253,7 @@ fn a_log_that_lost_its_end_is_shipped_from_where_it_ends_now() {
 }
 
 #[test]
-fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_is_written_anew() {
+fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_stays_one() {
     use std::os::unix::fs::PermissionsExt as _;
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "a");
