@@ -16,7 +16,7 @@ use crate::redact::Vault;
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
-use crate::step::{Scratch, Stage, Store, StoreError};
+use crate::step::{CancelledBy, Scratch, Stage, Store, StoreError};
 use crate::supervise;
 use crate::workspace::privacy;
 
@@ -211,7 +211,7 @@ async fn recover(
         let mut meant =
             steps.iter().filter(|(stage, step)| *stage != Stage::Ship && step.job_id() == Some(job_id));
         let grace = Duration::from_secs(settings.runner.cancel_grace_seconds);
-        let noted = meant.try_for_each(|(_, step)| step.folder.cancel_as(kind, grace));
+        let noted = meant.try_for_each(|(_, step)| step.folder.cancel_as(kind, grace, CancelledBy::Server));
         match noted.and_then(|()| answer.folder.set_outcome(&intake::cancel_answer(kind, job_id))) {
             Ok(()) => drop(shipper.add(answer).await),
             Err(problem) => {

@@ -13,7 +13,7 @@ use crate::hooks::fingerprint;
 use crate::intake::{Step, Work};
 use crate::policy::{Refusal, engine_of, source_of};
 use crate::source::mask_url;
-use crate::step::Folder;
+use crate::step::{Cancel, CancelledBy, Folder};
 use crate::tasks::hooks_of;
 
 /// No text of a server's choice is longer than this, so that a line stays a line.
@@ -31,7 +31,7 @@ pub(super) struct Writer {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line<'a> {
     /// When the line was written. Of one that a crash held up, this is the next start.
-    time: Timestamp,
+    time: String,
     event: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     job_id: Option<Uuid>,
@@ -100,7 +100,8 @@ struct ExitNote {
 impl<'a> Line<'a> {
     fn empty(event: &'static str, writer: &'a Writer) -> Self {
         Self {
-            time: Timestamp::now(),
+            // Always as many digits, so that lines sort as text.
+            time: format!("{:.6}", Timestamp::now()),
             event,
             job_id: None,
             organization_id: None,
@@ -175,8 +176,14 @@ impl<'a> Line<'a> {
         Self { reason: Some(reason.to_owned()), ..self }
     }
 
-    pub(super) fn cancelled(self, kind: CancelKind) -> Self {
-        Self { cancel: Some(kind), ..self }
+    pub(super) fn cancelled(self, cancel: &Cancel) -> Self {
+        let reason = match cancel.by {
+            CancelledBy::Server => None,
+            CancelledBy::Drain => {
+                Some("the runner was being stopped, and Runner.DrainTimeoutSeconds was over".to_owned())
+            }
+        };
+        Self { cancel: Some(cancel.kind), reason, ..self }
     }
 
     pub(super) fn unknown(self) -> Self {

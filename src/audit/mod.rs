@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `accepted` | when the task has been judged and gets its place in the queue |
 //! | `refused` | when a rule of `Policy` says no, before that or (registries, submodules) on the way; when a push cannot be read or kept |
-//! | `cancelled` | when a cancel was noted for it: asked for, not yet obeyed |
+//! | `cancelled` | when a cancel was noted for it, not yet obeyed: by the server, or (`reason`) by a runner that is being stopped |
 //! | `finished` | when its outcome is known; a task that was refused before it was accepted has none |
 //!
 //! No line holds anything secret: names, hashes and masked URLs only, and no text of an engine or a fault.
@@ -189,7 +189,7 @@ impl Inner {
         }
         if let Ok(Some(cancel)) = step.folder.cancel()
             && audited.cancelled != Some(cancel.kind)
-            && file.record(&Line::of(step, "cancelled", &self.writer).cancelled(cancel.kind))
+            && file.record(&Line::of(step, "cancelled", &self.writer).cancelled(&cancel))
         {
             audited.cancelled = Some(cancel.kind);
             note(&step.folder, audited);

@@ -19,7 +19,7 @@ use crate::contract::requests::CancelKind;
 use crate::contract::{Outcome, Task};
 use crate::intake::{Step, Work};
 use crate::policy::Refusal;
-use crate::step::Stage;
+use crate::step::{CancelledBy, Stage};
 
 /// What the handle asks of the loop.
 pub(super) enum Command {
@@ -101,10 +101,12 @@ impl Dispatch {
                 }
             }
             Command::Cancel { job_id, kind, noted } => {
-                let _ = noted.send(self.cancel(kind, |active| active.step.job_id() == Some(job_id)));
+                let _ = noted.send(
+                    self.cancel(kind, CancelledBy::Server, |active| active.step.job_id() == Some(job_id)),
+                );
             }
             Command::CancelAll { kind, noted } => {
-                let _ = noted.send(self.cancel(kind, |active| !active.waiting));
+                let _ = noted.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting));
             }
             Command::Drain => self.on(Event::Drain),
         }
@@ -194,18 +196,14 @@ impl Dispatch {
     }
 
     /// Returns the steps that were meant.
-    fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
+    fn cancel(&mut self, kind: CancelKind, by: CancelledBy, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
         let mut meant = Vec::new();
         let names: Vec<String> =
             self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
             let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
-            let noted = match kind {
-                CancelKind::Graceful => active.step.folder.request_cancel_within(grace),
-                CancelKind::Kill => active.step.folder.request_cancel(kind),
-            };
-            if let Err(error) = noted {
+            if let Err(error) = active.step.folder.cancel_as(kind, grace, by) {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
             }
             active.cancel.cancel();

@@ -116,7 +116,7 @@ impl Scheduler {
         self.audit_cancels(wait).await;
     }
 
-    /// Cancels every step that runs.
+    /// Cancels every step that runs, because the runner is being stopped.
     pub async fn cancel_all(&self, kind: CancelKind) {
         let (noted, wait) = oneshot::channel();
         self.send(Command::CancelAll { kind, noted }).await;

@@ -114,6 +114,17 @@ pub struct Cancel {
     /// as it wants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kill_after_seconds: Option<u64>,
+    #[serde(default)]
+    pub by: CancelledBy,
+}
+
+/// Who wants a job stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CancelledBy {
+    #[default]
+    Server,
+    /// The runner itself, which is being stopped and has no more time to wait.
+    Drain,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -250,35 +261,35 @@ impl Folder {
 
     /// Notes a cancel. A kill after a graceful cancel counts; a graceful one after a kill changes nothing.
     pub fn request_cancel(&self, kind: CancelKind) -> Result<(), FolderError> {
-        if self.cancel()?.is_some_and(|earlier| earlier.kind >= kind) {
-            return Ok(());
-        }
-        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now(), kill_after_seconds: None })
+        self.note_cancel(kind, None, CancelledBy::Server)
     }
 
     /// Notes a graceful cancel that turns into a kill when the script has not ended in time. It may follow a
     /// graceful cancel without a limit.
     pub fn request_cancel_within(&self, kill_after: Duration) -> Result<(), FolderError> {
-        let limited = |cancel: Cancel| cancel.kind == CancelKind::Kill || cancel.kill_after_seconds.is_some();
-        if self.cancel()?.is_some_and(limited) {
-            return Ok(());
-        }
-        self.write(
-            "cancel.json",
-            &Cancel {
-                kind: CancelKind::Graceful,
-                requested: Timestamp::now(),
-                kill_after_seconds: Some(kill_after.as_secs()),
-            },
-        )
+        self.note_cancel(CancelKind::Graceful, Some(kill_after), CancelledBy::Server)
     }
 
-    /// Notes a cancel as the server asks for it; a graceful one turns into a kill after the grace.
-    pub fn cancel_as(&self, kind: CancelKind, grace: Duration) -> Result<(), FolderError> {
-        match kind {
-            CancelKind::Graceful => self.request_cancel_within(grace),
-            CancelKind::Kill => self.request_cancel(kind),
+    /// Notes a cancel as it is asked for; a graceful one turns into a kill after the grace.
+    pub fn cancel_as(&self, kind: CancelKind, grace: Duration, by: CancelledBy) -> Result<(), FolderError> {
+        self.note_cancel(kind, (kind == CancelKind::Graceful).then_some(grace), by)
+    }
+
+    fn note_cancel(
+        &self,
+        kind: CancelKind,
+        kill_after: Option<Duration>,
+        by: CancelledBy,
+    ) -> Result<(), FolderError> {
+        let has_limit =
+            |cancel: &Cancel| cancel.kind == CancelKind::Kill || cancel.kill_after_seconds.is_some();
+        let is_enough =
+            |earlier: &Cancel| earlier.kind >= kind && (kill_after.is_none() || has_limit(earlier));
+        if self.cancel()?.is_some_and(|earlier| is_enough(&earlier)) {
+            return Ok(());
         }
+        let kill_after_seconds = kill_after.map(|after| after.as_secs());
+        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now(), kill_after_seconds, by })
     }
 
     pub fn facts(&self) -> Result<Option<Facts>, FolderError> {

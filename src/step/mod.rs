@@ -35,7 +35,9 @@ pub mod scratch;
 pub mod stage;
 pub mod store;
 
-pub use folder::{Audited, Cancel, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote};
+pub use folder::{
+    Audited, Cancel, CancelledBy, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote,
+};
 pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
 pub use scratch::Scratch;
 pub use stage::Stage;

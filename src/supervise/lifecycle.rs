@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use crate::contract::requests::CancelKind;
-use crate::step::Exit;
+use crate::step::{CancelledBy, Exit};
 
 /// What the script leaves behind has this long to end by itself.
 const LINGER: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub(super) enum Event {
     /// Both pipes are at their end.
     Closed,
     /// A cancel was asked for.
-    Cancel { kind: CancelKind, kill_after: Option<Duration> },
+    Cancel { kind: CancelKind, kill_after: Option<Duration>, by: CancelledBy },
     /// The supervisor itself was asked to end.
     Terminated,
     /// Output could not be written; why.
@@ -52,6 +52,8 @@ pub(super) enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
     Cancelled,
+    /// The runner is being stopped, and has no more time to wait.
+    Drained,
     Terminated,
     OutputLost,
 }
@@ -117,8 +119,12 @@ impl Lifecycle {
                 self.cancelled = true;
                 actions.extend(self.kill(now));
             }
-            Event::Cancel { kind: CancelKind::Graceful, kill_after } => {
-                actions.extend(self.cancel(Why::Cancelled, now));
+            Event::Cancel { kind: CancelKind::Graceful, kill_after, by } => {
+                let why = match by {
+                    CancelledBy::Server => Why::Cancelled,
+                    CancelledBy::Drain => Why::Drained,
+                };
+                actions.extend(self.cancel(why, now));
                 // One that is too far away to be reckoned with is as good as none.
                 let limit = kill_after.and_then(|kill_after| now.checked_add(kill_after));
                 if let (Phase::Running { kill_at }, Some(limit)) = (&mut self.phase, limit) {
@@ -249,7 +255,7 @@ mod tests {
     }
 
     fn cancel(kind: CancelKind) -> Event {
-        Event::Cancel { kind, kill_after: None }
+        Event::Cancel { kind, kill_after: None, by: CancelledBy::Server }
     }
 
     fn finish(ended: Ended) -> Action {
@@ -322,7 +328,11 @@ mod tests {
 
     #[test]
     fn a_graceful_cancel_with_a_limit_kills_at_the_limit() {
-        let limited = Event::Cancel { kind: CancelKind::Graceful, kill_after: Some(Duration::from_secs(30)) };
+        let limited = Event::Cancel {
+            kind: CancelKind::Graceful,
+            kill_after: Some(Duration::from_secs(30)),
+            by: CancelledBy::Server,
+        };
         let mut run = Run::new();
         assert_eq!(run.at(0, limited.clone()), [Action::Interrupt(Why::Cancelled)]);
         assert_eq!(run.at(10_000, limited), [], "a later limit does not move an earlier one");
@@ -333,7 +343,11 @@ mod tests {
     #[test]
     fn a_limit_beyond_all_time_is_none() {
         let mut run = Run::new();
-        let cancel = Event::Cancel { kind: CancelKind::Graceful, kill_after: Some(Duration::MAX) };
+        let cancel = Event::Cancel {
+            kind: CancelKind::Graceful,
+            kill_after: Some(Duration::MAX),
+            by: CancelledBy::Server,
+        };
         assert_eq!(run.at(0, cancel), [Action::Interrupt(Why::Cancelled)]);
         assert_eq!(run.at(86_400_000, Event::Tick), []);
     }

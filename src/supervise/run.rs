@@ -23,7 +23,7 @@ use super::session::{Signals, inherited_lock, leave_session};
 use super::{Process, platform};
 use crate::contract::requests::CancelKind;
 use crate::process::find_program;
-use crate::step::{Exit, Folder, FolderError, Stream, SupervisorNote};
+use crate::step::{CancelledBy, Exit, Folder, FolderError, Stream, SupervisorNote};
 
 /// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
@@ -216,11 +216,12 @@ impl<'a> Script<'a> {
             Ok(Some(cancel)) => Some(Event::Cancel {
                 kind: cancel.kind,
                 kill_after: cancel.kill_after_seconds.map(Duration::from_secs),
+                by: cancel.by,
             }),
             // A newer runner wants something that is not known here, but certainly an end.
             Err(error) => {
                 self.say(Stream::Warning, &format!("{error}; it is taken as a graceful cancel"));
-                Some(Event::Cancel { kind: CancelKind::Graceful, kill_after: None })
+                Some(Event::Cancel { kind: CancelKind::Graceful, kill_after: None, by: CancelledBy::Server })
             }
         }
     }
@@ -232,6 +233,10 @@ impl<'a> Script<'a> {
                 self.interrupt();
                 let (stream, message) = match why {
                     Why::Cancelled => (Stream::Information, "interrupt sent: the job is being cancelled"),
+                    Why::Drained => (
+                        Stream::Warning,
+                        "interrupt sent: the runner is being stopped, and Runner.DrainTimeoutSeconds is over",
+                    ),
                     Why::Terminated => (Stream::Warning, "interrupt sent: the supervisor was asked to end"),
                     Why::OutputLost => (Stream::Error, "interrupt sent: the output cannot be kept"),
                 };

@@ -384,6 +384,15 @@ async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     assert!(runner.log().contains("DrainTimeoutSeconds"));
+    // Nobody has asked for it, and neither the job's log nor the audit log says so.
+    let messages = world.messages(id);
+    let said: Vec<_> = messages.iter().filter(|line| line.contains("interrupt sent")).collect();
+    assert!(said.len() == 1 && said[0].contains("the runner is being stopped"), "{messages:#?}");
+    let audit = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap();
+    let lines = audit.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let cancelled = lines.filter(|line| line["event"] == "cancelled").collect::<Vec<_>>();
+    assert_eq!(cancelled.len(), 1, "{audit}");
+    assert!(cancelled[0]["reason"].as_str().unwrap().contains("DrainTimeoutSeconds"), "{audit}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
