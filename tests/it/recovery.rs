@@ -687,6 +687,30 @@ async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a_drain() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let mut runner = world.runner_with("one", &[("Runner__MaxConcurrentSteps", "1")]);
+    let id = world.hub.submit(printing(&world, &url, "removed", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    let supervisor = supervisor_pid(&folder);
+    fs::remove_dir_all(&folder).unwrap();
+    rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
+
+    // Its slot is free again.
+    let other = world.hub.submit(printing(&world, &url, "other", 1, None));
+    assert_eq!(world.ended(other).await.state, JobState::Completed);
+    runner.signal(Signal::TERM);
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    let log = runner.log();
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    let said = |line: &&str| line.contains("ERROR") && line.contains(name) && line.contains("is gone");
+    assert_eq!(log.lines().filter(said).count(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
