@@ -710,6 +710,100 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     assert_eq!(log.lines().filter(said).count(), 1, "{log}");
 }
 
+/// Makes a file of a step's folder one that cannot be read for the moment, as one is with too many open files: a socket.
+fn block(world: &World, file: &Path) {
+    // A socket is bound by a short name only.
+    let socket = world.path("s");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    fs::rename(&socket, file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "later", 10, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+
+    let next = world.runner("one");
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+    fs::write(&gate, "").unwrap();
+    until("the script has ended", || folder.join("exit.json").exists().then_some(())).await;
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "later"), 1);
+    assert_complete(&numbers(&world.messages(id)), 10);
+    until("the folder is removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "later", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+
+    let next = world.runner("one");
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("the script has ended", || folder.join("exit.json").exists().then_some(())).await;
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    until("the folders are removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
+}
+
+/// A cancel that could not be noted everywhere is not answered before it is: otherwise nobody would know of it after a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let one_slot = [("Runner__MaxConcurrentSteps", "1")];
+    let mut runner = world.runner_with("one", &one_slot);
+    let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
+    seen(&world, first, "begin").await;
+    let id = world.hub.submit(printing(&world, &url, "waits", 1, None));
+    let waiting = until("its first task waits", || {
+        runner.steps().into_iter().find(|step| step.to_string_lossy().contains(&id.to_string()))
+    })
+    .await;
+    runner.kill();
+    let blocked = waiting.join("cancel.json");
+    block(&world, &blocked);
+
+    let next = world.runner_with("one", &one_slot);
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("it cannot be noted", || next.log().contains("could not be carried out").then_some(())).await;
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    fs::write(&gate, "").unwrap();
+    assert_eq!(world.ended(first).await.state, JobState::Completed);
+    assert_eq!(runs(&world, "waits"), 0);
+    until("the folders are removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
     let world = World::new().await;
