@@ -26,6 +26,11 @@ use recovery::Recovery;
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
 
+/// How long the parts of the runner get to end when they are told to. One that waits for a thread which hangs with its disk
+/// is left behind.
+const ENDING: Duration = Duration::from_secs(10);
+const ENDING_AT_ONCE: Duration = Duration::from_secs(1);
+
 /// How long shipping may take beyond the drain limit.
 const SHIPPING_GRACE: Duration = Duration::from_secs(10);
 
@@ -166,27 +171,38 @@ pub async fn run(
             std::future::pending::<()>().await;
         }
     };
-    tokio::select! {
-        all = drained => match (all, scheduler.load().borrow().waiting) {
-            (true, 0) => info!("everything is finished and shipped"),
-            (true, waiting) => info!(
-                "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
-            ),
-            (false, _) => warn!("leaving; the next start ships the rest"),
-        },
+    let ending = tokio::select! {
+        all = drained => {
+            match (all, scheduler.load().borrow().waiting) {
+                (true, 0) => info!("everything is finished and shipped"),
+                (true, waiting) => info!(
+                    "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
+                ),
+                (false, _) => warn!("leaving; the next start ships the rest"),
+            }
+            ENDING
+        }
         () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
             return failed("line to the server");
         }
-        () = leave_now => warn!("leaving at once; steps that run go on, and the next start picks them up"),
-    }
+        () = leave_now => {
+            warn!("leaving at once; steps that run go on, and the next start picks them up");
+            ENDING_AT_ONCE
+        }
+    };
     stop.cancel();
     line_stop.cancel();
-    for task in [taking, recovering, scheduling, session] {
-        if let Err(error) = task.await
-            && error.is_panic()
-        {
-            warn!("a part of the runner failed while it was stopping: {error}");
+    let ended = async {
+        for task in [taking, recovering, scheduling, session] {
+            if let Err(error) = task.await
+                && error.is_panic()
+            {
+                warn!("a part of the runner failed while it was stopping: {error}");
+            }
         }
+    };
+    if tokio::time::timeout(ending, ended).await.is_err() {
+        warn!("a part of the runner has not ended within {} s and is left behind", ending.as_secs());
     }
     Ok(())
 }

@@ -419,6 +419,55 @@ async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
     world.assert_no_violation();
 }
 
+/// A pipe that nobody writes to, in a file's place: whoever reads the file waits, as for a server of files that is away.
+fn hang(world: &World, file: &Path) {
+    let pipe = world.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::rename(&pipe, file).unwrap();
+}
+
+/// Two signals at once are one wish, so the second one is repeated until it counts.
+async fn leaves_at_once(runner: &mut Runner) {
+    runner.signal(Signal::TERM);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    let left = until("the runner leaves", || {
+        let left = runner.child.try_wait().unwrap();
+        if left.is_none() {
+            runner.signal(Signal::INT);
+        }
+        left
+    });
+    assert!(left.await.success());
+    assert!(runner.log().contains("leaving at once"), "{}", runner.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "hangs", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    let audited = folder.join("audited.json");
+    fs::rename(&audited, world.path("audited.json")).unwrap();
+    hang(&world, &audited);
+    fs::write(&gate, "").unwrap();
+    // The last thing before the note is read.
+    let scratch = runner.working.join(".temp");
+    until("the step is concluded", || fs::read_dir(&scratch).unwrap().next().is_none().then_some(())).await;
+
+    leaves_at_once(&mut runner).await;
+
+    fs::rename(world.path("audited.json"), &audited).unwrap();
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "hangs"), 1);
+    world.assert_no_violation();
+}
+
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
     until("the script is supervised", || {
