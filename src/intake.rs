@@ -23,7 +23,7 @@ use crate::redact::{Redactor, Vault};
 use crate::scheduler::Scheduler;
 use crate::shipping::{Labels, ShippedStep, ShipperHandle};
 use crate::step::store::Created;
-use crate::step::{Folder, StepRequest, Store, StoreError};
+use crate::step::{CancelledBy, Folder, StepRequest, Store, StoreError};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
@@ -155,6 +155,11 @@ pub fn identity(name: &str) -> Option<(Uuid, Task)> {
     Some((job_id.parse().ok()?, Task::from_name(task)?))
 }
 
+/// Whether a folder is that of a task of the job.
+pub fn is_of_job(folder: &Folder, job_id: Uuid) -> bool {
+    identity(&folder.name()).is_some_and(|(of, _)| of == job_id)
+}
+
 fn task_folder(job_id: Uuid, task: Task) -> String {
     format!("{job_id}.{task}")
 }
@@ -183,6 +188,8 @@ pub struct Intake {
     pub shipper: ShipperHandle,
     pub line: Line,
     vault: Vault,
+    /// `Runner.CancelGraceSeconds`
+    cancel_grace: Duration,
     unknown_methods: HashSet<String>,
     stop: CancellationToken,
     /// What goes on beside the taking of pushes: nothing may hold that up.
@@ -196,10 +203,11 @@ impl Intake {
         shipper: ShipperHandle,
         line: Line,
         vault: Vault,
+        cancel_grace: Duration,
         stop: CancellationToken,
     ) -> Self {
         let (unknown_methods, beside) = (HashSet::new(), TaskTracker::new());
-        Self { store, scheduler, shipper, line, vault, unknown_methods, stop, beside }
+        Self { store, scheduler, shipper, line, vault, cancel_grace, unknown_methods, stop, beside }
     }
 
     /// Takes pushes until there are no more or the runner stops.
@@ -305,16 +313,35 @@ impl Intake {
         let name = format!("{job_id}.{}.{}", kind.pushed_as(), Uuid::new_v4().simple());
         let answer = cancel_answer(kind, job_id);
         let kept = self.keep(&name, target, payload).await;
-        // Whether it could be kept or not.
+        // Whether it could be kept or not. A step that could not be looked at yet is not the scheduler's, but may become it
+        // meanwhile: so this first.
+        let noted = self.note_left(kind, job_id).await;
         self.scheduler.cancel(job_id, kind).await;
         match kept {
             Ok(Created::New(folder, request)) => {
+                if let Err(problem) = noted {
+                    warn!(%job_id, "a cancel could not be carried out, and is tried again: {problem}");
+                    self.store.leave(&folder);
+                    return Ok(Value::Null);
+                }
                 self.keep_outcome(&folder, answer).await;
                 self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
                 Ok(Value::Null)
             }
             Ok(Created::Known(_)) => Ok(Value::Null),
             Err(reason) => self.cannot_keep(answer, reason),
+        }
+    }
+
+    /// Notes a cancel in those folders of the job that nobody could take up so far.
+    async fn note_left(&self, kind: CancelKind, job_id: Uuid) -> Result<(), String> {
+        let left: Vec<_> = self.store.left().into_iter().filter(|folder| is_of_job(folder, job_id)).collect();
+        let grace = self.cancel_grace;
+        let noting =
+            move || left.iter().try_for_each(|folder| folder.cancel_as(kind, grace, CancelledBy::Server));
+        match tokio::task::spawn_blocking(noting).await {
+            Ok(noted) => noted.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
         }
     }
 

@@ -1,5 +1,7 @@
 //! The runner as a whole: recover, connect, work, drain, leave.
 
+mod recovery;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,17 +13,23 @@ use tracing::{info, warn};
 use crate::audit::Audit;
 use crate::contract::requests::CancelKind;
 use crate::hub::{self, LineStatus};
-use crate::intake::{self, Found, Intake};
+use crate::intake::Intake;
 use crate::redact::Vault;
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
-use crate::step::{CancelledBy, Scratch, Stage, Store, StoreError};
+use crate::step::{Store, StoreError};
 use crate::supervise;
 use crate::workspace::privacy;
+use recovery::Recovery;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
+
+/// How long the parts of the runner get to end when they are told to. One that waits for a thread which hangs with its disk
+/// is left behind.
+const ENDING: Duration = Duration::from_secs(10);
+const ENDING_AT_ONCE: Duration = Duration::from_secs(1);
 
 /// How long shipping may take beyond the drain limit.
 const SHIPPING_GRACE: Duration = Duration::from_secs(10);
@@ -105,13 +113,22 @@ pub async fn run(
     let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
     // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
-    recover(&store, &settings, &vault, &scheduler, &shipper).await?;
+    let recovery = Recovery {
+        store: Arc::clone(&store),
+        settings: Arc::clone(&settings),
+        vault: vault.clone(),
+        scheduler: scheduler.clone(),
+        shipper: shipper.clone(),
+    };
+    recovery.at_start().await?;
+    let recovering = tokio::spawn(recovery.keep_trying(stop.clone()));
     let intake = Intake::new(
         Arc::clone(&store),
         scheduler.clone(),
         shipper.clone(),
         line.clone(),
         vault,
+        Duration::from_secs(settings.runner.cancel_grace_seconds),
         stop.clone(),
     );
     let mut taking = tokio::spawn(intake.run(pushes));
@@ -154,93 +171,38 @@ pub async fn run(
             std::future::pending::<()>().await;
         }
     };
-    tokio::select! {
-        all = drained => match (all, scheduler.load().borrow().waiting) {
-            (true, 0) => info!("everything is finished and shipped"),
-            (true, waiting) => info!(
-                "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
-            ),
-            (false, _) => warn!("leaving; the next start ships the rest"),
-        },
+    let ending = tokio::select! {
+        all = drained => {
+            match (all, scheduler.load().borrow().waiting) {
+                (true, 0) => info!("everything is finished and shipped"),
+                (true, waiting) => info!(
+                    "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
+                ),
+                (false, _) => warn!("leaving; the next start ships the rest"),
+            }
+            ENDING
+        }
         () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
             return failed("line to the server");
         }
-        () = leave_now => warn!("leaving at once; steps that run go on, and the next start picks them up"),
-    }
+        () = leave_now => {
+            warn!("leaving at once; steps that run go on, and the next start picks them up");
+            ENDING_AT_ONCE
+        }
+    };
     stop.cancel();
     line_stop.cancel();
-    for task in [taking, scheduling, session] {
-        if let Err(error) = task.await
-            && error.is_panic()
-        {
-            warn!("a part of the runner failed while it was stopping: {error}");
-        }
-    }
-    Ok(())
-}
-
-/// Goes on with every step that an earlier run of the program left behind.
-async fn recover(
-    store: &Store,
-    settings: &Settings,
-    vault: &Vault,
-    scheduler: &Scheduler,
-    shipper: &ShipperHandle,
-) -> Result<(), StoreError> {
-    let temp_directory = &settings.working_directory.temp_directory;
-    if let Err(error) = Scratch::sweep(temp_directory, &store.steps()) {
-        warn!("cannot look for what earlier steps left in {}: {error}", temp_directory.display());
-    }
-    let (mut steps, mut cancels) = (Vec::new(), Vec::new());
-    for (folder, request) in store.list()? {
-        let found = folder.mend_shipped().and_then(|()| {
-            Ok((folder.stage()?, intake::reread(folder.clone(), &request, &vault.redactor())?))
-        });
-        match found {
-            Ok((_, Found::Answer(answer))) => drop(shipper.add(answer).await),
-            Ok((_, Found::Cancel { kind, job_id, answer })) => cancels.push((kind, job_id, answer)),
-            Ok((stage, Found::Step(step))) => steps.push((stage, step)),
-            Err(problem) if problem.is_damage() => store.set_aside(&folder, &problem.to_string()),
-            // The machine is at fault, not the folder: the next start tries again.
-            Err(problem) => warn!(step = folder.name(), "a step could not be taken up again: {problem}"),
-        }
-    }
-    // Before anyone takes up a step of the job.
-    for (kind, job_id, answer) in cancels {
-        info!(%job_id, ?kind, "cancel, left by an earlier run of this runner");
-        let mut meant =
-            steps.iter().filter(|(stage, step)| *stage != Stage::Ship && step.job_id() == Some(job_id));
-        let grace = Duration::from_secs(settings.runner.cancel_grace_seconds);
-        let noted = meant.try_for_each(|(_, step)| step.folder.cancel_as(kind, grace, CancelledBy::Server));
-        match noted.and_then(|()| answer.folder.set_outcome(&intake::cancel_answer(kind, job_id))) {
-            Ok(()) => drop(shipper.add(answer).await),
-            Err(problem) => {
-                warn!(%job_id, "a cancel could not be carried out, the next start tries again: {problem}");
+    let ended = async {
+        for task in [taking, recovering, scheduling, session] {
+            if let Err(error) = task.await
+                && error.is_panic()
+            {
+                warn!("a part of the runner failed while it was stopping: {error}");
             }
         }
-    }
-    for (stage, step) in steps {
-        info!(step = step.name(), ?stage, "left by an earlier run of this runner");
-        if stage == Stage::Ship {
-            // Before anyone may ship it: the folder is gone then.
-            scheduler.audit().found_finished(&step).await;
-        }
-        shipper.add(step.shipped()).await;
-        if stage != Stage::Ship {
-            scheduler.adopt(step, stage).await;
-        }
-    }
-    for name in store.take_set_aside() {
-        match intake::answer_for_damaged(store, &name) {
-            Ok(Some(answer)) => {
-                if let Some((job_id, task)) = intake::identity(&name) {
-                    scheduler.audit().lost(job_id, task, "the record of the task was damaged").await;
-                }
-                drop(shipper.add(answer).await);
-            }
-            Ok(None) => store.told(&name),
-            Err(error) => warn!(step = name, "the server is not told of a damaged step: {error}"),
-        }
+    };
+    if tokio::time::timeout(ending, ended).await.is_err() {
+        warn!("a part of the runner has not ended within {} s and is left behind", ending.as_secs());
     }
     Ok(())
 }

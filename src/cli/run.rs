@@ -41,7 +41,8 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         server = %loaded.settings.server.url,
         "hawser starts"
     );
-    super::runtime()?.block_on(async {
+    let runtime = super::runtime()?;
+    let ended = runtime.block_on(async {
         let (ask, asked) = watch::channel(Shutdown::No);
         listen_for_signals(ask)?;
         let mut told = asked.clone();
@@ -60,7 +61,11 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         })
         .await
         .map_err(|error| failure(error, &vault))
-    })
+    });
+    // A thread may hang with its disk, and nobody hears a signal any more by now. Whatever a thread has not done yet is as
+    // after a crash: the next start finds it in the folders.
+    runtime.shutdown_background();
+    ended
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]

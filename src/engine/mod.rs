@@ -17,6 +17,7 @@ pub mod state;
 pub mod terraform;
 pub mod values;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use serde::de::DeserializeOwned;
 
 use crate::hooks::{Command, ScriptError};
 use crate::workspace::PrivateFile;
-use crate::workspace::inside::open_regular;
+use crate::workspace::inside::{Folder, open_regular};
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -40,6 +41,9 @@ pub enum EngineError {
     #[error(transparent)]
     Script(#[from] ScriptError),
 }
+
+/// The program that scripts copy files with.
+pub const COPY: &str = "cp";
 
 /// What a script does for one task of one engine.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,8 +66,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// `private` is the runner's folder in the init directory, `step` the folder of the step. What is only read
-    /// by `conclude` goes into the latter and is removed with it.
+    /// `private` is the runner's folder in the init directory, `step` the folder of the step. What `conclude` reads is in the
+    /// latter, and is removed with it: the module's folder may be another's between the end of a script and its conclusion.
     pub fn new(private: &Path, step: &Path) -> Result<Self, EngineError> {
         let text = |path: &Path| {
             path.to_str().map(str::to_owned).ok_or_else(|| ScriptError::Path { path: path.to_owned() })
@@ -92,16 +96,26 @@ impl Places {
         self.private(PrivateFile::PulumiPlan)
     }
 
-    pub fn destroy_preview(&self) -> String {
-        self.private(PrivateFile::DestroyPreview)
+    /// The step's own copy of a result that also stands in the private folder, under the same name.
+    pub fn collected(&self, file: PrivateFile) -> String {
+        format!("{}/{}", self.step, file.name())
     }
 
-    pub fn export(&self) -> String {
-        self.private(PrivateFile::PulumiExport)
+    /// Opens that copy. A hook can find the step's folder, so a link in the file's place is not followed.
+    pub fn open_collected(&self, file: PrivateFile) -> Written {
+        let opened =
+            Folder::open(Path::new(&self.step)).and_then(|step| step.open_file(OsStr::new(file.name())));
+        Written::new(self.collected(file), opened)
     }
 
-    pub fn output(&self) -> String {
-        self.private(PrivateFile::Output)
+    /// Puts a result that was printed into the step's folder where people look for it.
+    fn publish(&self, file: PrivateFile) -> Command {
+        copy(self.collected(file), self.private(file))
+    }
+
+    /// Keeps a result that an engine has put into the private folder.
+    fn collect(&self, file: PrivateFile) -> Command {
+        copy(self.private(file), self.collected(file))
     }
 
     pub fn oidc_token(&self) -> String {
@@ -116,6 +130,23 @@ impl Places {
     /// The state as JSON.
     pub fn shown_state(&self) -> String {
         format!("{}/state.json", self.step)
+    }
+}
+
+/// The copy has the mode of the original, so it is private too. Its place is to be among the [`writes`](Work::writes): what
+/// is there is written into, whatever its mode.
+fn copy(from: String, to: String) -> Command {
+    Command::new([COPY.to_owned(), "--".to_owned(), from, to])
+}
+
+/// What an Output task does: the command prints the outputs.
+fn printed_output(command: Command, places: &Places) -> Work {
+    let file = PrivateFile::Output;
+    Work {
+        engine: vec![command.stdout(places.collected(file).into())],
+        collect: vec![places.publish(file)],
+        writes: vec![places.private(file)],
+        ..Work::default()
     }
 }
 

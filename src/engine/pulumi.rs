@@ -12,10 +12,11 @@ use crate::contract::requests::Init;
 use crate::contract::{FlagLists, PulumiFlag};
 use crate::hooks::Command;
 use crate::source::mask_url;
+use crate::workspace::PrivateFile;
 
 use super::flags::{self, is_on, pulumi_arguments, value_of};
 use super::terraform::Direction;
-use super::{EngineError, Places, Work, values};
+use super::{EngineError, Places, Work, printed_output, values};
 
 /// Where `pulumi login` logs in when its arguments do not say.
 const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
@@ -145,14 +146,15 @@ pub fn plan(
         }
         Direction::Destroy => {
             command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments)
-                .stdout(places.destroy_preview().into())
+                .stdout(places.collected(PrivateFile::DestroyPreview).into())
         }
     });
-    let writes = match direction {
-        Direction::Apply => vec![places.pulumi_plan()],
-        Direction::Destroy => Vec::new(),
+    let (file, collect) = match direction {
+        Direction::Apply => (PrivateFile::PulumiPlan, places.collect(PrivateFile::PulumiPlan)),
+        Direction::Destroy => (PrivateFile::DestroyPreview, places.publish(PrivateFile::DestroyPreview)),
     };
-    Ok(Work { engine, writes, warnings, ..Work::default() })
+    let writes = vec![places.private(file)];
+    Ok(Work { engine, collect: vec![collect], writes, warnings, ..Work::default() })
 }
 
 /// What `pulumi stack export` takes besides, so that it reads the stack that the update was for.
@@ -168,13 +170,14 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
         }
         Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
     };
-    let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.export().into());
+    let file = PrivateFile::PulumiExport;
+    let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
     Work {
         engine: set_all(flags).chain([apply]).collect(),
-        collect: vec![export],
+        collect: vec![export, places.publish(file)],
         collect_after_failure: true,
+        writes: vec![places.private(file)],
         warnings,
-        ..Work::default()
     }
 }
 
@@ -183,8 +186,8 @@ pub fn output(flags: &FlagLists, places: &Places) -> Work {
     if flags::pulumi_config(flags).next().is_some() {
         warnings.push("the Pulumi array flag Config means nothing to Output: left out".to_owned());
     }
-    let output = command(&["stack", "output", "--json"], arguments).stdout(places.output().into());
-    Work { engine: vec![output], warnings, ..Work::default() }
+    let output = command(&["stack", "output", "--json"], arguments);
+    Work { warnings, ..printed_output(output, places) }
 }
 
 #[cfg(test)]

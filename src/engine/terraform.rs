@@ -9,7 +9,7 @@ use crate::contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag
 use crate::hooks::{Command, HiddenArguments, Piece, Standing};
 
 use super::flags::{self, is_on, terraform_argument};
-use super::{EngineError, Places, Work};
+use super::{EngineError, Places, Work, printed_output};
 
 /// `plan -detailed-exitcode` says with this code that there are changes.
 const CHANGES_PRESENT: i32 = 2;
@@ -176,8 +176,7 @@ pub fn apply(engine: Engine, direction: Direction, flags: &FlagLists, places: &P
 
 pub fn output(engine: Engine, flags: &FlagLists, places: &Places) -> Work {
     let output = command(engine, &["output", "-json"], flags::terraform(flags));
-    let output = hide_variables(output, "TF_CLI_ARGS_output", &[], flags).stdout(places.output().into());
-    Work { engine: vec![output], ..Work::default() }
+    printed_output(hide_variables(output, "TF_CLI_ARGS_output", &[], flags), places)
 }
 
 /// The parameters as a file of variables. The server has encoded the values as HCL. Names and values are looked at: each line must

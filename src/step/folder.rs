@@ -154,6 +154,11 @@ impl Folder {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// Whether somebody has removed it. A folder that merely cannot be looked at is not gone.
+    pub fn is_gone(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
     pub fn script_path(&self) -> PathBuf {
         self.path.join("script.sh")
     }

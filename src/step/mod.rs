@@ -14,6 +14,8 @@
 //!   part             which part of the script runs: `before`, `engine`, `collect`, `after`, or `done` at its end
 //!   noticed          not empty: the script has noticed an interrupt, or a hook of it answers for interrupts by itself
 //!   reserve          disk space for the end of the step, given back when exit.json is written
+//!   plan.json, state.json, output.json, destroy_preview.json, export.json
+//!                    what the engine said of its result, each for the tasks that have it
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which
 //!   secrets.json     values that no log or message of the step may say, for a runner that is started anew

@@ -51,6 +51,7 @@ pub struct Store {
     root: PathBuf,
     sequence: AtomicU64,
     set_aside: Mutex<Vec<String>>,
+    left: Mutex<BTreeSet<String>>,
     /// Steps that are done, and since when.
     retired: Mutex<HashMap<String, Instant>>,
     _lock: File,
@@ -76,6 +77,7 @@ impl Store {
             root,
             sequence: AtomicU64::new(0),
             set_aside: Mutex::default(),
+            left: Mutex::default(),
             retired: Mutex::default(),
             _lock: lock,
         };
@@ -83,7 +85,7 @@ impl Store {
         for name in ["new", "done"] {
             store.empty(name);
         }
-        // The numbers go on after the highest that is there.
+        // For the numbers that are taken.
         store.list()?;
         Ok(store)
     }
@@ -134,23 +136,47 @@ impl Store {
         let mut steps = Vec::new();
         for entry in fs::read_dir(&path).map_err(failed)? {
             let folder = Folder::at(entry.map_err(failed)?.path());
-            let read = folder.request().and_then(|request| {
-                // Every file must be readable, or recovery would fail half-way.
-                folder.stage()?;
-                folder.cancel()?;
-                Ok(request)
-            });
-            match read {
-                Ok(request) => steps.push((folder, request)),
+            match self.look(&folder) {
+                Ok(request) => {
+                    self.taken_up(&folder);
+                    steps.push((folder, request));
+                }
                 Err(error) if error.is_damage() => self.set_aside(&folder, &error.to_string()),
-                // The folder may be sound, and then it is still wanted: the next start looks at it again.
-                Err(error) => warn!(step = folder.name(), "a step folder could not be looked at: {error}"),
+                // The folder may be sound, and then it is still wanted.
+                Err(error) => {
+                    warn!(step = folder.name(), "a step folder could not be looked at: {error}");
+                    self.leave(&folder);
+                }
             }
         }
         steps.sort_by_key(|(_, request)| request.sequence);
-        let next = steps.last().map_or(0, |(_, request)| request.sequence.saturating_add(1));
-        self.sequence.fetch_max(next, Ordering::Relaxed);
         Ok(steps)
+    }
+
+    /// Reads a step's request. Every other file that counts must be readable too, or recovery would fail half-way.
+    pub fn look(&self, folder: &Folder) -> Result<StepRequest, FolderError> {
+        let request = folder.request()?;
+        folder.stage()?;
+        folder.cancel()?;
+        // The numbers go on after the highest that is there.
+        self.sequence.fetch_max(request.sequence.saturating_add(1), Ordering::Relaxed);
+        Ok(request)
+    }
+
+    /// Step folders that could not be looked at for the moment. Nobody in this process drives them.
+    pub fn left(&self) -> Vec<Folder> {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.iter().map(|name| self.folder(name)).collect()
+    }
+
+    /// A folder could not be looked at, or what it asks for could not be done: it is to be tried again.
+    pub fn leave(&self, folder: &Folder) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.name());
+    }
+
+    /// A folder that may have been [left](Self::left) is in somebody's hands.
+    pub fn taken_up(&self, folder: &Folder) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(&folder.name());
     }
 
     /// Moves a folder that cannot be used out of the way; it is kept for a person to look at.

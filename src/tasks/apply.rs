@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::contract::{Engine, Fault, FlagLists, Success};
 use crate::engine::terraform::Direction;
-use crate::engine::{Written, pulumi, state, terraform};
+use crate::engine::{pulumi, state, terraform};
 use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
@@ -44,14 +44,10 @@ pub(super) async fn prepare(
 
 /// How many resources the state holds now.
 pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u64, TaskError> {
-    let Module { places, workspace, .. } = Module::open(context)?;
-    let tree = workspace.tree()?;
+    let Module { places, .. } = Module::open(context)?;
     let engine = shape.engine;
     read(move || match engine {
-        Engine::Pulumi => {
-            let file = Written::new(places.export(), tree.open_private(PrivateFile::PulumiExport));
-            state::read_pulumi(file)
-        }
+        Engine::Pulumi => state::read_pulumi(places.open_collected(PrivateFile::PulumiExport)),
         _ => state::read_terraform(&places.shown_state()),
     })
     .await

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::contract::requests::Output;
 use crate::contract::{Engine, FlagLists, Success};
 use crate::engine::declarations::Declarations;
-use crate::engine::{Written, outputs, pulumi, terraform};
+use crate::engine::{outputs, pulumi, terraform};
 use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
@@ -36,8 +36,7 @@ pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Succ
             false => Declarations::of_module(&directory, &tree, engine)?.outputs_of(&extra_files),
         };
         let now = jiff::Timestamp::now().as_millisecond();
-        let file = Written::new(places.output(), tree.open_private(PrivateFile::Output));
-        outputs::read(engine, file, &from_extra_files, now)
+        outputs::read(engine, places.open_collected(PrivateFile::Output), &from_extra_files, now)
     })
     .await?;
     Ok(Success::Outputs(set))

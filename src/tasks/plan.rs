@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::contract::{Engine, FlagLists, PlanData, Success};
 use crate::engine::terraform::Direction;
-use crate::engine::{Written, plan, pulumi, terraform};
+use crate::engine::{plan, pulumi, terraform};
 use crate::workspace::PrivateFile;
 
 use super::script::{Module, read};
@@ -37,17 +37,14 @@ pub(super) async fn conclude(
     shape: &Shape<'_>,
     direction: Direction,
 ) -> Result<Success, TaskError> {
-    let Module { places, workspace, .. } = Module::open(context)?;
-    let tree = workspace.tree()?;
+    let Module { places, .. } = Module::open(context)?;
     let engine = shape.engine;
     let (data, lines): (PlanData, Vec<String>) = read(move || match (engine, direction) {
         (Engine::Pulumi, Direction::Apply) => {
-            let file = Written::new(places.pulumi_plan(), tree.open_private(PrivateFile::PulumiPlan));
-            Ok((plan::read_pulumi(file)?, Vec::new()))
+            Ok((plan::read_pulumi(places.open_collected(PrivateFile::PulumiPlan))?, Vec::new()))
         }
         (Engine::Pulumi, Direction::Destroy) => {
-            let file = tree.open_private(PrivateFile::DestroyPreview);
-            plan::read_pulumi_preview(Written::new(places.destroy_preview(), file))
+            plan::read_pulumi_preview(places.open_collected(PrivateFile::DestroyPreview))
         }
         _ => Ok((plan::read_terraform(&places.shown_plan())?, Vec::new())),
     })

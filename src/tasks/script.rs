@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
-use crate::engine::{EngineError, Places, Work, flags, pulumi};
+use crate::engine::{COPY, EngineError, Places, Work, flags, pulumi};
 use crate::hooks::Script;
 use crate::policy::Policy;
 use crate::process::{Inherited, Tool, find_program};
@@ -112,6 +112,13 @@ impl<'a> Module<'a> {
                 Fault::new(format!("cannot remove {path}, which an earlier task left: {error}"))
             })?;
         }
+        // A hook may have its own PATH, or a function of that name; what an engine has done is not lost by it.
+        if let Ok(copy) = find_program(COPY, &environment.path())
+            && let Some(copy) = copy.to_str()
+        {
+            let words = work.collect.iter_mut().filter_map(|command| command.words.first_mut());
+            words.filter(|word| *word == COPY).for_each(|word| copy.clone_into(word));
+        }
         // Bash keeps the mode of a file that is there when it sends output to it.
         for path in work.engine.iter().chain(&work.collect).filter_map(|command| command.stdout.as_deref()) {
             self.at(path, |folder, name| folder.write(name, b""))
@@ -167,8 +174,11 @@ impl<'a> Module<'a> {
             .run(&CancellationToken::new())
             .await
             .map_err(|error| Fault::new(fault::sentence(&error)))?;
-        self.workspace.write_private(PrivateFile::PulumiExport, &exported.stdout)?;
-        Ok(())
+        let file = PrivateFile::PulumiExport;
+        self.workspace.write_private(file, &exported.stdout)?;
+        let collected = self.places.collected(file);
+        self.at(Path::new(&collected), |step, name| step.write(name, &exported.stdout))
+            .map_err(|error| Fault::new(format!("cannot write {collected}: {error}")).into())
     }
 
     /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a

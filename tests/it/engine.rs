@@ -150,6 +150,53 @@ async fn pulumi_takes_a_program_from_init_to_nothing_again() {
     assert_eq!(done, Success::Resources(0));
 }
 
+/// When a supervisor has let go of the module before its runner is back, another runner may be quicker.
+#[tokio::test]
+async fn pulumi_results_are_those_of_the_task_itself_whoever_worked_in_the_module_before_it_was_concluded() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}}, "outputs": {"x": "mine"}}));
+    let program = |program: serde_json::Value| {
+        fs::write(bench.module().join("program.json"), program.to_string()).unwrap();
+    };
+    let plan_destroy = || {
+        let own = PlanDestroy { engine: Engine::Pulumi, ..PlanDestroy::default() };
+        TaskRequest::PlanDestroy(own, FlagLists::default())
+    };
+    let plan = || pulumi_plan(&[], FlagLists::default());
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+
+    let planned = bench.executed(plan()).await;
+    let applied = bench.executed(pulumi_apply()).await;
+    let printed = bench.executed(pulumi_output(FlagLists::default())).await;
+    let destroying = bench.executed(plan_destroy()).await;
+
+    program(json!({"resources": {"a": {}, "b": {}, "c": {}}, "outputs": {"x": "of another"}}));
+    assert_eq!(counts(bench.run(plan()).await).create_count, 2);
+    assert_eq!(bench.run(pulumi_apply()).await.completed(), Success::Resources(3));
+    bench.run(pulumi_output(FlagLists::default())).await.completed();
+    assert_eq!(counts(bench.run(plan_destroy()).await).destroy_count, 3);
+
+    // Safe to repeat, too.
+    for _ in 0..2 {
+        assert_eq!(counts(planned.concluded().await).create_count, 1);
+        assert_eq!(applied.concluded().await.completed(), Success::Resources(1));
+        match printed.concluded().await.completed() {
+            Success::Outputs(Some(set)) => assert_eq!(set.outputs[0].value, "mine"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(counts(destroying.concluded().await).destroy_count, 1);
+    }
+    // The names that users know these files by.
+    for (name, text) in [
+        ("plan.json", "resourcePlans"),
+        ("destroy_preview.json", "changeSummary"),
+        ("export.json", "deployment"),
+        ("output.json", "of another"),
+    ] {
+        let found = fs::read_to_string(bench.private(name)).unwrap();
+        assert!(found.contains(text), "{name}: {found}");
+    }
+}
+
 #[tokio::test]
 async fn a_pulumi_update_that_fails_says_so_with_its_code_and_counts_what_is_there() {
     let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"fail": true}}}));

@@ -444,6 +444,55 @@ async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
     world.assert_no_violation();
 }
 
+/// A pipe that nobody writes to, in a file's place: whoever reads the file waits, as for a server of files that is away.
+fn hang(world: &World, file: &Path) {
+    let pipe = world.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::rename(&pipe, file).unwrap();
+}
+
+/// Two signals at once are one wish, so the second one is repeated until it counts.
+async fn leaves_at_once(runner: &mut Runner) {
+    runner.signal(Signal::TERM);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    let left = until("the runner leaves", || {
+        let left = runner.child.try_wait().unwrap();
+        if left.is_none() {
+            runner.signal(Signal::INT);
+        }
+        left
+    });
+    assert!(left.await.success());
+    assert!(runner.log().contains("leaving at once"), "{}", runner.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "hangs", 1, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    let audited = folder.join("audited.json");
+    fs::rename(&audited, world.path("audited.json")).unwrap();
+    hang(&world, &audited);
+    fs::write(&gate, "").unwrap();
+    // The last thing before the note is read.
+    let scratch = runner.working.join(".temp");
+    until("the step is concluded", || fs::read_dir(&scratch).unwrap().next().is_none().then_some(())).await;
+
+    leaves_at_once(&mut runner).await;
+
+    fs::rename(world.path("audited.json"), &audited).unwrap();
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "hangs"), 1);
+    world.assert_no_violation();
+}
+
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
     until("the script is supervised", || {
@@ -709,6 +758,124 @@ async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert!(!bad.exists());
     assert!(next.log().contains("set aside"), "{}", next.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a_drain() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let mut runner = world.runner_with("one", &[("Runner__MaxConcurrentSteps", "1")]);
+    let id = world.hub.submit(printing(&world, &url, "removed", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    let supervisor = supervisor_pid(&folder);
+    fs::remove_dir_all(&folder).unwrap();
+    rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
+
+    // Its slot is free again.
+    let other = world.hub.submit(printing(&world, &url, "other", 1, None));
+    assert_eq!(world.ended(other).await.state, JobState::Completed);
+    runner.signal(Signal::TERM);
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    let log = runner.log();
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    let said = |line: &&str| line.contains("ERROR") && line.contains(name) && line.contains("is gone");
+    assert_eq!(log.lines().filter(said).count(), 1, "{log}");
+}
+
+/// Makes a file of a step's folder one that cannot be read for the moment, as one is with too many open files: a socket.
+fn block(world: &World, file: &Path) {
+    // A socket is bound by a short name only.
+    let socket = world.path("s");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    fs::rename(&socket, file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "later", 10, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+
+    let next = world.runner("one");
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+    fs::write(&gate, "").unwrap();
+    until("the script has ended", || folder.join("exit.json").exists().then_some(())).await;
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "later"), 1);
+    assert_complete(&numbers(&world.messages(id)), 10);
+    until("the folder is removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "later", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+
+    let next = world.runner("one");
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("the script has ended", || folder.join("exit.json").exists().then_some(())).await;
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    until("the folders are removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
+}
+
+/// A cancel that could not be noted everywhere is not answered before it is: otherwise nobody would know of it after a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let one_slot = [("Runner__MaxConcurrentSteps", "1")];
+    let mut runner = world.runner_with("one", &one_slot);
+    let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
+    seen(&world, first, "begin").await;
+    let id = world.hub.submit(printing(&world, &url, "waits", 1, None));
+    let waiting = until("its first task waits", || {
+        runner.steps().into_iter().find(|step| step.to_string_lossy().contains(&id.to_string()))
+    })
+    .await;
+    runner.kill();
+    let blocked = waiting.join("cancel.json");
+    block(&world, &blocked);
+
+    let next = world.runner_with("one", &one_slot);
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("it cannot be noted", || next.log().contains("could not be carried out").then_some(())).await;
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    fs::write(&gate, "").unwrap();
+    assert_eq!(world.ended(first).await.state, JobState::Completed);
+    assert_eq!(runs(&world, "waits"), 0);
+    until("the folders are removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -177,6 +177,45 @@ async fn an_output_that_is_null_is_no_output() {
     assert_eq!(outputs(bench.run(output()).await).outputs, []);
 }
 
+/// When a supervisor has let go of the module before its runner is back, another runner may be quicker.
+#[tokio::test]
+async fn outputs_are_those_of_the_task_itself_whoever_worked_in_the_module_before_it_was_concluded() {
+    let bench = Bench::new(&[("main.tf", "output \"x\" { value = \"mine\" }\n")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    let mine = bench.executed(output()).await;
+
+    bench.write("main.tf", "output \"x\" { value = \"of another\" }\n");
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    assert_eq!(outputs(bench.run(output()).await).outputs[0].value, "of another");
+
+    // Safe to repeat, too.
+    for _ in 0..2 {
+        assert_eq!(outputs(mine.concluded().await).outputs[0].value, "mine");
+    }
+    // What stands in the module is what was last said of it.
+    assert!(fs::read_to_string(bench.private("output.json")).unwrap().contains("of another"));
+}
+
+/// The copy for the module is made whatever a hook does to the shell, and nobody else can read it.
+#[tokio::test]
+async fn a_hook_with_a_path_of_its_own_does_not_lose_the_result() {
+    let bench = Bench::new(&[("main.tf", "output \"x\" { value = 1 }\n")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    let hook =
+        "mkdir only; ln -s \"$(command -v terraform)\" only/; PATH=$PWD/only; cp() { return 3; }; umask 022";
+    let own = Output { engine: ENGINE, output_before_hook: Some(hook.to_owned()), ..Output::default() };
+    let set = outputs(bench.run(TaskRequest::Output(own, FlagLists::default())).await);
+    assert_eq!(set.outputs[0].value, "1");
+    let copy = bench.private("output.json");
+    assert!(fs::read_to_string(&copy).unwrap().contains("\"value\": 1"));
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
 #[tokio::test]
 async fn a_source_refresh_is_answered_either_way() {
     let repo = Repo::with(&[("main.tf", "")]);

@@ -126,7 +126,8 @@ pub(crate) fn before(
     module.files(&tree, &mut found);
     let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
     found.texts(defaults.flat_map(|(_, texts)| texts));
-    printed_outputs(engine, workspace, &mut found);
+    let earlier = tree.open_private(PrivateFile::Output);
+    printed_outputs(engine, Written::new(workspace.private_path(PrivateFile::Output), earlier), &mut found);
 
     let mut kept = Kept::load(workspace);
     if matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..)) {
@@ -161,7 +162,9 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
                 found.json(&value);
             }
         }
-        (None, TaskRequest::Output(..)) => printed_outputs(engine, workspace, &mut found),
+        (None, TaskRequest::Output(..)) => {
+            printed_outputs(engine, places.open_collected(PrivateFile::Output), &mut found);
+        }
         (None, _) => return Vec::new(),
     }
     let secrets = found.into_secrets();
@@ -175,10 +178,7 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
 }
 
 /// The outputs that an Output task has left, and that are sensitive or look so.
-fn printed_outputs(engine: Engine, workspace: &Workspace, found: &mut Found<'_>) {
-    let Ok(tree) = workspace.tree() else { return };
-    let path = workspace.private_path(PrivateFile::Output);
-    let file = Written::new(path, tree.open_private(PrivateFile::Output));
+fn printed_outputs(engine: Engine, file: Written, found: &mut Found<'_>) {
     let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return };
     for output in set.outputs {
         if output.kind != "string"

@@ -26,7 +26,8 @@ impl Driver {
         self.keep(step, call).await;
     }
 
-    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here.
+    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here. Only
+    /// where the folder itself is gone there is nothing to write it into, nor will there be.
     async fn keep(&self, step: &Step, call: Call) {
         let call = call.masked(&self.tools.vault.job(step.job_id()).redactor());
         let mut delays = ExponentialBuilder::new()
@@ -37,11 +38,19 @@ impl Driver {
             .build();
         let mut said = false;
         loop {
-            let (folder, call) = (step.folder.clone(), call.clone());
-            let written = tokio::task::spawn_blocking(move || folder.set_outcome(&call)).await;
-            match written {
+            let (folder, kept) = (step.folder.clone(), call.clone());
+            let writing = move || folder.set_outcome(&kept).map_err(|problem| (problem, folder.is_gone()));
+            match tokio::task::spawn_blocking(writing).await {
                 Ok(Ok(())) => break,
-                Ok(Err(problem)) if !said => {
+                Ok(Err((problem, true))) => {
+                    error!(
+                        step = step.name(),
+                        "the step's folder is gone: the server is not told of its end ({}): {problem}",
+                        call.method
+                    );
+                    return;
+                }
+                Ok(Err((problem, false))) if !said => {
                     error!(step = step.name(), "the outcome cannot be kept and is tried again: {problem}");
                     said = true;
                 }

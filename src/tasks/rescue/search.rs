@@ -6,10 +6,11 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::contract::{Engine, Task};
-use crate::engine::Written;
+use crate::engine::Places;
 use crate::engine::leftovers::{self, ERRORED_STATE};
 use crate::files::write_private_atomic;
 use crate::hooks::Part;
+use crate::workspace::inside::Folder;
 use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 
 use super::advice;
@@ -49,9 +50,9 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) ->
     let directory = workspace.init_dir();
     let data = data_directory(context, engine).unwrap_or_else(|| directory.join(".terraform"));
     let began = began(context);
-    // The script makes the file before it begins, so that it is private, and fills it at the end.
-    let export = workspace.tree().ok().and_then(|tree| tree.open_private(PrivateFile::PulumiExport).ok());
-    let is_unread = export.and_then(|file| file.metadata().ok()).is_none_or(|export| export.len() == 0);
+    // The file is made before the script begins, so that it is private, and filled at the end.
+    let export = context.folder.path().join(PrivateFile::PulumiExport.name());
+    let is_unread = fs::symlink_metadata(export).ok().is_none_or(|export| export.len() == 0);
     if engine == Engine::Pulumi && applies(task) && began && stopped && is_unread {
         let exported = match Module::open(context) {
             Ok(module) => module.export_stack(shape).await,
@@ -150,21 +151,19 @@ impl Search {
     }
 
     fn pending_operations(&self) -> Option<String> {
-        let path = self.workspace.private_path(PrivateFile::PulumiExport);
-        let tree = self.workspace.tree().map_err(io::Error::other);
-        let export = tree.as_ref().map_err(|error| io::Error::other(error.to_string()));
-        let export = export.and_then(|tree| tree.open_private(PrivateFile::PulumiExport));
-        let Ok(pending) = leftovers::pending_operations(Written::new(path, export)) else {
+        let step = self.context.folder.path();
+        let places = Places::new(&self.workspace.private_dir(), step).ok()?;
+        let export = places.open_collected(PrivateFile::PulumiExport);
+        let Ok(pending) = leftovers::pending_operations(export) else {
             return self.began.then(|| advice::unread_stack(&self.directory));
         };
         if pending.is_empty() {
             return None;
         }
         let name = format!("{}-pulumi-export.json", self.context.common.job_id);
-        let private = tree.and_then(|tree| tree.private_made().map_err(io::Error::other));
         let export = PrivateFile::PulumiExport.name();
-        let kept =
-            private.and_then(|folder| keep(&folder, export, self.workspace.rescued_dir(), &name, By::Copy));
+        let kept = Folder::open(step)
+            .and_then(|step| keep(&step, export, self.workspace.rescued_dir(), &name, By::Copy));
         let kept = match kept {
             Ok(Some((kept, _))) => format!("the state is kept in {}", kept.display()),
             Ok(None) => "the state is gone".to_owned(),

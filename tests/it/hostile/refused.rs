@@ -384,15 +384,20 @@ async fn links_and_pipes_that_a_hook_leaves_behind_are_not_followed_and_nobody_w
         }
     }
 
-    // What an engine prints is read from a file that its script might have swapped.
-    for (hook, method) in [
-        ("rm .snapcd/output.json; mkfifo .snapcd/output.json", "Output"),
-        ("ln -sf AROUND/secret.tf .snapcd/output.json", "Output"),
+    // What an engine prints is read from the step's file, which its script might have swapped, and not from the module's.
+    for (hook, place, is_fault) in [
+        ("rm PLACE/output.json; mkfifo PLACE/output.json", "\"${hawser_part_file%/*}\"", true),
+        ("ln -sf AROUND/secret.tf PLACE/output.json", "\"${hawser_part_file%/*}\"", true),
+        ("rm PLACE/output.json; mkfifo PLACE/output.json", ".snapcd", false),
+        ("ln -sf AROUND/secret.tf PLACE/output.json", ".snapcd", false),
     ] {
-        let mut payload = stage.payload(method);
-        payload["outputAfterHook"] = hook.replace("AROUND", &around).into();
-        let answer = stage.ask(method, payload).await;
-        assert!(answer.is_fault() && answer.text().contains("output.json"), "{hook}: {answer:?}");
+        let mut payload = stage.payload("Output");
+        let hook = hook.replace("AROUND", &around).replace("PLACE", place);
+        payload["outputAfterHook"] = hook.clone().into();
+        let answer = stage.ask("Output", payload).await;
+        assert_eq!(answer.is_fault(), is_fault, "{hook}: {answer:?}");
+        assert!(!is_fault || answer.text().contains("output.json"), "{hook}: {answer:?}");
+        assert!(!answer.text().contains("secret_of_somebody_else"), "{answer:?}");
         assert_eq!(stage.damage(), [""; 0], "{hook}");
     }
 }

@@ -168,6 +168,30 @@ impl Bench {
         };
         Ran { result, log: log(&context.folder) }
     }
+
+    /// Prepare and execute, but for the conclusion: a runner that was stopped in between concludes later.
+    pub(crate) async fn executed(&self, request: TaskRequest) -> Executed {
+        let context = self.context();
+        let Ok(Prepared::Run(launch)) = prepare(&context, &request).await else {
+            panic!("there is no script to run")
+        };
+        let exit = execute(&context.folder, &launch, None);
+        Executed { context, request, exit }
+    }
+}
+
+/// A task whose script has ended.
+pub(crate) struct Executed {
+    context: Context,
+    request: TaskRequest,
+    exit: Exit,
+}
+
+impl Executed {
+    pub(crate) async fn concluded(&self) -> Ran {
+        let result = conclude(&self.context, &self.request, &self.exit).await;
+        Ran { result, log: log(&self.context.folder) }
+    }
 }
 
 pub(crate) fn log(folder: &Folder) -> Vec<(Stream, String)> {
