@@ -69,7 +69,7 @@ impl Dispatch {
             tokio::select! {
                 () = stop.cancelled() => break,
                 command = commands.recv() => match command {
-                    Some(command) => self.on_command(command),
+                    Some(command) => self.on_command(command).await,
                     None => break,
                 },
                 Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
@@ -83,7 +83,8 @@ impl Dispatch {
         self.drives.abort_all();
     }
 
-    fn on_command(&mut self, command: Command) {
+    /// One command after the other: none overtakes another, whatever the disk takes for it.
+    async fn on_command(&mut self, command: Command) {
         match command {
             Command::Submit(step) => self.arrive(*step, Stage::Prepare),
             Command::Adopt(step, stage) => self.arrive(*step, stage),
@@ -101,10 +102,11 @@ impl Dispatch {
                 }
             }
             Command::Cancel { job_id, kind, noted } => {
-                let _ = noted.send(self.cancel(kind, |active| active.step.job_id() == Some(job_id)));
+                let meant = self.cancel(kind, |active| active.step.job_id() == Some(job_id)).await;
+                let _ = noted.send(meant);
             }
             Command::CancelAll { kind, noted } => {
-                let _ = noted.send(self.cancel(kind, |active| !active.waiting));
+                let _ = noted.send(self.cancel(kind, |active| !active.waiting).await);
             }
             Command::Drain => self.on(Event::Drain),
         }
@@ -194,18 +196,17 @@ impl Dispatch {
     }
 
     /// Returns the steps that were meant.
-    fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
+    async fn cancel(&mut self, kind: CancelKind, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
         let mut meant = Vec::new();
         let names: Vec<String> =
             self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
             let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
-            let noted = match kind {
-                CancelKind::Graceful => active.step.folder.request_cancel_within(grace),
-                CancelKind::Kill => active.step.folder.request_cancel(kind),
-            };
-            if let Err(error) = noted {
+            let folder = active.step.folder.clone();
+            let noted = tokio::task::spawn_blocking(move || folder.cancel_as(kind, grace)).await;
+            // A thread that failed has said so itself.
+            if let Ok(Err(error)) = noted {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
             }
             active.cancel.cancel();
