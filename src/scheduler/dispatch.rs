@@ -69,7 +69,7 @@ impl Dispatch {
             tokio::select! {
                 () = stop.cancelled() => break,
                 command = commands.recv() => match command {
-                    Some(command) => self.on_command(command),
+                    Some(command) => self.on_command(command).await,
                     None => break,
                 },
                 Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
@@ -83,7 +83,8 @@ impl Dispatch {
         self.drives.abort_all();
     }
 
-    fn on_command(&mut self, command: Command) {
+    /// One command after the other: none overtakes another, whatever the disk takes for it.
+    async fn on_command(&mut self, command: Command) {
         match command {
             Command::Submit(step) => self.arrive(*step, Stage::Prepare),
             Command::Adopt(step, stage) => self.arrive(*step, stage),
@@ -101,12 +102,12 @@ impl Dispatch {
                 }
             }
             Command::Cancel { job_id, kind, noted } => {
-                let _ = noted.send(
-                    self.cancel(kind, CancelledBy::Server, |active| active.step.job_id() == Some(job_id)),
-                );
+                let is_meant = |active: &Active| active.step.job_id() == Some(job_id);
+                let meant = self.cancel(kind, CancelledBy::Server, is_meant).await;
+                let _ = noted.send(meant);
             }
             Command::CancelAll { kind, noted } => {
-                let _ = noted.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting));
+                let _ = noted.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting).await);
             }
             Command::Drain => self.on(Event::Drain),
         }
@@ -196,14 +197,22 @@ impl Dispatch {
     }
 
     /// Returns the steps that were meant.
-    fn cancel(&mut self, kind: CancelKind, by: CancelledBy, is_meant: impl Fn(&Active) -> bool) -> Vec<Step> {
+    async fn cancel(
+        &mut self,
+        kind: CancelKind,
+        by: CancelledBy,
+        is_meant: impl Fn(&Active) -> bool,
+    ) -> Vec<Step> {
         let mut meant = Vec::new();
         let names: Vec<String> =
             self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
             let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
-            if let Err(error) = active.step.folder.cancel_as(kind, grace, by) {
+            let folder = active.step.folder.clone();
+            let noted = tokio::task::spawn_blocking(move || folder.cancel_as(kind, grace, by)).await;
+            // A thread that failed has said so itself.
+            if let Ok(Err(error)) = noted {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
             }
             active.cancel.cancel();

@@ -75,7 +75,7 @@ impl Driver {
                 return Ended::Concluded;
             }
         };
-        let module = match self.lock_module(request, stage) {
+        let module = match self.lock_module(request, stage).await {
             Ok(module) => module,
             Err(WorkspaceError::Busy { holder, .. }) => return Ended::DirectoryBusy { holder },
             Err(problem) => {
@@ -170,30 +170,31 @@ impl Driver {
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
         let folder = &context.folder;
-        let lock = match folder.try_lock().map_err(|error| broken(&error))? {
+        let lock = match on_disk(folder, Folder::try_lock).await? {
             Some(lock) => lock,
             None => {
                 // Either somebody drives the step after all, a supervisor that was just being started when the last
                 // runner died; or a process that this one is starting has its open files for a moment. When the lock is
                 // free, the folder tells which.
                 let lock = script_ended(folder).await.map_err(|error| broken(&error))?;
-                if folder.stage_of_holder().map_err(|error| broken(&error))? != Stage::Prepare {
+                if on_disk(folder, Folder::stage_of_holder).await? != Stage::Prepare {
                     return self.conclusion(context, request, module).await;
                 }
                 lock
             }
         };
-        if folder.supervisor().map_err(|error| broken(&error))?.is_some() {
+        if on_disk(folder, Folder::supervisor).await?.is_some() {
             return Err(self.lost(context, request, module).await.into());
         }
-        is_wanted(folder)?;
+        is_wanted(folder).await?;
         secrets::learn_before(&self.tools.vault, context, request).await?;
         let launch = match tasks::prepare(context, &request.task).await? {
             Prepared::Finished(success) => return Ok(success),
             Prepared::Run(launch) => launch,
         };
-        folder.set_script(&launch.script).map_err(|error| broken(&error))?;
-        is_wanted(folder)?;
+        let script = launch.script.clone();
+        on_disk(folder, move |folder| folder.set_script(&script)).await?;
+        is_wanted(folder).await?;
         // One lock, held by both: the supervisor's share outlives this process, and ours leaves no gap between the
         // end of the supervisor and the conclusion, in which another runner could change what is read there.
         let shared = module.as_ref().map(ModuleLock::share).transpose();
@@ -248,11 +249,22 @@ impl Driver {
 }
 
 /// A step whose cancel was asked for before anything was started is not started.
-fn is_wanted(folder: &Folder) -> Result<(), TaskError> {
-    match folder.cancel() {
-        Ok(None) => Ok(()),
-        Ok(Some(_)) => Err(TaskError::Cancelled),
-        Err(error) => Err(broken(&error).into()),
+async fn is_wanted(folder: &Folder) -> Result<(), TaskError> {
+    match on_disk(folder, Folder::cancel).await? {
+        None => Ok(()),
+        Some(_) => Err(TaskError::Cancelled),
+    }
+}
+
+/// Does something with the folder that the disk may take its time for, so not on a thread of the runtime.
+async fn on_disk<T: Send + 'static>(
+    folder: &Folder,
+    work: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
+) -> Result<T, Fault> {
+    let folder = folder.clone();
+    match tokio::task::spawn_blocking(move || work(&folder)).await {
+        Ok(done) => done.map_err(|error| broken(&error)),
+        Err(error) => Err(Fault::new(format!("a thread that was to use the step's folder failed: {error}"))),
     }
 }
 

@@ -493,6 +493,47 @@ async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
     world.assert_no_violation();
 }
 
+/// With one thread for everything that does not wait, a wait on it would be a runner that hears nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let settings = [("Runner__MaxConcurrentSteps", "1"), ("TOKIO_WORKER_THREADS", "1")];
+    let mut runner = world.runner_with("one", &settings);
+    let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
+    seen(&world, first, "begin").await;
+    let id = world.hub.submit(printing(&world, &url, "waits", 1, None));
+    let waiting = until("its first task waits", || {
+        runner.steps().into_iter().find(|step| step.to_string_lossy().contains(&id.to_string()))
+    })
+    .await;
+    // One task is taken in after the other: when the next one is, this one has its place in the queue.
+    let third = world.hub.submit(printing(&world, &url, "third", 1, None));
+    until("the next task is taken in", || {
+        runner.steps().iter().any(|step| step.to_string_lossy().contains(&third.to_string())).then_some(())
+    })
+    .await;
+    hang(&world, &waiting.join("cancel.json"));
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("the cancel is taken in", || {
+        runner.steps().iter().any(|step| step.to_string_lossy().contains("Cancel")).then_some(())
+    })
+    .await;
+    leaves_at_once(&mut runner).await;
+
+    // Nobody was told that it was carried out, so the next start does that.
+    fs::remove_file(waiting.join("cancel.json")).unwrap();
+    let _next = world.runner_with("one", &settings);
+    assert_eq!(world.ended(id).await.state, JobState::Cancelled);
+    assert_eq!(runs(&world, "waits"), 0);
+    fs::write(&gate, "").unwrap();
+    for id in [first, third] {
+        assert_eq!(world.ended(id).await.state, JobState::Completed);
+    }
+    world.assert_no_violation();
+}
+
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
     until("the script is supervised", || {

@@ -13,7 +13,7 @@ use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
 impl Driver {
     /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
     /// holds it already, and to say that one is gone the directory is not needed.
-    pub(super) fn lock_module(
+    pub(super) async fn lock_module(
         &self,
         request: &Request,
         stage: Stage,
@@ -23,14 +23,18 @@ impl Driver {
             return Ok(None);
         }
         let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
-        workspace.lock().map(Some)
+        // Folders are made for it, and the disk may take its time.
+        match tokio::task::spawn_blocking(move || workspace.lock()).await {
+            Ok(locked) => locked.map(Some),
+            Err(source) => Err(WorkspaceError::Thread { action: "lock the module", source }),
+        }
     }
 
     /// Waits for the module's directory: another process may have been quicker when the supervisor let go.
     pub(super) async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
         let mut said = false;
         loop {
-            match self.lock_module(request, Stage::Conclude) {
+            match self.lock_module(request, Stage::Conclude).await {
                 Ok(Some(lock)) => return Ok(lock),
                 Ok(None) => return Err(Fault::new("the task has no module directory to conclude in").into()),
                 Err(WorkspaceError::Busy { holder, .. }) => {
