@@ -5,6 +5,7 @@ use serde_json::{Map as JsonMap, Value as Json};
 
 use super::findings::{Findings, Origin};
 use super::shape::{Key, Leaf, Shape};
+use super::spelling::in_a_file;
 use super::values::{self, Fault, Places};
 
 /// One setting as it is in effect, for people to read.
@@ -185,11 +186,7 @@ fn how_to_set(path: &[&str], secret: bool) -> String {
         )
     } else {
         let option = path.join(":");
-        let (last, sections) = path.split_last().unwrap_or((&"", &[]));
-        let file = sections
-            .iter()
-            .rev()
-            .fold(format!("\"{last}\": …"), |inner, name| format!("\"{name}\": {{ {inner} }}"));
+        let file = in_a_file(path, "…");
         format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
     }
 }

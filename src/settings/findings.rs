@@ -25,6 +25,10 @@ impl Origin {
         self.0.starts_with("command line")
     }
 
+    pub(super) fn is_file(&self) -> bool {
+        self.0.starts_with("appsettings.")
+    }
+
     pub(super) fn default() -> Self {
         Self("default".to_owned())
     }
@@ -85,6 +89,8 @@ impl fmt::Display for Problem {
 pub enum Warning {
     /// A key that means nothing. Its value is never shown: it may be a secret under a wrong name.
     Unknown { key: String, origin: Origin, nearest: Option<String> },
+    /// A key that would be a setting with the separators of its layer.
+    OtherSeparators { key: String, origin: Origin, how: String },
     /// A key of an earlier version.
     OlderName { older: String, newer: String, origin: Origin },
     /// One layer sets a key twice, in different spellings, to different values.
@@ -108,6 +114,9 @@ impl fmt::Display for Warning {
                     Some(nearest) => write!(f, "; did you mean {nearest}?"),
                     None => Ok(()),
                 }
+            }
+            Self::OtherSeparators { key, origin, how } => {
+                write!(f, "{key} ({origin}) has no effect as it is written; write {how}")
             }
             Self::OlderName { older, newer, origin } => {
                 write!(f, "{older} ({origin}) is the older name of {newer}, which wins where both are set")
@@ -141,6 +150,21 @@ impl fmt::Display for Warning {
                      HooksPreapproval.PreapprovedHooksDirectory is not set or not there: every hook will be refused"
                 )
             }
+        }
+    }
+}
+
+/// One or the other.
+pub(super) enum Finding {
+    Problem(Problem),
+    Warning(Warning),
+}
+
+impl Finding {
+    pub(super) fn tell(self, findings: &mut Findings) {
+        match self {
+            Self::Problem(problem) => findings.problems.push(problem),
+            Self::Warning(warning) => findings.warn(warning),
         }
     }
 }

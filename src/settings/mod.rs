@@ -28,6 +28,7 @@ mod place;
 mod policy;
 mod schema;
 mod shape;
+mod spelling;
 mod values;
 
 use std::io;

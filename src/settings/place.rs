@@ -5,9 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::findings::{Findings, Origin, Warning};
+use super::findings::{Finding, Findings, Origin, Problem, Warning};
 use super::given::{Content, Given};
-use super::shape::{Kind, Leaf, Shape};
+use super::shape::{Key, Kind, Leaf, Shape};
+use super::spelling::{self, Names, POLICY};
 use super::values::Fault;
 
 /// Keys of earlier versions, and what they are called now.
@@ -57,9 +58,6 @@ pub(super) struct Layer {
     pub(super) older: Vec<Placed>,
 }
 
-/// The section with the local veto.
-const POLICY: &str = "Policy";
-
 /// Places layer after layer.
 pub(super) struct Placer<'a> {
     shape: &'a Shape,
@@ -90,7 +88,7 @@ impl<'a> Placer<'a> {
     pub(super) fn place(&mut self, given: Vec<Given>, findings: &mut Findings) -> Layer {
         let mut layer = Layer::default();
         let mut said = HashMap::new();
-        let mut unknown = HashSet::new();
+        let mut told = HashSet::new();
         for Given { path, content, origin } in given {
             if is_foreign(&path) {
                 continue;
@@ -145,23 +143,47 @@ impl<'a> Placer<'a> {
                     findings.problem(&path.join("."), None, Some(&origin), fault);
                 }
                 Place::Unknown { known, shape } => {
-                    let nearest = self.nearest(&known, shape, &path);
-                    let key = path[..=known.len()].join(".");
-                    if !unknown.insert(key.clone()) {
-                        continue;
-                    }
-                    // A rule that has no effect would let everything pass, and a warning is easily missed.
-                    if known.first().is_some_and(|section| section == POLICY)
-                        || (path.len() > 1 && nearest.as_deref() == Some(POLICY))
-                    {
-                        findings.problem(&key, None, Some(&origin), Fault::UnknownRule { nearest });
-                    } else {
-                        findings.warn(Warning::Unknown { key, origin, nearest });
+                    let (finding, key) = self.unknown(&known, shape, &path, &content, origin);
+                    // One word for all that stands below it.
+                    if told.insert(key) {
+                        finding.tell(findings);
                     }
                 }
             }
         }
         layer
+    }
+
+    /// What is said about a key that is no setting, and about which key.
+    fn unknown(
+        &self,
+        known: &[String],
+        shape: &Shape,
+        path: &[String],
+        content: &Content,
+        origin: Origin,
+    ) -> (Finding, String) {
+        let parts = spelling::parts(path);
+        if parts != path
+            && let Some(meant) = spelling::meant(self.shape, &parts, Names::Right)
+            && meant.path[0] != POLICY
+        {
+            let (key, how) = (path.join("."), meant.written(&origin, content));
+            return (Finding::Warning(Warning::OtherSeparators { key: key.clone(), origin, how }), key);
+        }
+        // A rule that has no effect would let everything pass, and a warning is easily missed.
+        if let Some((depth, rule)) = spelling::as_rule(self.shape, path, known.len()) {
+            let key = path[..=depth].join(".");
+            let fault = match rule {
+                Some(rule) => Fault::MisplacedRule { how: rule.written(&origin, content) },
+                None => Fault::UnknownRule,
+            };
+            let problem = Problem { key: Some(key.clone()), value: None, origin: Some(origin), fault };
+            return (Finding::Problem(problem), key);
+        }
+        let key = path[..=known.len()].join(".");
+        let nearest = self.nearest(known, shape, path);
+        (Finding::Warning(Warning::Unknown { key: key.clone(), origin, nearest }), key)
     }
 
     fn find(&mut self, path: &[String]) -> Place<'a> {
@@ -212,14 +234,7 @@ impl<'a> Placer<'a> {
             return Some(known.join("."));
         }
         let wrong = path.get(known.len())?;
-        let limit = (wrong.chars().count() / 3).max(1);
-        let sibling = shape
-            .keys()
-            .iter()
-            .map(|key| (distance(&key.name, wrong), &key.name))
-            .filter(|(distance, _)| *distance <= limit)
-            .min();
-        if let Some((_, name)) = sibling {
+        if let Some(Key { name, .. }) = spelling::nearest(shape, wrong) {
             return Some(known.iter().chain([name]).map(String::as_str).collect::<Vec<_>>().join("."));
         }
         let last = path.last()?;

@@ -50,10 +50,13 @@ pub enum Fault {
     #[error("maps names to values, it is not a value itself; {how}")]
     IsMap { how: String },
     #[error(
-        "is no rule of Policy, and everything that it is meant to refuse would be allowed; {}",
-        nearest.as_ref().map_or_else(|| "`hawser schema` lists the rules".to_owned(), |name| format!("did you mean {name}?"))
+        "is no rule of Policy, and everything that it is meant to refuse would be allowed; `hawser schema` lists the rules"
     )]
-    UnknownRule { nearest: Option<String> },
+    UnknownRule,
+    #[error(
+        "has no effect as it is written, and everything that it is meant to refuse would be allowed; write {how}"
+    )]
+    MisplacedRule { how: String },
     #[error("is one value, not an object or a list")]
     IsValue,
     #[error("is text that looks like a number, and would lose digits as one; put it in quotes")]

@@ -244,9 +244,9 @@ fn preapproval_without_a_directory_is_warned_about() {
 #[test]
 fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everything() {
     for (text, told) in [
-        (r#"{"Policy": {"AllowdEngines": ["terraform"]}}"#, "did you mean Policy.AllowedEngines?"),
+        (r#"{"Policy": {"AllowdEngines": ["terraform"]}}"#, r#"write "Policy": { "AllowedEngines": [ … ] }"#),
         (r#"{"Policy": {"Something": true}}"#, "`hawser schema` lists the rules"),
-        (r#"{"Polcy": {"PlanOnly": true}}"#, "did you mean Policy?"),
+        (r#"{"Polcy": {"PlanOnly": true}}"#, r#"write "Policy": { "PlanOnly": true }"#),
         (r#"{"Policy": {"AllowedEngines": ""}}"#, "is a list, not one value; write [ … ] in a file"),
         (r#"{"Policy": {"AllowedEngines": [null]}}"#, "is empty"),
         (r#"{"Policy": {"PlanOnly": ""}}"#, "is empty"),
@@ -261,6 +261,74 @@ fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everythi
     // null says "not set" in so many words, and other sections go on being tolerated.
     let fine = r#"{"Policy": {"AllowedEngines": null}, "Polling": {"x": 1}}"#;
     assert_eq!(World::complete().file("appsettings.Production.json", fine).loaded().warnings.len(), 1);
+}
+
+#[test]
+fn a_rule_in_another_place_or_with_other_separators_stops_the_start_and_says_how_to_write_it() {
+    for text in [
+        r#"{"Policy.PlanOnly": true}"#,
+        r#"{"Policy__PlanOnly": true}"#,
+        r#"{"policy::planonly": true}"#,
+        r#"{"Policy_PlanOnly": true}"#,
+        r#"{"Runner": {"Policy": {"PlanOnly": true}}}"#,
+        r#"{"Runner": {"policy.PlanOnly": true}}"#,
+        r#"{"Runner.Policy.PlanOny": true}"#,
+        r#"{"Runner": {"PlanOnly": true}}"#,
+        r#"{"PlanOnly": true}"#,
+        r#"{"Policies": {"PlanOnly": true}}"#,
+        // Something else that means nothing in the same section hides nothing.
+        r#"{"Hawser": {"Policy": {"PlanOnly": true}}}"#,
+    ] {
+        let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+        let told = problem.to_string();
+        assert!(told.contains("(appsettings.Production.json)"), "{text}: {told}");
+        assert!(told.ends_with(r#"; write "Policy": { "PlanOnly": true }"#), "{text}: {told}");
+    }
+    let text = r#"{"Hawser": {"A": 1, "Policy": {"AllowedEngines": ["terraform", "tofu"]}}}"#;
+    let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+    assert_eq!(problem.key.as_deref(), Some("Hawser.Policy"));
+    assert!(problem.to_string().ends_with(r#"; write "Policy": { "AllowedEngines": [ … ] }"#), "{problem}");
+
+    for argument in ["--Policy.PlanOnly=true", "--Runner:Policy:PlanOnly=True", "--policy-plan-only=true"] {
+        let problem = World::complete().args(&[argument]).one_problem();
+        assert!(problem.to_string().ends_with("; write --Policy:PlanOnly=true"), "{argument}: {problem}");
+    }
+    for name in ["Policy.PlanOnly", "Hawser__Policy__PlanOnly", "Polcy__PlanOny", "POLICY_PLAN_ONLY"] {
+        let problem = World::complete().env(name, "true").one_problem();
+        assert!(problem.to_string().ends_with("; write Policy__PlanOnly=true"), "{name}: {problem}");
+    }
+    let problem = World::complete().env("POLICY_ALLOWED_ENGINES_0", "hunter22").one_problem().to_string();
+    assert!(problem.ends_with("; write Policy__AllowedEngines__0=…"), "{problem}");
+    // Other programs' variables, and log categories of ours.
+    let others = World::complete()
+        .env("POLICY", "x")
+        .env("POLICY_SERVICE_HOST", "10.0.0.1")
+        .env("MY__POLICY", "x")
+        .env("Logging__LogLevel__Hawser__Policy", "Debug");
+    assert_eq!(others.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_setting_with_other_separators_is_warned_about_with_the_way_to_write_it() {
+    let mut base = complete();
+    base["Runner.Instance"] = json!("misplaced");
+    base["Engine__AdditionalBinaryPaths"] = json!(["/a"]);
+    base["Logging.LogLevel"] = json!({ "hawser::policy": "Debug" });
+    let warnings = World::empty()
+        .file("appsettings.json", &base.to_string())
+        .env("Source.CacheEnabled", "false")
+        .env("java.server.url", "of another program")
+        .args(&["--Runner.Instance=misplaced", "--Runner.Credentials.ClientSecret=misplaced"])
+        .warnings();
+    let expected = [
+        r#"Engine__AdditionalBinaryPaths.0 (appsettings.json) has no effect as it is written; write "Engine": { "AdditionalBinaryPaths": [ … ] }"#,
+        r#"Logging.LogLevel.hawser::policy (appsettings.json) has no effect as it is written; write "Logging": { "LogLevel": { "hawser.policy": … } }"#,
+        r#"Runner.Instance (appsettings.json) has no effect as it is written; write "Runner": { "Instance": … }"#,
+        "Source.CacheEnabled (environment variable Source.CacheEnabled) has no effect as it is written; write Source__CacheEnabled=false",
+        "Runner.Instance (command line, --Runner.Instance) has no effect as it is written; write --Runner:Instance=…",
+        "Runner.Credentials.ClientSecret (command line, --Runner.Credentials.ClientSecret) has no effect as it is written; write Runner__Credentials__ClientSecret=… in the environment",
+    ];
+    assert_eq!(warnings, expected);
 }
 
 #[test]
