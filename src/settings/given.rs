@@ -26,8 +26,10 @@ pub(super) enum Content {
     Text(String),
     /// A number that was rounded when it was read.
     Rounded(String),
-    /// An object or list without anything in it.
-    Nothing,
+    /// `[]`.
+    EmptyList,
+    /// `{}`.
+    EmptyObject,
 }
 
 /// The variables that are meant for us, sorted by name so that the outcome does not depend on the order.

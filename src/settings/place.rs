@@ -111,14 +111,17 @@ impl<'a> Placer<'a> {
                 {
                     findings.problem(&path.join("."), None, Some(&origin), Fault::NotQuoted);
                 }
-                Place::Item(path) if content == Content::Null && restricts(&path) => {
+                // Of settings that restrict, only a list has a way to say "not set".
+                Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) | Shape::Section(_) }
+                    if content == Content::Null && restricts(&path) =>
+                {
                     findings.problem(&path.join("."), None, Some(&origin), Fault::Empty);
                 }
                 Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) } => {
                     let text = match content {
                         Content::Text(text) | Content::Rounded(text) => Some(text),
                         Content::Null => None,
-                        Content::Nothing => {
+                        Content::EmptyList | Content::EmptyObject => {
                             findings.problem(&path.join("."), None, Some(&origin), Fault::IsValue);
                             continue;
                         }
@@ -130,7 +133,7 @@ impl<'a> Placer<'a> {
                     layer.current.push(Placed { path, text, origin });
                 }
                 // An empty list is something to say: it takes the place of the default, and of earlier items.
-                Place::At { path, shape: Shape::List(_) } if content == Content::Nothing => {
+                Place::At { path, shape: Shape::List(_) } if content == Content::EmptyList => {
                     layer.current.push(Placed { path, text: Some(String::new()), origin });
                 }
                 Place::At { path, shape } => {
@@ -163,6 +166,15 @@ impl<'a> Placer<'a> {
         content: &Content,
         origin: Origin,
     ) -> (Finding, String) {
+        // Sections have no items, so this is a list where one belongs.
+        if let Shape::Section(keys) = shape
+            && !known.is_empty()
+            && path[known.len()].parse::<u32>().is_ok()
+        {
+            let (key, fault) = (known.join("."), is_section(keys));
+            let problem = Problem { key: Some(key.clone()), value: None, origin: Some(origin), fault };
+            return (Finding::Problem(problem), key);
+        }
         let parts = spelling::parts(path);
         if parts != path
             && let Some(meant) = spelling::meant(self.shape, &parts, Names::Right)
@@ -257,7 +269,7 @@ pub(super) fn distance(one: &str, other: &str) -> usize {
 fn text_of(content: Content) -> Option<String> {
     match content {
         Content::Text(text) | Content::Rounded(text) => Some(text),
-        Content::Null | Content::Nothing => None,
+        Content::Null | Content::EmptyList | Content::EmptyObject => None,
     }
 }
 
@@ -265,29 +277,32 @@ fn text_of(content: Content) -> Option<String> {
 /// nothing must not count as "not set".
 fn restricts(path: &[String]) -> bool {
     match path {
-        [section, _, ..] if section == POLICY => true,
+        [section, ..] if section == POLICY => true,
         [section, key, ..] => section == "Engine" && key == "EnvironmentAllowList",
         _ => false,
     }
 }
 
-/// A value where only values below make sense. Nothing at all is fine there.
+/// A value, or the wrong brackets, where only values below make sense. Nothing at all is fine there.
 fn not_a_value(path: &[String], shape: &Shape, content: &Content) -> Option<Fault> {
     match content {
-        Content::Null | Content::Nothing => return None,
+        Content::Null => return None,
+        Content::EmptyObject if !matches!(shape, Shape::List(_)) => return None,
         Content::Text(text) if text.trim().is_empty() && !restricts(path) => return None,
-        Content::Text(_) | Content::Rounded(_) => {}
+        Content::EmptyObject | Content::EmptyList | Content::Text(_) | Content::Rounded(_) => {}
     }
     match shape {
-        Shape::Section(keys) => {
-            Some(Fault::IsSection { keys: keys.iter().map(|key| key.name.clone()).collect() })
-        }
+        Shape::Section(keys) => Some(is_section(keys)),
         Shape::List(_) => {
             Some(Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) })
         }
         Shape::Map(_) => Some(Fault::IsMap { how: item_example(path, "Default") }),
         Shape::Leaf(_) => None,
     }
+}
+
+fn is_section(keys: &[Key]) -> Fault {
+    Fault::IsSection { keys: keys.iter().map(|key| key.name.clone()).collect() }
 }
 
 fn item_example(path: &[String], item: &str) -> String {

@@ -43,7 +43,7 @@ pub enum Fault {
     OtherHome,
     #[error("holds a null character, which no path can")]
     NullInPath,
-    #[error("is a section with keys of its own, not a value; its keys: {}", keys.join(", "))]
+    #[error("is a section with keys of its own, not a value or a list; its keys: {}", keys.join(", "))]
     IsSection { keys: Vec<String> },
     #[error("is a list, not one value; {how}")]
     IsList { how: String },

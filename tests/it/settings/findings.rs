@@ -95,6 +95,22 @@ fn a_value_of_the_wrong_kind_says_what_belongs_there() {
 }
 
 #[test]
+fn a_list_where_a_section_belongs_and_the_other_way_round_is_a_problem() {
+    for (text, key) in [
+        (r#"{"Runner": []}"#, "Runner"),
+        (r#"{"Runner": [{"Id": 1}, 2]}"#, "Runner"),
+        (r#"{"Runner": {"Credentials": []}}"#, "Runner.Credentials"),
+        (r#"{"Logging": {"LogLevel": []}}"#, "Logging.LogLevel"),
+        (r#"{"Engine": {"AdditionalBinaryPaths": {}}}"#, "Engine.AdditionalBinaryPaths"),
+    ] {
+        let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+        assert_eq!(problem.key.as_deref(), Some(key), "{text}: {problem}");
+    }
+    let fine = r#"{"Runner": {}, "Engine": null, "Policy": {}, "Logging": {"LogLevel": {}}}"#;
+    assert_eq!(World::complete().file("appsettings.Production.json", fine).warnings(), Vec::<String>::new());
+}
+
+#[test]
 fn a_value_that_cannot_be_used_is_not_reported_as_missing_too() {
     let world = World::empty()
         .file("appsettings.json", r#"{"Runner": {"Id": {}, "OrganizationId": "x", "Credentials": "me:pw"}}"#)
@@ -250,6 +266,14 @@ fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everythi
         (r#"{"Policy": {"AllowedEngines": ""}}"#, "is a list, not one value; write [ … ] in a file"),
         (r#"{"Policy": {"AllowedEngines": [null]}}"#, "is empty"),
         (r#"{"Policy": {"PlanOnly": ""}}"#, "is empty"),
+        (r#"{"Policy": null}"#, "Policy (appsettings.Production.json): is empty"),
+        (r#"{"Policy": ""}"#, "is a section with keys of its own"),
+        (r#"{"Policy": []}"#, "is a section with keys of its own"),
+        (r#"{"Policy": [{"PlanOnly": true}, {"Hooks": "None"}]}"#, "is a section with keys of its own"),
+        (r#"{"Policy": {"PlanOnly": null}}"#, "Policy.PlanOnly (appsettings.Production.json): is empty"),
+        (r#"{"Policy": {"Hooks": null}}"#, "Policy.Hooks (appsettings.Production.json): is empty"),
+        (r#"{"Policy": {"AllowedEngines": {}}}"#, "is a list, not one value; write [ … ] in a file"),
+        (r#"{"Engine": {"EnvironmentAllowList": {}}}"#, "is a list, not one value"),
         (r#"{"Engine": {"EnvironmentAllowList": " "}}"#, "is a list, not one value"),
         (r#"{"Engine": {"EnvironmentAllowList": [null]}}"#, "is empty"),
     ] {
@@ -258,7 +282,7 @@ fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everythi
     }
     let problem = World::complete().env("Policy__PlanOny", "true").one_problem();
     assert!(problem.to_string().contains("environment variable Policy__PlanOny"), "{problem}");
-    // null says "not set" in so many words, and other sections go on being tolerated.
+    // null says of a list that it is not set, in so many words, and other sections go on being tolerated.
     let fine = r#"{"Policy": {"AllowedEngines": null}, "Polling": {"x": 1}}"#;
     assert_eq!(World::complete().file("appsettings.Production.json", fine).loaded().warnings.len(), 1);
 }
