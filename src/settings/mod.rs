@@ -33,6 +33,7 @@ mod values;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -50,6 +51,8 @@ use values::Places;
 
 /// Files with references to secrets, by their present and their older name.
 const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
+
+const CA_FILE: &str = "Server.CaFile";
 
 /// Settings that are complete and checked.
 #[derive(Debug)]
@@ -106,6 +109,12 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     let object = binder.section(shape.keys(), Some(&merged), &[]);
     let effective = binder.effective;
     policy::check(&effective, &mut findings);
+    if let Some(path) = object["Server"]["CaFile"].as_str()
+        && let Err(fault) = values::authorities(Path::new(path))
+    {
+        let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);
+        findings.problem(CA_FILE, Some(path.to_owned()), origin, fault);
+    }
     findings.drop_echoes(all_read);
     let Findings { mut problems, mut warnings } = findings;
     if problems.is_empty() {

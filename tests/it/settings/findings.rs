@@ -75,6 +75,34 @@ fn all_problems_are_told_at_once_with_key_value_and_layer() {
 }
 
 #[test]
+fn a_file_of_authorities_that_cannot_be_used_is_told_with_all_the_other_problems() {
+    let world = World::empty()
+        .file("appsettings.json", r#"{"Runner": {"Id": "abc"}, "Server": {"CaFile": "ca.pem"}}"#)
+        .env("HooksPreapproval__Enabled", "yes");
+    let ca_file = || {
+        let problems = world.problems();
+        assert_eq!(problems.len(), 7, "{problems:?}");
+        let problem = problems.iter().find(|problem| problem.key.as_deref() == Some("Server.CaFile"));
+        problem.unwrap_or_else(|| panic!("{problems:?}")).to_string()
+    };
+    let path = world.dir.path().join("ca.pem");
+    let start = format!("Server.CaFile = {path:?} (appsettings.json): ");
+    assert!(ca_file().starts_with(&start) && ca_file().contains("No such file"), "{}", ca_file());
+    std::fs::write(&path, "no certificate").unwrap();
+    assert_eq!(ca_file(), format!("{start}holds no certificate in PEM form"));
+    std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    assert!(
+        ca_file().starts_with(&format!("{start}holds a certificate that cannot be used")),
+        "{}",
+        ca_file()
+    );
+
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&path, certificate.cert.pem()).unwrap();
+    assert_eq!(world.problems().len(), 6);
+}
+
+#[test]
 fn a_value_of_the_wrong_kind_says_what_belongs_there() {
     for (name, value, told) in [
         ("Engine__AdditionalBinaryPaths", "/a:/b", "set Engine__AdditionalBinaryPaths__0 in the environment"),
