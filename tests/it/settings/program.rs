@@ -11,7 +11,8 @@ use super::{ID, SECRET, World};
 
 #[test]
 fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
-    let world = World::complete();
+    let world = World::complete()
+        .file("appsettings.Production.json", r#"{"Policy": {"AllowedEngines": [], "AllowedSources": null}}"#);
     let output = cargo_bin_cmd!("hawser")
         .current_dir(world.dir.path())
         .env_clear()
@@ -41,6 +42,11 @@ fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
     assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "not aligned:\n{stdout}");
     assert!(!stdout.contains(SECRET) && !stderr.contains(SECRET));
     assert!(stderr.contains("warning: Server.Ulr"), "{stderr}");
+    // The one allows nothing, the other everything.
+    assert_eq!(row("Policy.AllowedEngines")[1..], ["[] (nothing is allowed)", "appsettings.Production.json"]);
+    assert_eq!(row("Policy.AllowedSources")[1..], ["not set (everything is allowed)", "default"]);
+    assert_eq!(row("JobLogStream.RedactValues")[1..], ["[]", "default"]);
+    assert_eq!(row("Runner.DrainTimeoutSeconds")[1..], ["not set", "default"]);
 }
 
 #[test]
