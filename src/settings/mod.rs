@@ -108,6 +108,7 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     };
     let object = binder.section(shape.keys(), Some(&merged), &[]);
     let effective = binder.effective;
+    findings.complete_twice(&effective);
     policy::check(&effective, &mut findings);
     if let Some(path) = object["Server"]["CaFile"].as_str()
         && let Err(fault) = values::authorities(Path::new(path))

@@ -3,7 +3,7 @@
 //! Names are matched segment by segment, in any case, against the shape of the settings. The spelling of map
 //! keys (log categories) is the user's; the first layer that names one decides how it is written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::findings::{Finding, Findings, Origin, Problem, Warning};
 use super::given::{Content, Given};
@@ -88,6 +88,7 @@ impl<'a> Placer<'a> {
     pub(super) fn place(&mut self, given: Vec<Given>, findings: &mut Findings) -> Layer {
         let mut layer = Layer::default();
         let mut said = HashMap::new();
+        let mut twice = BTreeMap::new();
         let mut told = HashSet::new();
         for Given { path, content, origin } in given {
             if is_foreign(&path) {
@@ -127,8 +128,7 @@ impl<'a> Placer<'a> {
                         }
                     };
                     if said.insert(path.clone(), text.clone()).is_some_and(|before| before != text) {
-                        let origin = origin.clone();
-                        findings.warn(Warning::GivenTwice { key: path.join("."), origin });
+                        twice.insert(path.join("."), origin.clone());
                     }
                     layer.current.push(Placed { path, text, origin });
                 }
@@ -153,6 +153,9 @@ impl<'a> Placer<'a> {
                     }
                 }
             }
+        }
+        for (key, origin) in twice {
+            findings.warn(Warning::GivenTwice { key, origin, counts: None });
         }
         layer
     }

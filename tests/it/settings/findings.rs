@@ -248,6 +248,22 @@ fn the_same_key_in_two_spellings_of_one_layer_is_warned_about() {
     assert_eq!(loaded.settings.runner.instance, "two");
     assert!(matches!(&loaded.warnings[..], [Warning::GivenTwice { key, .. }] if key == "Runner.Instance"));
 
+    let told =
+        "Runner.Instance is set more than once in the same layer (environment variable Runner__Instance)";
+    assert_eq!(world.warnings(), [format!(r#"{told}; the last one counts, "two""#)]);
+    let over = world.args(&["--Runner:Instance=three"]);
+    let counts = r#"none of these counts, but "three" (command line, --Runner:Instance)"#;
+    assert_eq!(over.warnings(), [format!("{told}; {counts}")]);
+
+    // The last one in a file, however many there are; a secret is not shown.
+    let text = r#"{"Runner": {"Instance": "a", "INSTANCE": "b", "instance": "c"},
+        "Runner:Credentials": {"ClientSecret": "hunter21", "clientsecret": "hunter22"}}"#;
+    let world = World::complete().file("appsettings.Production.json", text);
+    assert_eq!(world.loaded().settings.runner.instance, "c");
+    let told = "is set more than once in the same layer (appsettings.Production.json); the last one counts,";
+    let expected = [("Runner.Credentials.ClientSecret", "********"), ("Runner.Instance", "c")];
+    assert_eq!(world.warnings(), expected.map(|(key, value)| format!("{key} {told} {value:?}")));
+
     let agreeing = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "one");
     assert_eq!(agreeing.warnings(), Vec::<String>::new());
 }
