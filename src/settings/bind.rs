@@ -20,6 +20,7 @@ pub struct Effective {
 /// Stands for a secret, whatever its length.
 const MASK: &str = "********";
 const NOT_SET: &str = "not set";
+const MISSING: &str = "not set (required)";
 const EMPTY: &str = "[]";
 /// A list that restricts means one thing when it is not set, and the opposite when it is empty.
 const NOT_RESTRICTED: &str = "not set (everything is allowed)";
@@ -130,6 +131,7 @@ impl Binder<'_> {
         if key.required || name == "Runner.Instance" {
             let how = how_to_set(path, leaf.secret);
             self.findings.problem(&name, None, origin.as_ref(), Fault::Missing { how });
+            self.effect(name, MISSING, Origin::nowhere());
             return None;
         }
         let origin = origin.unwrap_or_else(Origin::default);

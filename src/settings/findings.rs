@@ -34,6 +34,10 @@ impl Origin {
         Self("default".to_owned())
     }
 
+    pub(super) fn nowhere() -> Self {
+        Self("nowhere".to_owned())
+    }
+
     pub(super) fn host_name() -> Self {
         Self("host name".to_owned())
     }
