@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::overrides::Overrides;
+use super::overrides::{self, Overrides};
 use super::{Failure, out};
 use crate::clean::{CleanError, Order, Report, clean};
+use crate::settings;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -39,12 +40,13 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
             "{option} is no option of `hawser clean`, or stands after a setting; `hawser clean --help` lists them"
         )));
     }
-    let loaded = overrides.load()?;
-    for warning in &loaded.warnings {
+    let read = overrides.read(settings::load_working_directory);
+    let (directories, warnings) = read.map_err(|error| overrides::failure(&error))?;
+    for warning in &warnings {
         out::aside(format_args!("warning: {warning}"));
     }
     let order = Order { older_than, caches, modules, with_state, rescued, remove: yes };
-    let report = clean(&loaded.settings.working_directory, &order, SystemTime::now()).map_err(failure)?;
+    let report = clean(&directories, &order, SystemTime::now()).map_err(failure)?;
     tell(&report, yes)
 }
 

@@ -21,16 +21,28 @@ impl Overrides {
 
     /// The settings of this process. Warnings are the caller's to tell; with problems they are told here.
     pub(super) fn load(self) -> Result<Loaded, Failure> {
-        let loaded = Origins::from_process(self.settings).and_then(|origins| settings::load(&origins));
-        loaded.map_err(|error| match &error {
-            SettingsError::CurrentDirectory(source) => Failure::temporary(format!("{error}: {source}")),
-            SettingsError::Invalid { warnings, .. } => {
-                for warning in warnings {
-                    out::aside(format_args!("warning: {warning}"));
-                }
-                Failure::settings(error.to_string())
-                    .hint("`hawser schema` describes every setting; appsettings.example.json shows them all")
+        self.read(settings::load).map_err(|error| failure(&error))
+    }
+
+    /// What `how` makes of the settings of this process.
+    pub(super) fn read<T>(
+        self,
+        how: impl FnOnce(&Origins) -> Result<T, SettingsError>,
+    ) -> Result<T, SettingsError> {
+        Origins::from_process(self.settings).and_then(|origins| how(&origins))
+    }
+}
+
+/// Tells the warnings, since a misspelt key is often the reason for a missing one.
+pub(super) fn failure(error: &SettingsError) -> Failure {
+    match error {
+        SettingsError::CurrentDirectory(source) => Failure::temporary(format!("{error}: {source}")),
+        SettingsError::Invalid { warnings, .. } => {
+            for warning in warnings {
+                out::aside(format_args!("warning: {warning}"));
             }
-        })
+            Failure::settings(error.to_string())
+                .hint("`hawser schema` describes every setting; appsettings.example.json shows them all")
+        }
     }
 }

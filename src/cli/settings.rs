@@ -1,8 +1,8 @@
 //! `hawser settings`: what is in effect, and which layer said so.
 
-use super::overrides::Overrides;
+use super::overrides::{self, Overrides};
 use super::{Failure, out};
-use crate::settings::Effective;
+use crate::settings::{self, Effective, SettingsError};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -11,7 +11,16 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    let loaded = args.overrides.load()?;
+    let loaded = match args.overrides.read(settings::load) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            // What is set already helps to see what is missing.
+            if let SettingsError::Invalid { effective, .. } = &error {
+                out::document(&table(effective))?;
+            }
+            return Err(overrides::failure(&error));
+        }
+    };
     for warning in &loaded.warnings {
         out::aside(format_args!("warning: {warning}"));
     }

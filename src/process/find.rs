@@ -1,5 +1,6 @@
 //! Where a program is, with the operator's own folders searched before PATH.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -36,8 +37,14 @@ pub fn search_path(first: &[PathBuf]) -> OsString {
 
 fn folders(first: &[PathBuf], path: Option<&OsStr>) -> Vec<PathBuf> {
     let inherited = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
-    // An empty entry means the current folder to a shell, and a relative one is below it. That may be a checkout.
-    first.iter().cloned().chain(inherited).filter(|folder| folder.is_absolute()).collect()
+    let mut seen = HashSet::new();
+    first
+        .iter()
+        .cloned()
+        .chain(inherited)
+        // An empty entry means the current folder to a shell, and a relative one is below it. That may be a checkout.
+        .filter(|folder| folder.is_absolute() && seen.insert(folder.clone()))
+        .collect()
 }
 
 fn find_in(name: &str, looked_in: Vec<PathBuf>) -> Result<PathBuf, NotFound> {
@@ -72,6 +79,14 @@ mod tests {
         let both = folders(&[plain.clone(), mine.clone()], Some(path.as_os_str()));
         assert_eq!(find_in("tool", both), Ok(mine.join("tool")));
         assert_eq!(folders(&["rel".into()], Some(OsStr::new(".::/a:../b:c"))), [Path::new("/a")]);
+    }
+
+    #[test]
+    fn a_folder_is_looked_into_and_told_once() {
+        let twice =
+            folders(&["/bin".into(), "/opt/".into()], Some(OsStr::new("/usr/bin:/bin/:/usr/bin:/opt")));
+        let told = find_in("no-such-tool", twice).unwrap_err().to_string();
+        assert!(told.contains("looked in /bin, /opt/, /usr/bin ("), "{told}");
     }
 
     #[test]

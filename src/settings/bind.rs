@@ -5,6 +5,7 @@ use serde_json::{Map as JsonMap, Value as Json};
 
 use super::findings::{Findings, Origin};
 use super::shape::{Key, Leaf, Shape};
+use super::spelling::in_a_file;
 use super::values::{self, Fault, Places};
 
 /// One setting as it is in effect, for people to read.
@@ -18,8 +19,12 @@ pub struct Effective {
 
 /// Stands for a secret, whatever its length.
 const MASK: &str = "********";
-const NOT_SET: &str = "(not set)";
-const EMPTY: &str = "(none)";
+const NOT_SET: &str = "not set";
+const MISSING: &str = "not set (required)";
+const EMPTY: &str = "[]";
+/// A list that restricts means one thing when it is not set, and the opposite when it is empty.
+const NOT_RESTRICTED: &str = "not set (everything is allowed)";
+const NOTHING_ALLOWED: &str = "[] (nothing is allowed)";
 /// What is logged when `Logging.LogLevel` says nothing; [`super::levels`] has it so.
 const DEFAULT_LEVEL: &str = "Information";
 
@@ -62,11 +67,12 @@ impl Binder<'_> {
         let set = items.iter().any(|(_, item)| matches!(item.kind, ValueKind::String(_)));
         match given {
             Some(empty @ Merged { kind: ValueKind::String(_), .. }) => {
-                self.effect(path.join("."), EMPTY, origin_of(empty));
+                let shown = if key.default.is_null() { NOTHING_ALLOWED } else { EMPTY };
+                self.effect(path.join("."), shown, origin_of(empty));
                 Some(Json::Array(Vec::new()))
             }
             _ if !set && key.default.is_null() => {
-                self.effect(path.join("."), NOT_SET, Origin::default());
+                self.effect(path.join("."), NOT_RESTRICTED, Origin::default());
                 Some(Json::Null)
             }
             _ if !set => {
@@ -87,8 +93,9 @@ impl Binder<'_> {
         let mut items: Vec<_> = given.into_iter().flatten().collect();
         items.sort_by_key(|(name, _)| *name);
         let name = path.join(".");
+        items.retain(|(_, item)| matches!(item.kind, ValueKind::String(_)));
         if name == "Logging.LogLevel" && items.is_empty() {
-            // "(none)" would read as if nothing were logged.
+            // Nothing at all would read as if nothing were logged.
             self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::default());
             return Some(Json::Object(JsonMap::new()));
         }
@@ -98,16 +105,12 @@ impl Binder<'_> {
     /// The items of a list or a map that are set; one that a later layer took back is not there.
     fn items(&mut self, leaf: &Leaf, given: Vec<(&String, &Merged)>, path: &[&str]) -> Vec<(String, Json)> {
         let mut items = Vec::new();
-        let before = self.effective.len();
         for (name, item) in given {
             let ValueKind::String(text) = &item.kind else { continue };
             let key = format!("{}.{name}", path.join("."));
             if let Some(value) = self.read(leaf, &key, text, &origin_of(item)) {
                 items.push((name.clone(), value));
             }
-        }
-        if self.effective.len() == before {
-            self.effect(path.join("."), EMPTY, Origin::default());
         }
         items
     }
@@ -128,6 +131,7 @@ impl Binder<'_> {
         if key.required || name == "Runner.Instance" {
             let how = how_to_set(path, leaf.secret);
             self.findings.problem(&name, None, origin.as_ref(), Fault::Missing { how });
+            self.effect(name, MISSING, Origin::nowhere());
             return None;
         }
         let origin = origin.unwrap_or_else(Origin::default);
@@ -185,11 +189,7 @@ fn how_to_set(path: &[&str], secret: bool) -> String {
         )
     } else {
         let option = path.join(":");
-        let (last, sections) = path.split_last().unwrap_or((&"", &[]));
-        let file = sections
-            .iter()
-            .rev()
-            .fold(format!("\"{last}\": …"), |inner, name| format!("\"{name}\": {{ {inner} }}"));
+        let file = in_a_file(path, "…");
         format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
     }
 }

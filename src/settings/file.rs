@@ -61,8 +61,8 @@ fn flatten(node: Node, path: &mut Vec<String>, origin: &Origin, given: &mut Vec<
         Node::Null => leaf(Content::Null),
         Node::Text(text) => leaf(Content::Text(text)),
         Node::Rounded(text) => leaf(Content::Rounded(text)),
-        Node::List(items) if items.is_empty() => leaf(Content::Nothing),
-        Node::Object(members) if members.is_empty() => leaf(Content::Nothing),
+        Node::List(items) if items.is_empty() => leaf(Content::EmptyList),
+        Node::Object(members) if members.is_empty() => leaf(Content::EmptyObject),
         Node::List(items) => {
             for (index, item) in items.into_iter().enumerate() {
                 path.push(index.to_string());

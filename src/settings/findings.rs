@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::bind::Effective;
 use super::values::Fault;
 
 /// Where a value came from, in words: `appsettings.json`, `environment variable Runner__Id`, `default`.
@@ -25,8 +26,16 @@ impl Origin {
         self.0.starts_with("command line")
     }
 
+    pub(super) fn is_file(&self) -> bool {
+        self.0.starts_with("appsettings.")
+    }
+
     pub(super) fn default() -> Self {
         Self("default".to_owned())
+    }
+
+    pub(super) fn nowhere() -> Self {
+        Self("nowhere".to_owned())
     }
 
     pub(super) fn host_name() -> Self {
@@ -85,10 +94,18 @@ impl fmt::Display for Problem {
 pub enum Warning {
     /// A key that means nothing. Its value is never shown: it may be a secret under a wrong name.
     Unknown { key: String, origin: Origin, nearest: Option<String> },
+    /// A key that would be a setting with the separators of its layer.
+    OtherSeparators { key: String, origin: Origin, how: String },
     /// A key of an earlier version.
     OlderName { older: String, newer: String, origin: Origin },
     /// One layer sets a key twice, in different spellings, to different values.
-    GivenTwice { key: String, origin: Origin },
+    GivenTwice {
+        key: String,
+        /// Where it stands for the last time in that layer.
+        origin: Origin,
+        /// The value in effect, masked if it is secret, and where that stands; none when it cannot be used.
+        counts: Option<(String, Origin)>,
+    },
     /// The file with references to secrets is not read by this version.
     ExternalNotRead { file: String },
     /// A file with a secret in it can be read by other users of the machine.
@@ -109,11 +126,19 @@ impl fmt::Display for Warning {
                     None => Ok(()),
                 }
             }
+            Self::OtherSeparators { key, origin, how } => {
+                write!(f, "{key} ({origin}) has no effect as it is written; write {how}")
+            }
             Self::OlderName { older, newer, origin } => {
                 write!(f, "{older} ({origin}) is the older name of {newer}, which wins where both are set")
             }
-            Self::GivenTwice { key, origin } => {
-                write!(f, "{key} is set more than once in the same layer; {origin} counts")
+            Self::GivenTwice { key, origin, counts } => {
+                write!(f, "{key} is set more than once in the same layer ({origin})")?;
+                match counts {
+                    Some((value, from)) if from == origin => write!(f, "; the last one counts, {value:?}"),
+                    Some((value, from)) => write!(f, "; none of these counts, but {value:?} ({from})"),
+                    None => Ok(()),
+                }
             }
             Self::ExternalNotRead { file } => {
                 write!(
@@ -145,6 +170,21 @@ impl fmt::Display for Warning {
     }
 }
 
+/// One or the other.
+pub(super) enum Finding {
+    Problem(Problem),
+    Warning(Warning),
+}
+
+impl Finding {
+    pub(super) fn tell(self, findings: &mut Findings) {
+        match self {
+            Self::Problem(problem) => findings.problems.push(problem),
+            Self::Warning(warning) => findings.warn(warning),
+        }
+    }
+}
+
 /// What came up while reading, in order.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -171,6 +211,16 @@ impl Findings {
     pub(super) fn warn(&mut self, warning: Warning) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
+        }
+    }
+
+    /// Which value counts is known when all layers are.
+    pub(super) fn complete_twice(&mut self, effective: &[Effective]) {
+        for warning in &mut self.warnings {
+            if let Warning::GivenTwice { key, counts, .. } = warning {
+                let found = effective.iter().find(|one| one.key == *key);
+                *counts = found.map(|one| (one.value.clone(), one.origin.clone()));
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use super::findings::{Findings, Origin};
 use super::place::distance;
 use super::shape::Shape;
+use super::spelling::{Names, is_rule_variable, meant, parts};
 use super::values::Fault;
 
 /// One value and where it stands.
@@ -25,14 +26,17 @@ pub(super) enum Content {
     Text(String),
     /// A number that was rounded when it was read.
     Rounded(String),
-    /// An object or list without anything in it.
-    Nothing,
+    /// `[]`.
+    EmptyList,
+    /// `{}`.
+    EmptyObject,
 }
 
 /// The variables that are meant for us, sorted by name so that the outcome does not depend on the order.
 ///
 /// The environment is full of other programs' variables: only those count whose first segment is one of our
-/// sections, or nearly so and followed by one of its keys (which is most likely a slip, and gets its warning).
+/// sections, or nearly so and followed by one of its keys (which is most likely a slip, and gets its warning), and those
+/// that would be a setting with other separators, or a rule of `Policy` in another place.
 pub(super) fn from_environment(
     environment: &[(OsString, OsString)],
     shape: &Shape,
@@ -41,7 +45,7 @@ pub(super) fn from_environment(
     let mut variables: Vec<_> = environment
         .iter()
         .filter_map(|(name, value)| name.to_str().map(|name| (name, value)))
-        .filter(|(name, _)| is_ours(&segments(name), shape))
+        .filter(|(name, _)| is_ours(name, shape))
         .collect();
     variables.sort_unstable();
     let mut given = Vec::new();
@@ -56,12 +60,17 @@ pub(super) fn from_environment(
     given
 }
 
-fn is_ours(path: &[String], shape: &Shape) -> bool {
-    let [first, second, ..] = path else { return false };
-    shape.keys().iter().any(|section| {
-        section.name.eq_ignore_ascii_case(first)
-            || section.shape.key(second).is_some() && distance(&section.name, first) <= 2
-    })
+fn is_ours(name: &str, shape: &Shape) -> bool {
+    let is_key = |section: &Shape, key: &str| section.key(key).is_some();
+    let in_section = match &segments(name)[..] {
+        [first, second, ..] => shape.keys().iter().any(|section| {
+            section.name.eq_ignore_ascii_case(first)
+                || is_key(&section.shape, second) && distance(&section.name, first) <= 2
+        }),
+        _ => false,
+    };
+    let with_dots = || name.contains('.') && meant(shape, &parts(&[name]), Names::Right).is_some();
+    in_section || with_dots() || is_rule_variable(shape, name)
 }
 
 /// `--Section:Key=value` and `--Section:Key value`.

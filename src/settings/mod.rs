@@ -28,10 +28,12 @@ mod place;
 mod policy;
 mod schema;
 mod shape;
+mod spelling;
 mod values;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -44,11 +46,14 @@ pub use values::Fault;
 
 use bind::Binder;
 use findings::Findings;
+use model::WorkingDirectorySettings;
 use shape::Shape;
 use values::Places;
 
 /// Files with references to secrets, by their present and their older name.
 const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
+
+const CA_FILE: &str = "Server.CaFile";
 
 /// Settings that are complete and checked.
 #[derive(Debug)]
@@ -69,6 +74,8 @@ pub enum SettingsError {
         problems: Vec<Problem>,
         /// A misspelt key is often the reason for a missing one.
         warnings: Vec<Warning>,
+        /// The settings as far as they are known.
+        effective: Vec<Effective>,
     },
 }
 
@@ -83,6 +90,67 @@ fn told(problems: &[Problem]) -> String {
 
 /// Reads all layers. What it says depends on `origins` and the files in its working directory, and on nothing else.
 pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
+    let Read { object, mut findings, effective, all_read } = read(origins);
+    findings.drop_echoes(all_read);
+    let Findings { mut problems, mut warnings } = findings;
+    if problems.is_empty() {
+        match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
+            Ok(settings) => {
+                let hooks = &settings.hooks_preapproval;
+                let only_approved = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
+                if only_approved
+                    && !hooks.preapproved_hooks_directory.as_ref().is_some_and(|directory| directory.is_dir())
+                {
+                    warnings.push(Warning::NothingPreapproved);
+                }
+                return Ok(Loaded { settings, warnings, effective });
+            }
+            Err(error) => problems.push(refused(error)),
+        }
+    }
+    Err(SettingsError::Invalid { problems, warnings, effective })
+}
+
+/// Reads all layers for the one section that cleaning up needs. What is wrong with other settings keeps nobody from that; a
+/// layer that cannot be read might name another directory, and a slip on the command line was made just now.
+pub fn load_working_directory(
+    origins: &Origins,
+) -> Result<(WorkingDirectorySettings, Vec<Warning>), SettingsError> {
+    const SECTION: &str = "WorkingDirectory";
+    let Read { mut object, findings: Findings { mut problems, warnings }, effective, .. } = read(origins);
+    problems.retain(|Problem { key, origin, .. }| {
+        let section = key.as_ref().and_then(|key| key.split('.').next());
+        section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
+            || origin.as_ref().is_some_and(Origin::is_command_line)
+    });
+    if problems.is_empty() {
+        match serde_path_to_error::deserialize(object.remove(SECTION).unwrap_or_default()) {
+            Ok(section) => return Ok((section, warnings)),
+            Err(error) => problems.push(refused(error)),
+        }
+    }
+    Err(SettingsError::Invalid { problems, warnings, effective })
+}
+
+fn refused(error: serde_path_to_error::Error<serde_json::Error>) -> Problem {
+    Problem {
+        key: Some(error.path().to_string()),
+        value: None,
+        origin: None,
+        fault: Fault::Refused(error.into_inner().to_string()),
+    }
+}
+
+/// What all layers say together.
+struct Read {
+    /// From which the types are read when there was no problem.
+    object: serde_json::Map<String, serde_json::Value>,
+    findings: Findings,
+    effective: Vec<Effective>,
+    all_read: bool,
+}
+
+fn read(origins: &Origins) -> Read {
     let shape = Shape::of_settings();
     let mut findings = Findings::default();
     let (layers, all_read) = read_layers(origins, &shape, &mut findings);
@@ -104,30 +172,15 @@ pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     };
     let object = binder.section(shape.keys(), Some(&merged), &[]);
     let effective = binder.effective;
+    findings.complete_twice(&effective);
     policy::check(&effective, &mut findings);
-    findings.drop_echoes(all_read);
-    let Findings { mut problems, mut warnings } = findings;
-    if problems.is_empty() {
-        match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
-            Ok(settings) => {
-                let hooks = &settings.hooks_preapproval;
-                let only_approved = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
-                if only_approved
-                    && !hooks.preapproved_hooks_directory.as_ref().is_some_and(|directory| directory.is_dir())
-                {
-                    warnings.push(Warning::NothingPreapproved);
-                }
-                return Ok(Loaded { settings, warnings, effective });
-            }
-            Err(error) => problems.push(Problem {
-                key: Some(error.path().to_string()),
-                value: None,
-                origin: None,
-                fault: Fault::Refused(error.into_inner().to_string()),
-            }),
-        }
+    if let Some(path) = object["Server"]["CaFile"].as_str()
+        && let Err(fault) = values::authorities(Path::new(path))
+    {
+        let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);
+        findings.problem(CA_FILE, Some(path.to_owned()), origin, fault);
     }
-    Err(SettingsError::Invalid { problems, warnings })
+    Read { object, findings, effective, all_read }
 }
 
 /// Warns of secrets where others can read them: in a file, or on the command line.

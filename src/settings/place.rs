@@ -3,11 +3,12 @@
 //! Names are matched segment by segment, in any case, against the shape of the settings. The spelling of map
 //! keys (log categories) is the user's; the first layer that names one decides how it is written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::findings::{Findings, Origin, Warning};
+use super::findings::{Finding, Findings, Origin, Problem, Warning};
 use super::given::{Content, Given};
-use super::shape::{Kind, Leaf, Shape};
+use super::shape::{Key, Kind, Leaf, Shape};
+use super::spelling::{self, Names, POLICY};
 use super::values::Fault;
 
 /// Keys of earlier versions, and what they are called now.
@@ -57,9 +58,6 @@ pub(super) struct Layer {
     pub(super) older: Vec<Placed>,
 }
 
-/// The section with the local veto.
-const POLICY: &str = "Policy";
-
 /// Places layer after layer.
 pub(super) struct Placer<'a> {
     shape: &'a Shape,
@@ -90,7 +88,8 @@ impl<'a> Placer<'a> {
     pub(super) fn place(&mut self, given: Vec<Given>, findings: &mut Findings) -> Layer {
         let mut layer = Layer::default();
         let mut said = HashMap::new();
-        let mut unknown = HashSet::new();
+        let mut twice = BTreeMap::new();
+        let mut told = HashSet::new();
         for Given { path, content, origin } in given {
             if is_foreign(&path) {
                 continue;
@@ -113,26 +112,28 @@ impl<'a> Placer<'a> {
                 {
                     findings.problem(&path.join("."), None, Some(&origin), Fault::NotQuoted);
                 }
-                Place::Item(path) if content == Content::Null && restricts(&path) => {
+                // Of settings that restrict, only a list has a way to say "not set".
+                Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) | Shape::Section(_) }
+                    if content == Content::Null && restricts(&path) =>
+                {
                     findings.problem(&path.join("."), None, Some(&origin), Fault::Empty);
                 }
                 Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) } => {
                     let text = match content {
                         Content::Text(text) | Content::Rounded(text) => Some(text),
                         Content::Null => None,
-                        Content::Nothing => {
+                        Content::EmptyList | Content::EmptyObject => {
                             findings.problem(&path.join("."), None, Some(&origin), Fault::IsValue);
                             continue;
                         }
                     };
                     if said.insert(path.clone(), text.clone()).is_some_and(|before| before != text) {
-                        let origin = origin.clone();
-                        findings.warn(Warning::GivenTwice { key: path.join("."), origin });
+                        twice.insert(path.join("."), origin.clone());
                     }
                     layer.current.push(Placed { path, text, origin });
                 }
                 // An empty list is something to say: it takes the place of the default, and of earlier items.
-                Place::At { path, shape: Shape::List(_) } if content == Content::Nothing => {
+                Place::At { path, shape: Shape::List(_) } if content == Content::EmptyList => {
                     layer.current.push(Placed { path, text: Some(String::new()), origin });
                 }
                 Place::At { path, shape } => {
@@ -145,23 +146,59 @@ impl<'a> Placer<'a> {
                     findings.problem(&path.join("."), None, Some(&origin), fault);
                 }
                 Place::Unknown { known, shape } => {
-                    let nearest = self.nearest(&known, shape, &path);
-                    let key = path[..=known.len()].join(".");
-                    if !unknown.insert(key.clone()) {
-                        continue;
-                    }
-                    // A rule that has no effect would let everything pass, and a warning is easily missed.
-                    if known.first().is_some_and(|section| section == POLICY)
-                        || (path.len() > 1 && nearest.as_deref() == Some(POLICY))
-                    {
-                        findings.problem(&key, None, Some(&origin), Fault::UnknownRule { nearest });
-                    } else {
-                        findings.warn(Warning::Unknown { key, origin, nearest });
+                    let (finding, key) = self.unknown(&known, shape, &path, &content, origin);
+                    // One word for all that stands below it.
+                    if told.insert(key) {
+                        finding.tell(findings);
                     }
                 }
             }
         }
+        for (key, origin) in twice {
+            findings.warn(Warning::GivenTwice { key, origin, counts: None });
+        }
         layer
+    }
+
+    /// What is said about a key that is no setting, and about which key.
+    fn unknown(
+        &self,
+        known: &[String],
+        shape: &Shape,
+        path: &[String],
+        content: &Content,
+        origin: Origin,
+    ) -> (Finding, String) {
+        // Sections have no items, so this is a list where one belongs.
+        if let Shape::Section(keys) = shape
+            && !known.is_empty()
+            && path[known.len()].parse::<u32>().is_ok()
+        {
+            let (key, fault) = (known.join("."), is_section(keys));
+            let problem = Problem { key: Some(key.clone()), value: None, origin: Some(origin), fault };
+            return (Finding::Problem(problem), key);
+        }
+        let parts = spelling::parts(path);
+        if parts != path
+            && let Some(meant) = spelling::meant(self.shape, &parts, Names::Right)
+            && meant.path[0] != POLICY
+        {
+            let (key, how) = (path.join("."), meant.written(&origin, content));
+            return (Finding::Warning(Warning::OtherSeparators { key: key.clone(), origin, how }), key);
+        }
+        // A rule that has no effect would let everything pass, and a warning is easily missed.
+        if let Some((depth, rule)) = spelling::as_rule(self.shape, path, known.len()) {
+            let key = path[..=depth].join(".");
+            let fault = match rule {
+                Some(rule) => Fault::MisplacedRule { how: rule.written(&origin, content) },
+                None => Fault::UnknownRule,
+            };
+            let problem = Problem { key: Some(key.clone()), value: None, origin: Some(origin), fault };
+            return (Finding::Problem(problem), key);
+        }
+        let key = path[..=known.len()].join(".");
+        let nearest = self.nearest(known, shape, path);
+        (Finding::Warning(Warning::Unknown { key: key.clone(), origin, nearest }), key)
     }
 
     fn find(&mut self, path: &[String]) -> Place<'a> {
@@ -212,14 +249,7 @@ impl<'a> Placer<'a> {
             return Some(known.join("."));
         }
         let wrong = path.get(known.len())?;
-        let limit = (wrong.chars().count() / 3).max(1);
-        let sibling = shape
-            .keys()
-            .iter()
-            .map(|key| (distance(&key.name, wrong), &key.name))
-            .filter(|(distance, _)| *distance <= limit)
-            .min();
-        if let Some((_, name)) = sibling {
+        if let Some(Key { name, .. }) = spelling::nearest(shape, wrong) {
             return Some(known.iter().chain([name]).map(String::as_str).collect::<Vec<_>>().join("."));
         }
         let last = path.last()?;
@@ -242,7 +272,7 @@ pub(super) fn distance(one: &str, other: &str) -> usize {
 fn text_of(content: Content) -> Option<String> {
     match content {
         Content::Text(text) | Content::Rounded(text) => Some(text),
-        Content::Null | Content::Nothing => None,
+        Content::Null | Content::EmptyList | Content::EmptyObject => None,
     }
 }
 
@@ -250,29 +280,32 @@ fn text_of(content: Content) -> Option<String> {
 /// nothing must not count as "not set".
 fn restricts(path: &[String]) -> bool {
     match path {
-        [section, _, ..] if section == POLICY => true,
+        [section, ..] if section == POLICY => true,
         [section, key, ..] => section == "Engine" && key == "EnvironmentAllowList",
         _ => false,
     }
 }
 
-/// A value where only values below make sense. Nothing at all is fine there.
+/// A value, or the wrong brackets, where only values below make sense. Nothing at all is fine there.
 fn not_a_value(path: &[String], shape: &Shape, content: &Content) -> Option<Fault> {
     match content {
-        Content::Null | Content::Nothing => return None,
+        Content::Null => return None,
+        Content::EmptyObject if !matches!(shape, Shape::List(_)) => return None,
         Content::Text(text) if text.trim().is_empty() && !restricts(path) => return None,
-        Content::Text(_) | Content::Rounded(_) => {}
+        Content::EmptyObject | Content::EmptyList | Content::Text(_) | Content::Rounded(_) => {}
     }
     match shape {
-        Shape::Section(keys) => {
-            Some(Fault::IsSection { keys: keys.iter().map(|key| key.name.clone()).collect() })
-        }
+        Shape::Section(keys) => Some(is_section(keys)),
         Shape::List(_) => {
             Some(Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) })
         }
         Shape::Map(_) => Some(Fault::IsMap { how: item_example(path, "Default") }),
         Shape::Leaf(_) => None,
     }
+}
+
+fn is_section(keys: &[Key]) -> Fault {
+    Fault::IsSection { keys: keys.iter().map(|key| key.name.clone()).collect() }
 }
 
 fn item_example(path: &[String], item: &str) -> String {

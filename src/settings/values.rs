@@ -6,6 +6,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject as _};
 use serde_json::Value;
 use thiserror::Error;
 use url::Url;
@@ -43,17 +46,20 @@ pub enum Fault {
     OtherHome,
     #[error("holds a null character, which no path can")]
     NullInPath,
-    #[error("is a section with keys of its own, not a value; its keys: {}", keys.join(", "))]
+    #[error("is a section with keys of its own, not a value or a list; its keys: {}", keys.join(", "))]
     IsSection { keys: Vec<String> },
     #[error("is a list, not one value; {how}")]
     IsList { how: String },
     #[error("maps names to values, it is not a value itself; {how}")]
     IsMap { how: String },
     #[error(
-        "is no rule of Policy, and everything that it is meant to refuse would be allowed; {}",
-        nearest.as_ref().map_or_else(|| "`hawser schema` lists the rules".to_owned(), |name| format!("did you mean {name}?"))
+        "is no rule of Policy, and everything that it is meant to refuse would be allowed; `hawser schema` lists the rules"
     )]
-    UnknownRule { nearest: Option<String> },
+    UnknownRule,
+    #[error(
+        "has no effect as it is written, and everything that it is meant to refuse would be allowed; write {how}"
+    )]
+    MisplacedRule { how: String },
     #[error("is one value, not an object or a list")]
     IsValue,
     #[error("is text that looks like a number, and would lose digits as one; put it in quotes")]
@@ -66,6 +72,12 @@ pub enum Fault {
     NoValue { option: String },
     #[error("argument {position} is no setting; settings are written --Section:Key=value")]
     StrayArgument { position: usize },
+    #[error("cannot be read as a PEM file: {0}")]
+    UnreadablePem(String),
+    #[error("holds no certificate in PEM form")]
+    NoCertificate,
+    #[error("holds a certificate that cannot be used: {0}")]
+    UnusableCertificate(String),
     #[error("cannot read it: {0}")]
     Unreadable(String),
     #[error("is not valid JSON: {what} at line {line}, column {column}")]
@@ -175,6 +187,20 @@ fn base_url(text: &str) -> Result<Url, Fault> {
         || url.query().is_some()
         || url.fragment().is_some();
     if has_more { Err(Fault::NotBaseUrl) } else { Ok(url) }
+}
+
+/// The file of `Server.CaFile`, which is read again when a connection is made.
+pub(super) fn authorities(path: &Path) -> Result<(), Fault> {
+    let unreadable = |error: pem::Error| match error {
+        pem::Error::Io(error) => Fault::UnreadablePem(error.to_string()),
+        error => Fault::UnreadablePem(error.to_string()),
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
+        let added = roots.add(certificate.map_err(unreadable)?);
+        added.map_err(|error| Fault::UnusableCertificate(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(Fault::NoCertificate) } else { Ok(()) }
 }
 
 fn path(text: &str, places: Places<'_>) -> Result<Value, Fault> {

@@ -75,6 +75,34 @@ fn all_problems_are_told_at_once_with_key_value_and_layer() {
 }
 
 #[test]
+fn a_file_of_authorities_that_cannot_be_used_is_told_with_all_the_other_problems() {
+    let world = World::empty()
+        .file("appsettings.json", r#"{"Runner": {"Id": "abc"}, "Server": {"CaFile": "ca.pem"}}"#)
+        .env("HooksPreapproval__Enabled", "yes");
+    let ca_file = || {
+        let problems = world.problems();
+        assert_eq!(problems.len(), 7, "{problems:?}");
+        let problem = problems.iter().find(|problem| problem.key.as_deref() == Some("Server.CaFile"));
+        problem.unwrap_or_else(|| panic!("{problems:?}")).to_string()
+    };
+    let path = world.dir.path().join("ca.pem");
+    let start = format!("Server.CaFile = {path:?} (appsettings.json): ");
+    assert!(ca_file().starts_with(&start) && ca_file().contains("No such file"), "{}", ca_file());
+    std::fs::write(&path, "no certificate").unwrap();
+    assert_eq!(ca_file(), format!("{start}holds no certificate in PEM form"));
+    std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    assert!(
+        ca_file().starts_with(&format!("{start}holds a certificate that cannot be used")),
+        "{}",
+        ca_file()
+    );
+
+    let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(&path, certificate.cert.pem()).unwrap();
+    assert_eq!(world.problems().len(), 6);
+}
+
+#[test]
 fn a_value_of_the_wrong_kind_says_what_belongs_there() {
     for (name, value, told) in [
         ("Engine__AdditionalBinaryPaths", "/a:/b", "set Engine__AdditionalBinaryPaths__0 in the environment"),
@@ -92,6 +120,22 @@ fn a_value_of_the_wrong_kind_says_what_belongs_there() {
         World::empty().file("appsettings.json", &base.to_string()).one_problem().fault,
         Fault::IsValue
     );
+}
+
+#[test]
+fn a_list_where_a_section_belongs_and_the_other_way_round_is_a_problem() {
+    for (text, key) in [
+        (r#"{"Runner": []}"#, "Runner"),
+        (r#"{"Runner": [{"Id": 1}, 2]}"#, "Runner"),
+        (r#"{"Runner": {"Credentials": []}}"#, "Runner.Credentials"),
+        (r#"{"Logging": {"LogLevel": []}}"#, "Logging.LogLevel"),
+        (r#"{"Engine": {"AdditionalBinaryPaths": {}}}"#, "Engine.AdditionalBinaryPaths"),
+    ] {
+        let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+        assert_eq!(problem.key.as_deref(), Some(key), "{text}: {problem}");
+    }
+    let fine = r#"{"Runner": {}, "Engine": null, "Policy": {}, "Logging": {"LogLevel": {}}}"#;
+    assert_eq!(World::complete().file("appsettings.Production.json", fine).warnings(), Vec::<String>::new());
 }
 
 #[test]
@@ -204,6 +248,22 @@ fn the_same_key_in_two_spellings_of_one_layer_is_warned_about() {
     assert_eq!(loaded.settings.runner.instance, "two");
     assert!(matches!(&loaded.warnings[..], [Warning::GivenTwice { key, .. }] if key == "Runner.Instance"));
 
+    let told =
+        "Runner.Instance is set more than once in the same layer (environment variable Runner__Instance)";
+    assert_eq!(world.warnings(), [format!(r#"{told}; the last one counts, "two""#)]);
+    let over = world.args(&["--Runner:Instance=three"]);
+    let counts = r#"none of these counts, but "three" (command line, --Runner:Instance)"#;
+    assert_eq!(over.warnings(), [format!("{told}; {counts}")]);
+
+    // The last one in a file, however many there are; a secret is not shown.
+    let text = r#"{"Runner": {"Instance": "a", "INSTANCE": "b", "instance": "c"},
+        "Runner:Credentials": {"ClientSecret": "hunter21", "clientsecret": "hunter22"}}"#;
+    let world = World::complete().file("appsettings.Production.json", text);
+    assert_eq!(world.loaded().settings.runner.instance, "c");
+    let told = "is set more than once in the same layer (appsettings.Production.json); the last one counts,";
+    let expected = [("Runner.Credentials.ClientSecret", "********"), ("Runner.Instance", "c")];
+    assert_eq!(world.warnings(), expected.map(|(key, value)| format!("{key} {told} {value:?}")));
+
     let agreeing = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "one");
     assert_eq!(agreeing.warnings(), Vec::<String>::new());
 }
@@ -244,12 +304,20 @@ fn preapproval_without_a_directory_is_warned_about() {
 #[test]
 fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everything() {
     for (text, told) in [
-        (r#"{"Policy": {"AllowdEngines": ["terraform"]}}"#, "did you mean Policy.AllowedEngines?"),
+        (r#"{"Policy": {"AllowdEngines": ["terraform"]}}"#, r#"write "Policy": { "AllowedEngines": [ … ] }"#),
         (r#"{"Policy": {"Something": true}}"#, "`hawser schema` lists the rules"),
-        (r#"{"Polcy": {"PlanOnly": true}}"#, "did you mean Policy?"),
+        (r#"{"Polcy": {"PlanOnly": true}}"#, r#"write "Policy": { "PlanOnly": true }"#),
         (r#"{"Policy": {"AllowedEngines": ""}}"#, "is a list, not one value; write [ … ] in a file"),
         (r#"{"Policy": {"AllowedEngines": [null]}}"#, "is empty"),
         (r#"{"Policy": {"PlanOnly": ""}}"#, "is empty"),
+        (r#"{"Policy": null}"#, "Policy (appsettings.Production.json): is empty"),
+        (r#"{"Policy": ""}"#, "is a section with keys of its own"),
+        (r#"{"Policy": []}"#, "is a section with keys of its own"),
+        (r#"{"Policy": [{"PlanOnly": true}, {"Hooks": "None"}]}"#, "is a section with keys of its own"),
+        (r#"{"Policy": {"PlanOnly": null}}"#, "Policy.PlanOnly (appsettings.Production.json): is empty"),
+        (r#"{"Policy": {"Hooks": null}}"#, "Policy.Hooks (appsettings.Production.json): is empty"),
+        (r#"{"Policy": {"AllowedEngines": {}}}"#, "is a list, not one value; write [ … ] in a file"),
+        (r#"{"Engine": {"EnvironmentAllowList": {}}}"#, "is a list, not one value"),
         (r#"{"Engine": {"EnvironmentAllowList": " "}}"#, "is a list, not one value"),
         (r#"{"Engine": {"EnvironmentAllowList": [null]}}"#, "is empty"),
     ] {
@@ -258,9 +326,77 @@ fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everythi
     }
     let problem = World::complete().env("Policy__PlanOny", "true").one_problem();
     assert!(problem.to_string().contains("environment variable Policy__PlanOny"), "{problem}");
-    // null says "not set" in so many words, and other sections go on being tolerated.
+    // null says of a list that it is not set, in so many words, and other sections go on being tolerated.
     let fine = r#"{"Policy": {"AllowedEngines": null}, "Polling": {"x": 1}}"#;
     assert_eq!(World::complete().file("appsettings.Production.json", fine).loaded().warnings.len(), 1);
+}
+
+#[test]
+fn a_rule_in_another_place_or_with_other_separators_stops_the_start_and_says_how_to_write_it() {
+    for text in [
+        r#"{"Policy.PlanOnly": true}"#,
+        r#"{"Policy__PlanOnly": true}"#,
+        r#"{"policy::planonly": true}"#,
+        r#"{"Policy_PlanOnly": true}"#,
+        r#"{"Runner": {"Policy": {"PlanOnly": true}}}"#,
+        r#"{"Runner": {"policy.PlanOnly": true}}"#,
+        r#"{"Runner.Policy.PlanOny": true}"#,
+        r#"{"Runner": {"PlanOnly": true}}"#,
+        r#"{"PlanOnly": true}"#,
+        r#"{"Policies": {"PlanOnly": true}}"#,
+        // Something else that means nothing in the same section hides nothing.
+        r#"{"Hawser": {"Policy": {"PlanOnly": true}}}"#,
+    ] {
+        let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+        let told = problem.to_string();
+        assert!(told.contains("(appsettings.Production.json)"), "{text}: {told}");
+        assert!(told.ends_with(r#"; write "Policy": { "PlanOnly": true }"#), "{text}: {told}");
+    }
+    let text = r#"{"Hawser": {"A": 1, "Policy": {"AllowedEngines": ["terraform", "tofu"]}}}"#;
+    let problem = World::complete().file("appsettings.Production.json", text).one_problem();
+    assert_eq!(problem.key.as_deref(), Some("Hawser.Policy"));
+    assert!(problem.to_string().ends_with(r#"; write "Policy": { "AllowedEngines": [ … ] }"#), "{problem}");
+
+    for argument in ["--Policy.PlanOnly=true", "--Runner:Policy:PlanOnly=True", "--policy-plan-only=true"] {
+        let problem = World::complete().args(&[argument]).one_problem();
+        assert!(problem.to_string().ends_with("; write --Policy:PlanOnly=true"), "{argument}: {problem}");
+    }
+    for name in ["Policy.PlanOnly", "Hawser__Policy__PlanOnly", "Polcy__PlanOny", "POLICY_PLAN_ONLY"] {
+        let problem = World::complete().env(name, "true").one_problem();
+        assert!(problem.to_string().ends_with("; write Policy__PlanOnly=true"), "{name}: {problem}");
+    }
+    let problem = World::complete().env("POLICY_ALLOWED_ENGINES_0", "hunter22").one_problem().to_string();
+    assert!(problem.ends_with("; write Policy__AllowedEngines__0=…"), "{problem}");
+    // Other programs' variables, and log categories of ours.
+    let others = World::complete()
+        .env("POLICY", "x")
+        .env("POLICY_SERVICE_HOST", "10.0.0.1")
+        .env("MY__POLICY", "x")
+        .env("Logging__LogLevel__Hawser__Policy", "Debug");
+    assert_eq!(others.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_setting_with_other_separators_is_warned_about_with_the_way_to_write_it() {
+    let mut base = complete();
+    base["Runner.Instance"] = json!("misplaced");
+    base["Engine__AdditionalBinaryPaths"] = json!(["/a"]);
+    base["Logging.LogLevel"] = json!({ "hawser::policy": "Debug" });
+    let warnings = World::empty()
+        .file("appsettings.json", &base.to_string())
+        .env("Source.CacheEnabled", "false")
+        .env("java.server.url", "of another program")
+        .args(&["--Runner.Instance=misplaced", "--Runner.Credentials.ClientSecret=misplaced"])
+        .warnings();
+    let expected = [
+        r#"Engine__AdditionalBinaryPaths.0 (appsettings.json) has no effect as it is written; write "Engine": { "AdditionalBinaryPaths": [ … ] }"#,
+        r#"Logging.LogLevel.hawser::policy (appsettings.json) has no effect as it is written; write "Logging": { "LogLevel": { "hawser.policy": … } }"#,
+        r#"Runner.Instance (appsettings.json) has no effect as it is written; write "Runner": { "Instance": … }"#,
+        "Source.CacheEnabled (environment variable Source.CacheEnabled) has no effect as it is written; write Source__CacheEnabled=false",
+        "Runner.Instance (command line, --Runner.Instance) has no effect as it is written; write --Runner:Instance=…",
+        "Runner.Credentials.ClientSecret (command line, --Runner.Credentials.ClientSecret) has no effect as it is written; write Runner__Credentials__ClientSecret=… in the environment",
+    ];
+    assert_eq!(warnings, expected);
 }
 
 #[test]

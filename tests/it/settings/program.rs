@@ -11,7 +11,8 @@ use super::{ID, SECRET, World};
 
 #[test]
 fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
-    let world = World::complete();
+    let world = World::complete()
+        .file("appsettings.Production.json", r#"{"Policy": {"AllowedEngines": [], "AllowedSources": null}}"#);
     let output = cargo_bin_cmd!("hawser")
         .current_dir(world.dir.path())
         .env_clear()
@@ -41,6 +42,11 @@ fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
     assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "not aligned:\n{stdout}");
     assert!(!stdout.contains(SECRET) && !stderr.contains(SECRET));
     assert!(stderr.contains("warning: Server.Ulr"), "{stderr}");
+    // The one allows nothing, the other everything.
+    assert_eq!(row("Policy.AllowedEngines")[1..], ["[] (nothing is allowed)", "appsettings.Production.json"]);
+    assert_eq!(row("Policy.AllowedSources")[1..], ["not set (everything is allowed)", "default"]);
+    assert_eq!(row("JobLogStream.RedactValues")[1..], ["[]", "default"]);
+    assert_eq!(row("Runner.DrainTimeoutSeconds")[1..], ["not set", "default"]);
 }
 
 #[test]
@@ -49,17 +55,55 @@ fn hawser_settings_with_problems_prints_them_and_exits_78() {
     let output = cargo_bin_cmd!("hawser")
         .current_dir(world.dir.path())
         .env_clear()
-        .args(["settings", "--Runner:Id=x", "--Servr:Url=http://x"])
+        .args(["settings", "--Runner:Id=x", "--Servr:Url=http://x", "--Runner:Instance=blue"])
         .output()
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(78), "{stderr}");
-    assert_eq!(output.stdout, b"");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let row = |key: &str| {
+        let line = stdout.lines().find(|line| line.split_whitespace().next() == Some(key));
+        line.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>())
+    };
+    assert_eq!(row("Server.Url").unwrap()[1..], ["not set (required)", "nowhere"]);
+    assert_eq!(row("Runner.Instance").unwrap()[1..], ["blue", "command line, --Runner:Instance"]);
+    assert_eq!(row("Runner.MaxConcurrentSteps").unwrap()[1..], ["4", "default"]);
+    assert_eq!(row("Runner.Id"), None, "it is wrong, and among the problems");
     assert!(
         stderr.contains("5 problems with the settings") && stderr.contains("Runner.Id = \"x\""),
         "{stderr}"
     );
     assert!(stderr.contains("did you mean Server?"), "{stderr}");
+}
+
+#[test]
+fn hawser_clean_needs_the_working_directory_only() {
+    let clean = |world: &World, arguments: &[&str]| {
+        let output = cargo_bin_cmd!("hawser")
+            .current_dir(world.dir.path())
+            .env_clear()
+            .arg("clean")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let text = r#"{"Runner": {"Id": "x"}, "WorkingDirectory": {"WorkingDirectory": "work", "TempDirectory": "temp"}}"#;
+    let world = World::empty().file("appsettings.json", text);
+    std::fs::create_dir(world.dir.path().join("work")).unwrap();
+    assert_eq!(clean(&world, &[]), (Some(0), "nothing to remove\n".to_owned()));
+    for (argument, told) in [
+        ("--WorkingDirectory:TempDirectory=", "1 problem with the settings"),
+        ("--Source:CacheEnabled=maybe", "1 problem with the settings"),
+        ("--WorkingDirectory:WorkingDirectory=elsewhere", "there is no working directory"),
+    ] {
+        let (code, said) = clean(&world, &[argument]);
+        assert!(code == Some(78) && said.contains(told), "{argument}: {said}");
+    }
+    let broken = world.file("appsettings.Production.json", "{");
+    let (code, said) = clean(&broken, &[]);
+    assert!(code == Some(78) && said.contains("appsettings.Production.json: is not valid JSON"), "{said}");
 }
 
 #[test]
