@@ -1,6 +1,7 @@
 //! `hawser job`: submit a job to a hub that `hawser hub` runs, follow it, and cancel it.
 
 mod follow;
+mod names;
 mod source;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
 use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
+use crate::local::view;
 
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
@@ -84,15 +86,15 @@ struct Submit {
     /// Directory of the module below the root of the source
     #[arg(long)]
     subdirectory: Option<String>,
-    /// Jobs with the same stack, namespace and module share a working copy and a local state
-    #[arg(long, default_value = "local")]
-    stack: String,
-    /// See --stack
-    #[arg(long, default_value = "local")]
-    namespace: String,
-    /// See --stack
-    #[arg(long, default_value = "module")]
-    module: String,
+    /// Jobs with the same stack, namespace and module share a working copy and a local state; not given: `local`
+    #[arg(long)]
+    stack: Option<String>,
+    /// See --stack; not given: made from SOURCE, its login and revision left out
+    #[arg(long)]
+    namespace: Option<String>,
+    /// See --stack; not given: made from SOURCE and the directory of the module
+    #[arg(long)]
+    module: Option<String>,
     /// terraform, tofu or pulumi
     #[arg(long, default_value = "terraform")]
     engine: Engine,
@@ -201,9 +203,10 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
         spec.source.source_revision_type = SourceRevisionType::SemanticVersionRange;
     }
     spec.subdirectory = args.subdirectory.or(place.subdirectory);
-    spec.stack_name = args.stack;
-    spec.namespace_name = args.namespace;
-    spec.module_name = args.module;
+    let names = names::derived(&spec.source.source_url, args.registry, spec.subdirectory.as_deref());
+    spec.stack_name = args.stack.unwrap_or(names.stack);
+    spec.namespace_name = args.namespace.unwrap_or(names.namespace);
+    spec.module_name = args.module.unwrap_or(names.module);
     spec.engine = args.engine;
     spec.parameters = args.vars.into_iter().map(|(name, value)| (name, hcl_value(&value))).collect();
     spec.env_vars = args.envs.into_iter().collect();
@@ -211,11 +214,15 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     spec.needs_approval = args.needs_approval;
     spec.clean_init = args.clean_init;
     let job = client.submit(&spec).await.map_err(failure)?;
+    let module = format!("module {}/{}/{}", spec.stack_name, spec.namespace_name, spec.module_name);
     if args.no_wait {
+        // Not on stdout, where a script expects the id alone.
+        out::aside(view::clean(&module, false));
         out::line(job);
         return Ok(());
     }
     out::line(format_args!("job {job}"));
+    out::foreign_line(&module);
     follow::follow(client, job).await
 }
 

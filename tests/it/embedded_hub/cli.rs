@@ -128,6 +128,51 @@ async fn a_submitted_job_is_followed_to_its_end() {
     assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
 }
 
+/// What `--no-wait` says: the id of the job, and its module.
+fn submitted(output: &Output) -> (Value, String) {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let module = text(&output.stderr).trim().strip_prefix("module ").unwrap().to_owned();
+    (json!(text(&output.stdout).trim()), module)
+}
+
+#[tokio::test]
+async fn each_source_is_a_module_of_its_own_unless_the_command_line_names_it() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().canonicalize().unwrap();
+    let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    for root in ["one/infra", "two/infra"] {
+        std::fs::create_dir_all(directory.join(root).join(".git")).unwrap();
+        std::fs::create_dir_all(directory.join(root).join("net")).unwrap();
+    }
+    let mut module_of = async |arguments: &[&str]| {
+        let (id, shown) = submitted(&job(&directory, &[arguments, &["--no-wait"]].concat()).await);
+        let request = client.pushed("GetDefinitiveRevision").await;
+        assert_eq!(request["jobId"], id);
+        let metadata = &request["metadata"];
+        let name = |member: &str| metadata[member].as_str().unwrap().to_owned();
+        assert_eq!(shown, [name("stackName"), name("namespaceName"), name("moduleName")].join("/"));
+        (shown, name("moduleId"))
+    };
+    let one = module_of(&["apply", "one/infra"]).await;
+    let two = module_of(&["apply", "two/infra"]).await;
+    assert!(one.0 != two.0 && one.1 != two.1, "{one:?} {two:?}");
+    assert!(one.0.starts_with("local/infra-"), "{one:?}");
+    for command in ["plan", "destroy"] {
+        assert_eq!(module_of(&[command, "one/infra"]).await, one);
+        assert_eq!(module_of(&[command, "./two/../one/infra/", "--revision", "v1"]).await, one);
+    }
+    let below = module_of(&["apply", "one/infra/net"]).await;
+    assert_ne!(below, one);
+    assert_eq!(module_of(&["destroy", "one/infra", "--subdirectory", "net/"]).await, below);
+    let named = ["apply", "one/infra", "--stack", "s", "--namespace", "n", "--module", "m"];
+    assert_eq!(module_of(&named).await.0, "s/n/m");
+    let one = module_of(&["apply", "one/infra", "--namespace", "n"]).await;
+    let two = module_of(&["apply", "two/infra", "--namespace", "n"]).await;
+    assert!(one.0.starts_with("local/n/") && one != two, "{one:?} {two:?}");
+    hub.stop().await;
+}
+
 #[tokio::test]
 async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
     let home = tempfile::tempdir().unwrap();
