@@ -20,7 +20,7 @@ pub(super) struct Args {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8900", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Directory with the hub's identity, made at the first start
+    /// Directory with the hub's identity and secrets, made at the first start; git ignores it
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// Keep nothing on disk: new credentials at every start
@@ -44,6 +44,13 @@ async fn serve(args: Args) -> Result<(), Failure> {
     let data = data.map_err(|error| {
         Failure::failed(error.to_string()).hint("another directory can be named with --data")
     })?;
+    if let Some(path) = &data.was_open {
+        out::aside(format_args!(
+            "warning: {} was open to others on this machine, who may know the hub's secrets; now it is its owner's alone \
+             (remove it to get new secrets at the next start)",
+            path.display()
+        ));
+    }
     let hub = EmbeddedHub::start(HubOptions {
         listen: args.listen,
         identity: Some(data.identity.clone()),

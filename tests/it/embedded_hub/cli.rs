@@ -1,5 +1,6 @@
 //! `hawser hub` and `hawser job` as a person uses them, with a scripted client in the place of a runner.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use hawser::contract::Task;
 use hawser::embedded_hub::{HubData, Identity, JobKind, listening_url};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::client::{Client, Reachable, http};
@@ -171,6 +173,29 @@ async fn each_source_is_a_module_of_its_own_unless_the_command_line_names_it() {
     let two = module_of(&["apply", "two/infra", "--namespace", "n"]).await;
     assert!(one.0.starts_with("local/n/") && one != two, "{one:?} {two:?}");
     hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
+    let repository = Repo::with(&[("main.tf", "")]);
+    let directory = repository.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    // What git would add, and what `hawser local` would copy.
+    let untracked = ["ls-files", "--others", "--exclude-standard"];
+    let listed = soon(Command::new("git").current_dir(directory).args(untracked).output()).await.unwrap();
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    assert_eq!(text(&listed.stdout), "hub.out\n");
+    hub.stop().await;
+
+    let identity = directory.join(".hawser-hub/identity.json");
+    std::fs::set_permissions(&identity, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut open = hawser(directory);
+    open.args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut open = open.spawn().unwrap();
+    let mut warning = String::new();
+    soon(BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning)).await.unwrap();
+    assert!(warning.contains("warning") && warning.contains(".hawser-hub/identity.json"), "{warning}");
+    assert_eq!(identity.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[tokio::test]
