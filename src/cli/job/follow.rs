@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -16,8 +17,23 @@ use crate::local::view;
 const PATIENCE: Duration = Duration::from_secs(30);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Ends well only when the job completed.
+/// Ends well only when the job completed. The job is the hub's: it goes on when whoever follows it is interrupted.
 pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let kind = tokio::select! {
+        done = watch(client, job) => return done,
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = terminate.recv() => SignalKind::terminate(),
+    };
+    let number = u8::try_from(kind.as_raw_value()).unwrap_or_default();
+    out::aside(format_args!("the job goes on: hawser job follow {job}, or hawser job cancel {job}"));
+    Err(Failure::interrupted(number))
+}
+
+async fn watch(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
     let mut shown = Shown::default();
     let (mut from, mut seen) = (0, String::new());
     loop {

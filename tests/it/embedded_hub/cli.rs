@@ -228,6 +228,40 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
 }
 
 #[tokio::test]
+async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut follow = hawser(directory);
+        follow.args(["job", "apply", "https://example.org/x.git"]);
+        let follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let process = follow.id().unwrap().to_string();
+        let (mut follow, mut shown) = (follow, String::new());
+        let request = client.pushed("GetDefinitiveRevision").await;
+        let id = request["jobId"].as_str().unwrap();
+        client.claim(&request["jobId"], Task::GetDefinitiveRevision).await.unwrap();
+        // Once it tells of the task it is following.
+        let mut lines = BufReader::new(follow.stdout.take().unwrap());
+        while !shown.contains("── GetDefinitiveRevision on a") {
+            assert_ne!(soon(lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        }
+        assert!(Command::new("kill").args([name, &process]).status().await.unwrap().success());
+        let output = soon(follow.wait_with_output()).await.unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains("the job goes on"), "{error}");
+        for command in ["follow", "cancel"] {
+            assert!(error.contains(&format!("hawser job {command} {id}")), "{error}");
+        }
+        let list = text(&job(directory, &["list"]).await.stdout);
+        assert!(list.lines().any(|line| line.contains(id) && line.ends_with("running")), "{list}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
 async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_forgot() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
