@@ -88,6 +88,8 @@ pub struct JobSnapshot {
     pub id: Uuid,
     pub kind: String,
     pub state: JobState,
+    /// The only instance that may have the job, if it was submitted for one.
+    pub instance: Option<String>,
     /// The instance that won the job.
     pub owner: Option<String>,
     pub module: String,
@@ -335,6 +337,7 @@ impl Job {
             id: self.id,
             kind: self.spec.kind.name().to_owned(),
             state: self.state(),
+            instance: self.spec.instance.clone(),
             owner: self.owner.clone(),
             module: format!(
                 "{}/{}/{}",

@@ -37,7 +37,7 @@ async fn watch(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
     let mut shown = Shown::default();
     let (mut from, mut seen) = (0, String::new());
     loop {
-        let FollowAnswer { job: now, logs, next, progress } = news(client, job, from, &seen).await?;
+        let FollowAnswer { job: now, logs, next, progress, runners } = news(client, job, from, &seen).await?;
         for line in &logs {
             shown.tasks_up_to(&now, Some(&line.task));
             out::foreign_line(&line.message);
@@ -46,7 +46,7 @@ async fn watch(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
         let complete = logs.is_empty();
         if complete {
             shown.tasks_up_to(&now, None);
-            shown.waiting(&now);
+            shown.waiting(&now, &runners);
         }
         if complete && now.state.is_ended() {
             return conclude(&now);
@@ -76,7 +76,7 @@ async fn news(client: &AdminClient, job: Uuid, from: usize, seen: &str) -> Resul
 struct Shown {
     begun: usize,
     ended: usize,
-    waiting: bool,
+    waiting: Option<String>,
 }
 
 impl Shown {
@@ -95,18 +95,29 @@ impl Shown {
         }
     }
 
-    fn waiting(&mut self, job: &JobSnapshot) {
-        let waits = matches!(job.state, JobState::Queued | JobState::AwaitingApproval);
-        if waits && !self.waiting {
-            out::line(format_args!(
-                "── {}",
-                match job.state {
-                    JobState::Queued => "waiting for a runner".to_owned(),
-                    _ => format!("waiting for approval: hawser job approve {0} (or reject {0})", job.id),
-                }
-            ));
+    fn waiting(&mut self, job: &JobSnapshot, runners: &[String]) {
+        let waits = match job.state {
+            JobState::Queued => Some(format!("── waiting for {}", missing(job.instance.as_deref(), runners))),
+            JobState::AwaitingApproval => {
+                Some(format!("── waiting for approval: hawser job approve {0} (or reject {0})", job.id))
+            }
+            _ => None,
+        };
+        if let Some(text) = waits.as_deref().filter(|text| self.waiting.as_deref() != Some(text)) {
+            out::foreign_line(text);
         }
         self.waiting = waits;
+    }
+}
+
+/// Which runner is waited for, and which ones are there in its place.
+fn missing(wanted: Option<&str>, runners: &[String]) -> String {
+    let Some(wanted) = wanted else { return "a runner: none is connected".to_owned() };
+    if runners.is_empty() {
+        format!("the runner {wanted:?}: none is connected")
+    } else {
+        let connected = runners.join(", ");
+        format!("the runner {wanted:?}: none of that name is connected (connected: {connected})")
     }
 }
 

@@ -262,6 +262,36 @@ async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
 }
 
 #[tokio::test]
+async fn a_job_for_a_runner_that_is_not_there_says_which_ones_are_and_goes_on_waiting() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut follow = hawser(directory);
+    follow.args(["job", "plan", "https://example.org/x.git", "--instance", "nobody"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap());
+    let mut shown = String::new();
+    let mut told = async |part: &str| {
+        while !shown.contains(part) {
+            assert_ne!(soon(lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        }
+    };
+    told("waiting for the runner \"nobody\": none is connected\n").await;
+    let _a = Client::connect(&hub, "a").await;
+    told("none of that name is connected (connected: a)\n").await;
+    let _b = Client::connect(&hub, "b").await;
+    told("none of that name is connected (connected: a, b)\n").await;
+    let mut nobody = Client::connect(&hub, "nobody").await;
+    for task in JobKind::Plan.tasks() {
+        work_off(&mut nobody, task).await;
+    }
+    told("── GetDefinitiveRevision on nobody").await;
+    told("completed\n").await;
+    assert!(soon(follow.wait()).await.unwrap().success());
+    hub.stop().await;
+}
+
+#[tokio::test]
 async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_forgot() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
