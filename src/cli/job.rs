@@ -4,7 +4,7 @@ mod follow;
 mod names;
 mod source;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
@@ -25,10 +25,11 @@ const HUB: &str = "Which hub";
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// URL of the hub; not given: the one that runs with the data directory
+    /// URL of the hub; not given: the one that runs with the data directory. The admin token is in the data
+    /// directory, or in the environment variable HAWSER_HUB_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", help_heading = HUB)]
     hub: Option<String>,
-    /// The hub's data directory
+    /// The hub's data directory, or the directory that it is in
     #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR", help_heading = HUB)]
     data: PathBuf,
 }
@@ -163,19 +164,14 @@ async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Finds the hub and its token: each from the command line or environment, else from the data directory.
-fn client(hub: Option<String>, data: &std::path::Path) -> Result<AdminClient, Failure> {
+fn client(hub: Option<String>, data: &Path) -> Result<AdminClient, Failure> {
     let broken = |error: crate::embedded_hub::DataError| Failure::failed(error.to_string());
+    let data = &data_directory(data);
     let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.is_empty() => token,
         _ => match HubData::load(data).map_err(broken)? {
             Some(data) => data.admin_token,
-            None => {
-                let message = format!("no hub has been started with the data directory {}", data.display());
-                let hint = format!(
-                    "start `hawser hub` in this directory, name its directory with --data, or set {TOKEN_VARIABLE}"
-                );
-                return Err(Failure::unavailable(message).hint(hint));
-            }
+            None => return Err(no_token(hub.as_deref(), data)),
         },
     };
     let url = match hub {
@@ -186,6 +182,31 @@ fn client(hub: Option<String>, data: &std::path::Path) -> Result<AdminClient, Fa
         })?,
     };
     AdminClient::new(&url, &token).map_err(failure)
+}
+
+/// The directory itself, or the one with the usual name in it: where a hub was started is named as easily as its data.
+fn data_directory(given: &Path) -> PathBuf {
+    let below = given.join(DEFAULT_DATA);
+    if !HubData::is_in(given) && HubData::is_in(&below) { below } else { given.to_owned() }
+}
+
+fn no_token(hub: Option<&str>, data: &Path) -> Failure {
+    let data = data.display();
+    match hub {
+        Some(url) => Failure::unavailable(format!(
+            "the admin token of the hub at {url} is not known: the directory {data} has none"
+        ))
+        .hint(format!(
+            "name that hub's data directory with --data DIR (`{DEFAULT_DATA}` where it was started), or set {TOKEN_VARIABLE} \
+             to the `adminToken` of the identity.json in it; a stateless hub has printed it"
+        )),
+        None => Failure::unavailable(format!("no hub has been started with the data directory {data}")).hint(
+            format!(
+                "start `hawser hub` in this directory, name its data directory with --data DIR, \
+                 or give --hub URL and set {TOKEN_VARIABLE}"
+            ),
+        ),
+    }
 }
 
 async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(), Failure> {
@@ -234,7 +255,7 @@ fn failure(error: AdminError) -> Failure {
         AdminError::NotRunning { .. } => Failure::unavailable(message)
             .hint("start it with `hawser hub`, or say where it is with --hub URL"),
         AdminError::WrongToken { .. } => Failure::failed(message)
-            .hint("name the data directory that this hub was started with: --data DIR"),
+            .hint(format!("name the data directory that this hub was started with: --data DIR; {TOKEN_VARIABLE} goes first if it is set")),
         AdminError::NoHub { .. } => Failure::unavailable(message).hint("look at --hub"),
         AdminError::UnknownJob(_) => Failure::failed(message)
             .hint("`hawser job list` shows the jobs; a hub forgets them when it is restarted"),

@@ -61,6 +61,11 @@ impl HubData {
         Self { identity: Identity::generate(), admin_token: random_secret(), was_open: None }
     }
 
+    /// Whether a hub has been started with this directory before.
+    pub fn is_in(directory: &Path) -> bool {
+        directory.join(IDENTITY).exists()
+    }
+
     /// What the directory holds, if a hub has been started with it before.
     pub fn load(directory: &Path) -> Result<Option<Self>, DataError> {
         let file: Option<IdentityFile> = read(&directory.join(IDENTITY))?;

@@ -391,6 +391,14 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let hub = HubProcess::start(&one, "127.0.0.1:0").await;
     let other = HubProcess::start(&two, "127.0.0.1:0").await;
     check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
+    let missing = ["admin token", &hub.url, "--data", "HAWSER_HUB_ADMIN_TOKEN", "identity.json"];
+    check(&job(home.path(), &["--hub", &hub.url, "list"]).await, 69, &missing);
+    check(&job(home.path(), &["--data", "one/.hawser-hub", "list"]).await, 0, &["no jobs"]);
+    check(&job(home.path(), &["--data", "one", "list"]).await, 0, &["no jobs"]);
+    let token = HubData::load(&one.join(".hawser-hub")).unwrap().unwrap().admin_token;
+    let mut with_token = hawser(home.path());
+    with_token.args(["job", "--hub", &hub.url, "list"]).env("HAWSER_HUB_ADMIN_TOKEN", token);
+    check(&soon(with_token.output()).await.unwrap(), 0, &["no jobs"]);
     let unknown = uuid::Uuid::new_v4().to_string();
     check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
     check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
