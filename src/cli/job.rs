@@ -99,7 +99,7 @@ struct Submit {
     /// terraform, tofu or pulumi
     #[arg(long, default_value = "terraform")]
     engine: Engine,
-    /// Value of a variable; a list or an object is written as HCL
+    /// Value of a variable that the module declares; a list or an object is written as HCL
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
     /// Environment variable of the engine
@@ -230,6 +230,7 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     spec.module_name = args.module.unwrap_or(names.module);
     spec.engine = args.engine;
     spec.parameters = args.vars.into_iter().map(|(name, value)| (name, hcl_value(&value))).collect();
+    spec.parameters_must_be_declared = true;
     spec.env_vars = args.envs.into_iter().collect();
     spec.instance = args.instance;
     spec.needs_approval = args.needs_approval;

@@ -103,6 +103,10 @@ async fn a_submitted_job_is_followed_to_its_end() {
     let arguments = ["apply", &source, "--var", "name=it's \"me\"", "--env", "A=b", "--engine", "tofu"];
     let (output, ()) = tokio::join!(job(&directory, &arguments), async {
         for task in JobKind::Apply.tasks() {
+            if task == Task::Variables {
+                declare(&mut client, &["name"]).await;
+                continue;
+            }
             let request = work_off(&mut client, task).await;
             match task {
                 Task::GetModule => {
@@ -128,6 +132,62 @@ async fn a_submitted_job_is_followed_to_its_end() {
     assert!(shown.contains("output o = v") && shown.contains("1 to create"), "{shown}");
     hub.stop().await;
     assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
+}
+
+/// Answers the discovery of variables with these.
+async fn declare(client: &mut Client, names: &[&str]) {
+    let task = Task::Variables;
+    let request = client.pushed(task.pushed_as()).await;
+    let job = request["jobId"].clone();
+    client.claim(&job, task).await.unwrap();
+    client.log(&request, task, &[&format!("{task} at work")]).await.unwrap();
+    let variables = names.iter().map(|name| {
+        json!({
+            "name": name, "type": "string", "description": null, "sensitive": false, "nullable": false,
+            "fromExtraFile": false,
+        })
+    });
+    let set = json!({
+        "moduleId": request["metadata"]["moduleId"], "timestamp": 1_800_000_000_000_u64, "checksum": "0".repeat(64),
+        "variables": variables.collect::<Vec<_>>(),
+    });
+    client.call("VariablesCompleted", vec![job, set]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_plan() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let source = "https://example.org/x.git";
+    for (declared, part) in [
+        (&["name"][..], "variable \"zzz\" is not declared by the module"),
+        // A module without any variable.
+        (&[], "variables \"name\", \"zzz\" are not declared by the module"),
+    ] {
+        let arguments = ["apply", source, "--var", "name=x", "--var", "zzz=1"];
+        let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+            let tasks = JobKind::Apply.tasks();
+            for task in tasks.into_iter().take_while(|task| *task != Task::Plan) {
+                match task {
+                    Task::Variables if !declared.is_empty() => declare(&mut client, declared).await,
+                    _ => drop(work_off(&mut client, task).await),
+                }
+            }
+        });
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
+    // Pulumi takes any key.
+    let arguments = ["plan", source, "--engine", "pulumi", "--var", "zzz=1"];
+    let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+        for task in JobKind::Plan.tasks() {
+            work_off(&mut client, task).await;
+        }
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    hub.stop().await;
 }
 
 /// What `--no-wait` says: the id of the job, and its module.
