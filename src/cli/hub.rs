@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, out};
-use crate::embedded_hub::{EmbeddedHub, Events, HubData, HubEvent, HubOptions, ListeningNote, Recorded};
+use crate::embedded_hub::{
+    EmbeddedHub, Events, HubData, HubEvent, HubOptions, LOG_PERIOD_SECONDS, ListeningNote, Recorded,
+};
 
 /// Where `hawser hub` keeps its identity and `hawser job` looks for it.
 pub(super) const DEFAULT_DATA: &str = ".hawser-hub";
@@ -106,6 +108,13 @@ fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
     out::line("or with these environment variables:\n");
     for (name, value) in identity.runner_variables(url, "runner-1") {
         out::line(format_args!("export {name}={value}"));
+    }
+    out::line(format_args!("export JobLogStream__PeriodSeconds={LOG_PERIOD_SECONDS}"));
+    if hub.address().ip().is_unspecified() {
+        let port = hub.address().port();
+        out::line(format_args!(
+            "\nA runner on another machine needs this machine's address in Server.Url: http://ADDRESS:{port}"
+        ));
     }
     out::line("\nSubmit a job with:\n");
     if args.stateless {

@@ -156,10 +156,24 @@ async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
-            client.cancel(job.id, kind).await.map_err(failure)
+            client.cancel(job.id, kind).await.map_err(failure)?;
+            let asked = match kind {
+                CancelKind::Graceful => "asked to stop (with --kill its processes are ended)",
+                CancelKind::Kill => "asked to end its processes now",
+            };
+            out::line(format_args!("job {0}: {asked}; hawser job follow {0} shows how it ends", job.id));
+            Ok(())
         }
-        Command::Approve(job) => client.approve(job.id).await.map_err(failure),
-        Command::Reject(job) => client.reject(job.id).await.map_err(failure),
+        Command::Approve(job) => {
+            client.approve(job.id).await.map_err(failure)?;
+            out::line(format_args!("job {} approved", job.id));
+            Ok(())
+        }
+        Command::Reject(job) => {
+            client.reject(job.id).await.map_err(failure)?;
+            out::line(format_args!("job {} rejected", job.id));
+            Ok(())
+        }
     }
 }
 

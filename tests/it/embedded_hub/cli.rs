@@ -276,9 +276,13 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
     let submitted = job(directory, &["destroy", "https://example.org/x.git", "--no-wait"]).await;
     let id = text(&submitted.stdout).trim().to_owned();
     client.pushed("GetDefinitiveRevision").await;
-    assert!(job(directory, &["cancel", &id]).await.status.success());
+    let cancelled = job(directory, &["cancel", &id]).await;
+    assert!(cancelled.status.success());
+    let said = text(&cancelled.stdout);
+    assert!(said.contains(&id) && said.contains("asked to stop") && said.contains("--kill"), "{said}");
     assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
-    assert!(job(directory, &["cancel", &id, "--kill"]).await.status.success());
+    let killed = job(directory, &["cancel", &id, "--kill"]).await;
+    assert!(killed.status.success() && text(&killed.stdout).contains("end its processes"));
     client.pushed("CancelKill").await;
     client.call("GetDefinitiveRevisionCancelled", vec![json!(id)]).await.unwrap();
     assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
@@ -359,6 +363,8 @@ async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_fo
     let settings = printed_settings(&printed);
     assert_eq!(settings["Runner"]["Id"], json!(hub.identity.runner_id));
     assert_eq!(settings["Server"]["Url"], json!(hub.url));
+    assert_eq!(settings["JobLogStream"]["PeriodSeconds"], 1);
+    assert!(printed.contains("export JobLogStream__PeriodSeconds=1") && !printed.contains("another machine"));
     assert!(printed.contains(&format!("export Runner__Credentials__ClientId={}", hub.identity.client_id)));
 
     let mut client = Client::connect(&hub, "a").await;
@@ -490,6 +496,17 @@ async fn a_reader_that_has_gone_is_no_failure() {
         let output = output.await.unwrap();
         assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{arguments:?}");
     }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_hub_that_listens_on_all_addresses_says_that_other_machines_need_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "0.0.0.0:0").await;
+    let port = hub.url.rsplit(':').next().unwrap().to_owned();
+    let told = format!("another machine needs this machine's address in Server.Url: http://ADDRESS:{port}");
+    let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+    until("the hub says so", || printed().contains(&told).then_some(())).await;
     hub.stop().await;
 }
 
