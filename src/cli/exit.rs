@@ -45,6 +45,11 @@ impl Failure {
         Self::new(TEMPORARY, message)
     }
 
+    /// A signal ended it, of which the user has been told what it means; the exit code is the one that a shell gives to such an end.
+    pub(super) fn interrupted(signal: u8) -> Self {
+        Self::new(128 + signal, "")
+    }
+
     /// As a process that ran in our place has ended, which has said why.
     pub(super) fn of_child(code: Option<i32>) -> Self {
         Self::new(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED), "")

@@ -7,7 +7,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, out};
-use crate::embedded_hub::{EmbeddedHub, Events, HubData, HubEvent, HubOptions, ListeningNote, Recorded};
+use crate::embedded_hub::{
+    EmbeddedHub, Events, HubData, HubEvent, HubOptions, LOG_PERIOD_SECONDS, ListeningNote, Recorded,
+};
 
 /// Where `hawser hub` keeps its identity and `hawser job` looks for it.
 pub(super) const DEFAULT_DATA: &str = ".hawser-hub";
@@ -20,7 +22,7 @@ pub(super) struct Args {
     /// Address and port to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:8900", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Directory with the hub's identity, made at the first start
+    /// Directory with the hub's identity and secrets, made at the first start; git ignores it
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
     /// Keep nothing on disk: new credentials at every start
@@ -44,6 +46,13 @@ async fn serve(args: Args) -> Result<(), Failure> {
     let data = data.map_err(|error| {
         Failure::failed(error.to_string()).hint("another directory can be named with --data")
     })?;
+    if let Some(path) = &data.was_open {
+        out::aside(format_args!(
+            "warning: {} was open to others on this machine, who may know the hub's secrets; now it is its owner's alone \
+             (remove it to get new secrets at the next start)",
+            path.display()
+        ));
+    }
     let hub = EmbeddedHub::start(HubOptions {
         listen: args.listen,
         identity: Some(data.identity.clone()),
@@ -99,6 +108,13 @@ fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
     out::line("or with these environment variables:\n");
     for (name, value) in identity.runner_variables(url, "runner-1") {
         out::line(format_args!("export {name}={value}"));
+    }
+    out::line(format_args!("export JobLogStream__PeriodSeconds={LOG_PERIOD_SECONDS}"));
+    if hub.address().ip().is_unspecified() {
+        let port = hub.address().port();
+        out::line(format_args!(
+            "\nA runner on another machine needs this machine's address in Server.Url: http://ADDRESS:{port}"
+        ));
     }
     out::line("\nSubmit a job with:\n");
     if args.stateless {

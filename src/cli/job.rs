@@ -1,9 +1,10 @@
 //! `hawser job`: submit a job to a hub that `hawser hub` runs, follow it, and cancel it.
 
 mod follow;
+mod names;
 mod source;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
@@ -12,6 +13,7 @@ use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
 use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
+use crate::local::view;
 
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
@@ -23,10 +25,11 @@ const HUB: &str = "Which hub";
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
-    /// URL of the hub; not given: the one that runs with the data directory
+    /// URL of the hub; not given: the one that runs with the data directory. The admin token is in the data
+    /// directory, or in the environment variable HAWSER_HUB_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", help_heading = HUB)]
     hub: Option<String>,
-    /// The hub's data directory
+    /// The hub's data directory, or the directory that it is in
     #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR", help_heading = HUB)]
     data: PathBuf,
 }
@@ -84,19 +87,19 @@ struct Submit {
     /// Directory of the module below the root of the source
     #[arg(long)]
     subdirectory: Option<String>,
-    /// Jobs with the same stack, namespace and module share a working copy and a local state
-    #[arg(long, default_value = "local")]
-    stack: String,
-    /// See --stack
-    #[arg(long, default_value = "local")]
-    namespace: String,
-    /// See --stack
-    #[arg(long, default_value = "module")]
-    module: String,
+    /// Jobs with the same stack, namespace and module share a working copy and a local state; not given: `local`
+    #[arg(long)]
+    stack: Option<String>,
+    /// See --stack; not given: made from SOURCE, its login and revision left out
+    #[arg(long)]
+    namespace: Option<String>,
+    /// See --stack; not given: made from SOURCE and the directory of the module
+    #[arg(long)]
+    module: Option<String>,
     /// terraform, tofu or pulumi
     #[arg(long, default_value = "terraform")]
     engine: Engine,
-    /// Value of a variable; a list or an object is written as HCL
+    /// Value of a variable that the module declares; a list or an object is written as HCL
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
     /// Environment variable of the engine
@@ -153,27 +156,36 @@ async fn run(args: Args) -> Result<(), Failure> {
         }
         Command::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
-            client.cancel(job.id, kind).await.map_err(failure)
+            client.cancel(job.id, kind).await.map_err(failure)?;
+            let asked = match kind {
+                CancelKind::Graceful => "asked to stop (with --kill its processes are ended)",
+                CancelKind::Kill => "asked to end its processes now",
+            };
+            out::line(format_args!("job {0}: {asked}; hawser job follow {0} shows how it ends", job.id));
+            Ok(())
         }
-        Command::Approve(job) => client.approve(job.id).await.map_err(failure),
-        Command::Reject(job) => client.reject(job.id).await.map_err(failure),
+        Command::Approve(job) => {
+            client.approve(job.id).await.map_err(failure)?;
+            out::line(format_args!("job {} approved", job.id));
+            Ok(())
+        }
+        Command::Reject(job) => {
+            client.reject(job.id).await.map_err(failure)?;
+            out::line(format_args!("job {} rejected", job.id));
+            Ok(())
+        }
     }
 }
 
 /// Finds the hub and its token: each from the command line or environment, else from the data directory.
-fn client(hub: Option<String>, data: &std::path::Path) -> Result<AdminClient, Failure> {
+fn client(hub: Option<String>, data: &Path) -> Result<AdminClient, Failure> {
     let broken = |error: crate::embedded_hub::DataError| Failure::failed(error.to_string());
+    let data = &data_directory(data);
     let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.is_empty() => token,
         _ => match HubData::load(data).map_err(broken)? {
             Some(data) => data.admin_token,
-            None => {
-                let message = format!("no hub has been started with the data directory {}", data.display());
-                let hint = format!(
-                    "start `hawser hub` in this directory, name its directory with --data, or set {TOKEN_VARIABLE}"
-                );
-                return Err(Failure::unavailable(message).hint(hint));
-            }
+            None => return Err(no_token(hub.as_deref(), data)),
         },
     };
     let url = match hub {
@@ -184,6 +196,31 @@ fn client(hub: Option<String>, data: &std::path::Path) -> Result<AdminClient, Fa
         })?,
     };
     AdminClient::new(&url, &token).map_err(failure)
+}
+
+/// The directory itself, or the one with the usual name in it: where a hub was started is named as easily as its data.
+fn data_directory(given: &Path) -> PathBuf {
+    let below = given.join(DEFAULT_DATA);
+    if !HubData::is_in(given) && HubData::is_in(&below) { below } else { given.to_owned() }
+}
+
+fn no_token(hub: Option<&str>, data: &Path) -> Failure {
+    let data = data.display();
+    match hub {
+        Some(url) => Failure::unavailable(format!(
+            "the admin token of the hub at {url} is not known: the directory {data} has none"
+        ))
+        .hint(format!(
+            "name that hub's data directory with --data DIR (`{DEFAULT_DATA}` where it was started), or set {TOKEN_VARIABLE} \
+             to the `adminToken` of the identity.json in it; a stateless hub has printed it"
+        )),
+        None => Failure::unavailable(format!("no hub has been started with the data directory {data}")).hint(
+            format!(
+                "start `hawser hub` in this directory, name its data directory with --data DIR, \
+                 or give --hub URL and set {TOKEN_VARIABLE}"
+            ),
+        ),
+    }
 }
 
 async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(), Failure> {
@@ -201,21 +238,27 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
         spec.source.source_revision_type = SourceRevisionType::SemanticVersionRange;
     }
     spec.subdirectory = args.subdirectory.or(place.subdirectory);
-    spec.stack_name = args.stack;
-    spec.namespace_name = args.namespace;
-    spec.module_name = args.module;
+    let names = names::derived(&spec.source.source_url, args.registry, spec.subdirectory.as_deref());
+    spec.stack_name = args.stack.unwrap_or(names.stack);
+    spec.namespace_name = args.namespace.unwrap_or(names.namespace);
+    spec.module_name = args.module.unwrap_or(names.module);
     spec.engine = args.engine;
     spec.parameters = args.vars.into_iter().map(|(name, value)| (name, hcl_value(&value))).collect();
+    spec.parameters_must_be_declared = true;
     spec.env_vars = args.envs.into_iter().collect();
     spec.instance = args.instance;
     spec.needs_approval = args.needs_approval;
     spec.clean_init = args.clean_init;
     let job = client.submit(&spec).await.map_err(failure)?;
+    let module = format!("module {}/{}/{}", spec.stack_name, spec.namespace_name, spec.module_name);
     if args.no_wait {
+        // Not on stdout, where a script expects the id alone.
+        out::aside(view::clean(&module, false));
         out::line(job);
         return Ok(());
     }
     out::line(format_args!("job {job}"));
+    out::foreign_line(&module);
     follow::follow(client, job).await
 }
 
@@ -227,7 +270,7 @@ fn failure(error: AdminError) -> Failure {
         AdminError::NotRunning { .. } => Failure::unavailable(message)
             .hint("start it with `hawser hub`, or say where it is with --hub URL"),
         AdminError::WrongToken { .. } => Failure::failed(message)
-            .hint("name the data directory that this hub was started with: --data DIR"),
+            .hint(format!("name the data directory that this hub was started with: --data DIR; {TOKEN_VARIABLE} goes first if it is set")),
         AdminError::NoHub { .. } => Failure::unavailable(message).hint("look at --hub"),
         AdminError::UnknownJob(_) => Failure::failed(message)
             .hint("`hawser job list` shows the jobs; a hub forgets them when it is restarted"),

@@ -4,6 +4,7 @@
 //! `follow` answers as soon as there is something new: log entries beyond `from`, or other [`progress`] than the
 //! caller has `seen`.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::job::JobSnapshot;
+use super::job::{JobSnapshot, JobState};
 use super::jobs::JobSpec;
 use super::listener::Peer;
 use super::orchestrator::{Event, Refusal};
@@ -53,8 +54,10 @@ pub struct FollowAnswer {
     pub logs: Vec<LogLine>,
     /// Where to go on.
     pub next: usize,
-    /// Changes whenever the job or one of its tasks has moved.
+    /// Changes whenever the job or one of its tasks has moved, or what it may wait for.
     pub progress: String,
+    /// Instance names of the connected runners.
+    pub runners: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,26 +131,42 @@ async fn follow(
     let news = shared.wait_for(|core| {
         let Some(snapshot) = core.orchestrator.snapshot(job) else { return Some(None) };
         let logs = core.orchestrator.logs(job, from).unwrap_or_default();
-        let moved = seen.as_deref() != Some(&progress(&snapshot));
-        (!logs.is_empty() || moved || snapshot.state.is_ended()).then_some(Some((snapshot, logs)))
+        let runners = core.orchestrator.runners();
+        let moved = seen.as_deref() != Some(&progress(&snapshot, &runners));
+        (!logs.is_empty() || moved || snapshot.state.is_ended()).then_some(Some((snapshot, logs, runners)))
     });
     let found = match tokio::time::timeout(FOLLOW_WAIT, news).await {
         Ok(found) => found,
-        Err(_) => shared.core().orchestrator.snapshot(job).map(|snapshot| (snapshot, Vec::new())),
+        Err(_) => {
+            let core = shared.core();
+            let snapshot = core.orchestrator.snapshot(job);
+            snapshot.map(|snapshot| (snapshot, Vec::new(), core.orchestrator.runners()))
+        }
     };
-    let Some((job_now, mut entries)) = found else { return refusal(&Refusal::UnknownJob(job)) };
+    let Some((job_now, mut entries, runners)) = found else { return refusal(&Refusal::UnknownJob(job)) };
     entries.truncate(FOLLOW_ENTRIES);
     let next = from + entries.len();
     let logs = entries.iter().map(|entry| line(entry)).collect();
-    let progress = progress(&job_now);
-    Json(FollowAnswer { job: job_now, logs, next, progress }).into_response()
+    let progress = progress(&job_now, &runners);
+    Json(FollowAnswer { job: job_now, logs, next, progress, runners }).into_response()
 }
 
-/// A short text that differs whenever the job's state or a task's state does.
-fn progress(job: &JobSnapshot) -> String {
+/// A short text that differs whenever the job's state or a task's state does, and while the job waits for a runner whenever
+/// one comes or goes.
+fn progress(job: &JobSnapshot, runners: &[String]) -> String {
     let reached = job.tasks.iter().filter(|task| task.ended_at.is_some()).count();
     let begun = job.tasks.iter().filter(|task| task.started_at.is_some()).count();
-    format!("{reached}-{begun}-{}", matches!(job.state, super::JobState::AwaitingApproval))
+    let waits = match job.state {
+        JobState::Queued => {
+            // A name may hold anything, and this goes into a URL.
+            let mut hash = DefaultHasher::new();
+            runners.hash(&mut hash);
+            format!("{:x}", hash.finish())
+        }
+        JobState::AwaitingApproval => "approval".to_owned(),
+        _ => String::new(),
+    };
+    format!("{reached}-{begun}-{waits}")
 }
 
 fn line(entry: &LogEntry<'_>) -> LogLine {

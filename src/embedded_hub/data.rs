@@ -1,9 +1,10 @@
 //! What `hawser hub` keeps between two starts, so that its runners and `hawser job` survive a restart.
 //!
-//! The data directory (0700) holds two files, both 0600 and written as a whole or not at all:
+//! The data directory (0700) holds these files, all 0600 and written as a whole or not at all:
 //!
 //! | file | says |
 //! |---|---|
+//! | `.gitignore` | that none of this belongs into the repository that the directory may be in |
 //! | `identity.json` | the runner record, its credentials, and the token of the admin API |
 //! | `listening.json` | `url` of the hub that runs now; removed at the end of it |
 
@@ -19,6 +20,7 @@ use super::identity::{Identity, random_secret};
 
 const IDENTITY: &str = "identity.json";
 const LISTENING: &str = "listening.json";
+const IGNORE: &str = ".gitignore";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
@@ -35,6 +37,8 @@ pub enum DataError {
 pub struct HubData {
     pub identity: Identity,
     pub admin_token: String,
+    /// The file with the secrets, if others on this machine could read it until now.
+    pub was_open: Option<PathBuf>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,7 +58,12 @@ struct ListeningFile {
 
 impl HubData {
     pub fn generate() -> Self {
-        Self { identity: Identity::generate(), admin_token: random_secret() }
+        Self { identity: Identity::generate(), admin_token: random_secret(), was_open: None }
+    }
+
+    /// Whether a hub has been started with this directory before.
+    pub fn is_in(directory: &Path) -> bool {
+        directory.join(IDENTITY).exists()
     }
 
     /// What the directory holds, if a hub has been started with it before.
@@ -68,13 +77,18 @@ impl HubData {
                 client_secret: file.client_secret.into(),
             },
             admin_token: file.admin_token,
+            was_open: None,
         }))
     }
 
+    /// Also puts in order who may see what is there.
     pub fn load_or_create(directory: &Path) -> Result<Self, DataError> {
-        if let Some(data) = Self::load(directory)? {
+        if let Some(mut data) = Self::load(directory)? {
+            keep_out_of_git(directory)?;
+            data.was_open = narrow(directory.join(IDENTITY))?;
             return Ok(data);
         }
+        keep_out_of_git(directory)?;
         let data = Self::generate();
         let file = IdentityFile {
             organization_id: data.identity.organization_id,
@@ -123,17 +137,48 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, DataError> {
 
 fn write(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), DataError> {
     let path = directory.join(name);
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| DataError::Write { path: path.clone(), source: error.into() })?;
+    write_text(path, directory, &format!("{text}\n"))
+}
+
+fn write_text(path: PathBuf, directory: &Path, text: &str) -> Result<(), DataError> {
     let written = || -> io::Result<()> {
         create_private(directory)?;
         // A temporary file is 0600 from the start and stays so when it takes its name.
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
-        serde_json::to_writer_pretty(&mut file, value)?;
-        file.write_all(b"\n")?;
+        file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;
         file.persist(&path)?;
         Ok(())
     };
-    written().map_err(|source| DataError::Write { path: path.clone(), source })
+    written().map_err(|source| DataError::Write { path, source })
+}
+
+/// The secrets must not be committed, nor copied along with a repository's files. A file that is there is its owner's.
+fn keep_out_of_git(directory: &Path) -> Result<(), DataError> {
+    let path = directory.join(IGNORE);
+    if path.symlink_metadata().is_ok() { Ok(()) } else { write_text(path, directory, "*\n") }
+}
+
+/// Takes a file from everybody but its owner; says which, if that was needed.
+fn narrow(path: PathBuf) -> Result<Option<PathBuf>, DataError> {
+    use std::os::unix::fs::PermissionsExt;
+    let narrowed = || -> io::Result<bool> {
+        // Through the handle: the path may lead elsewhere a moment later.
+        let file = std::fs::File::open(&path)?;
+        let mut permissions = file.metadata()?.permissions();
+        let open = permissions.mode() & 0o077 != 0;
+        if open {
+            permissions.set_mode(0o600);
+            file.set_permissions(permissions)?;
+        }
+        Ok(open)
+    };
+    match narrowed() {
+        Ok(open) => Ok(open.then_some(path)),
+        Err(source) => Err(DataError::Write { path, source }),
+    }
 }
 
 fn create_private(directory: &Path) -> io::Result<()> {
@@ -171,6 +216,33 @@ mod tests {
         assert_eq!(listening_url(home.path()).unwrap().as_deref(), Some("http://127.0.0.1:1"));
         drop(note);
         assert_eq!(listening_url(home.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn an_identity_that_is_open_to_others_is_narrowed_and_that_is_said_once() {
+        let home = tempfile::tempdir().unwrap();
+        let identity = home.path().join(IDENTITY);
+        assert_eq!(HubData::load_or_create(home.path()).unwrap().was_open, None);
+        for mode in [0o644, 0o660, 0o604] {
+            std::fs::set_permissions(&identity, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(HubData::load_or_create(home.path()).unwrap().was_open.as_ref(), Some(&identity));
+            assert_eq!(identity.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(HubData::load_or_create(home.path()).unwrap().was_open, None);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_has_no_gitignore_gets_one_and_another_s_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let ignore = home.path().join(IGNORE);
+        HubData::load_or_create(home.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&ignore).unwrap(), "*\n");
+        std::fs::remove_file(&ignore).unwrap();
+        HubData::load_or_create(home.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&ignore).unwrap(), "*\n");
+        std::fs::write(&ignore, "mine\n").unwrap();
+        HubData::load_or_create(home.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&ignore).unwrap(), "mine\n");
     }
 
     #[test]

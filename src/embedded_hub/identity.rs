@@ -4,6 +4,9 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+/// How often a runner that somebody watches sends its logs.
+pub const LOG_PERIOD_SECONDS: u64 = 1;
+
 /// The organization, the runner record and the credentials that the hub accepts.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -41,10 +44,12 @@ impl Identity {
                 },
             },
             "Server": { "Url": url },
+            // Somebody looks on while a job runs: the default is made for many jobs that nobody watches.
+            "JobLogStream": { "PeriodSeconds": LOG_PERIOD_SECONDS },
         })
     }
 
-    /// The same settings as environment variables.
+    /// What a runner must know to connect, as environment variables.
     pub fn runner_variables(&self, url: &str, instance: &str) -> Vec<(&'static str, String)> {
         vec![
             ("Runner__Id", self.runner_id.to_string()),

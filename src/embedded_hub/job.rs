@@ -88,6 +88,8 @@ pub struct JobSnapshot {
     pub id: Uuid,
     pub kind: String,
     pub state: JobState,
+    /// The only instance that may have the job, if it was submitted for one.
+    pub instance: Option<String>,
     /// The instance that won the job.
     pub owner: Option<String>,
     pub module: String,
@@ -284,7 +286,7 @@ impl Job {
         self.phase = match outcome {
             Outcome::Completed(success) => {
                 self.learn(success);
-                self.after(index)
+                self.misfit(success).unwrap_or_else(|| self.after(index))
             }
             Outcome::Cancelled => Phase::Ended(JobState::Cancelled),
             Outcome::Faulted(fault) => {
@@ -308,6 +310,19 @@ impl Job {
             Success::Resources(count) => self.resources = Some(*count),
             Success::Outputs(set) => self.outputs.clone_from(set),
         }
+    }
+
+    /// Ends the job when the variables of the module are known and do not fit what was submitted.
+    fn misfit(&self, success: &Success) -> Option<Phase> {
+        let Success::Variables(declared) = success else { return None };
+        let undeclared = self.spec.undeclared(declared.as_ref());
+        let names: Vec<_> = undeclared.iter().map(|name| format!("{name:?}")).collect();
+        let error = match &names[..] {
+            [] => return None,
+            [name] => format!("variable {name} is not declared by the module"),
+            _ => format!("variables {} are not declared by the module", names.join(", ")),
+        };
+        Some(Phase::Ended(JobState::Failed { error }))
     }
 
     fn after(&self, index: usize) -> Phase {
@@ -335,6 +350,7 @@ impl Job {
             id: self.id,
             kind: self.spec.kind.name().to_owned(),
             state: self.state(),
+            instance: self.spec.instance.clone(),
             owner: self.owner.clone(),
             module: format!(
                 "{}/{}/{}",

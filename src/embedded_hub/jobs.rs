@@ -10,7 +10,7 @@ use crate::contract::enums::WireEnum;
 use crate::contract::requests::{self, BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
 use crate::contract::{
     CommandTask, Common, Engine, FlagList, FlagLists, Metadata, Request, Source, SourceRevisionType,
-    SourceType, Task, TaskRequest,
+    SourceType, Task, TaskRequest, VariableSet,
 };
 
 /// Which tasks a job has.
@@ -83,6 +83,9 @@ pub struct JobSpec {
     pub engine: Engine,
     /// Values are HCL already; [`hcl_value`] makes them from what people type.
     pub parameters: BTreeMap<String, String>,
+    /// End the job before its plan when the module declares no variable for a parameter, which the runner would leave out.
+    /// Not for Pulumi, which takes any key.
+    pub parameters_must_be_declared: bool,
     pub env_vars: BTreeMap<String, String>,
     pub hooks: Hooks,
     /// Each task gets the entries that name it and those that name none.
@@ -120,6 +123,7 @@ impl JobSpec {
             subdirectory: None,
             engine: Engine::Terraform,
             parameters: BTreeMap::new(),
+            parameters_must_be_declared: false,
             env_vars: BTreeMap::new(),
             hooks: Hooks::default(),
             flags: FlagLists::default(),
@@ -148,6 +152,17 @@ impl JobSpec {
             module_id: self.module_id.unwrap_or_else(|| self.id_of_names()),
             source_subdirectory: self.subdirectory.clone(),
         }
+    }
+
+    /// Parameters that must be declared and are not; `None` is a module without variables.
+    pub(super) fn undeclared(&self, declared: Option<&VariableSet>) -> Vec<&str> {
+        if !self.parameters_must_be_declared || self.engine == Engine::Pulumi {
+            return Vec::new();
+        }
+        let is_declared = |name: &str| {
+            declared.is_some_and(|set| set.variables.iter().any(|variable| variable.name == name))
+        };
+        self.parameters.keys().map(String::as_str).filter(|name| !is_declared(name)).collect()
     }
 
     fn id_of_names(&self) -> Uuid {

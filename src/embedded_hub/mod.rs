@@ -49,7 +49,7 @@ pub use admin_client::{AdminClient, AdminError};
 pub use data::{DataError, HubData, ListeningNote, listening_url};
 pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
-pub use identity::Identity;
+pub use identity::{Identity, LOG_PERIOD_SECONDS};
 pub use job::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
 pub use jobs::{Hooks, JobKind, JobSpec, hcl_string, hcl_value};
 pub use orchestrator::Refusal;

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 
 use reqwest::{Client, Upgraded};
+use secrecy::SecretString;
 use tokio::time::{Instant, timeout};
+use tracing::info;
 
 use super::endpoint::{Endpoint, Timing};
 use super::http::{self, SetupError};
@@ -12,7 +14,7 @@ use super::negotiate::{negotiate, upgrade};
 use super::problem::Problem;
 use super::reach::Unreachable;
 use super::session::Dial;
-use super::token::{Bearer, Tokens};
+use super::token::{Bearer, Token, Tokens};
 use crate::redact::Vault;
 
 #[derive(Debug)]
@@ -33,14 +35,22 @@ impl Dialer {
         Ok(Self { http, endpoint, timing, tokens, vault, expires_at: None })
     }
 
-    async fn open(&self, bearer: Bearer) -> Result<Upgraded, Problem> {
+    /// Tries it with this token, which is forgotten if the server does not accept it.
+    async fn open(&mut self, token: Token) -> Result<Upgraded, Problem> {
+        self.expires_at = Some(token.expires_at);
+        let opened = self.open_with(token.value).await;
+        if let Err(Problem::Unauthorized { .. }) = opened {
+            self.tokens.forget();
+        }
+        opened
+    }
+
+    async fn open_with(&self, token: SecretString) -> Result<Upgraded, Problem> {
         let patience = self.timing.request_timeout;
-        let Bearer { token, fresh } = bearer;
-        let target =
-            timeout(patience, negotiate(&self.http, &self.endpoint, token.value, fresh, &self.vault))
-                .await
-                .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))??;
-        timeout(patience, upgrade(&self.http, &self.endpoint, &target, fresh))
+        let target = timeout(patience, negotiate(&self.http, &self.endpoint, token, &self.vault))
+            .await
+            .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))??;
+        timeout(patience, upgrade(&self.http, &self.endpoint, &target))
             .await
             .map_err(|_| Unreachable::timed_out(&target.url))?
     }
@@ -50,13 +60,16 @@ impl Dial for Dialer {
     type Stream = Upgraded;
 
     async fn dial(&mut self) -> Result<Upgraded, Problem> {
-        let bearer = self.tokens.bearer().await?;
-        self.expires_at = Some(bearer.token.expires_at);
-        let opened = self.open(bearer).await;
-        if let Err(Problem::Unauthorized { .. }) = opened {
-            self.tokens.forget();
+        let Bearer { token, fresh } = self.tokens.bearer().await?;
+        match self.open(token).await {
+            // A server that was restarted may not know the tokens that it gave before, which says nothing of the settings.
+            Err(Problem::Unauthorized { .. }) if !fresh => {
+                info!("the server does not know the runner's token any more; getting another one");
+                let Bearer { token, .. } = self.tokens.bearer().await?;
+                self.open(token).await
+            }
+            opened => opened,
         }
-        opened
     }
 
     async fn tend(&mut self) -> Infallible {

@@ -73,7 +73,6 @@ pub(super) async fn negotiate(
     http: &Client,
     endpoint: &Endpoint,
     token: SecretString,
-    fresh: bool,
     vault: &Vault,
 ) -> Result<Negotiated, Problem> {
     let mut url = endpoint.hub_url();
@@ -84,7 +83,7 @@ pub(super) async fn negotiate(
         let body =
             http::body(&mut response).await.map_err(|error| Problem::from(Unreachable::new(&url, error)))?;
         if !response.status().is_success() {
-            return Err(Problem::from_status(&refusal(&url, &response, &body), endpoint, fresh));
+            return Err(Problem::from_status(&refusal(&url, &response, &body), endpoint));
         }
         match read(&body, &url)? {
             Next::Here { id } => {
@@ -155,7 +154,6 @@ pub(super) async fn upgrade(
     http: &Client,
     endpoint: &Endpoint,
     target: &Negotiated,
-    fresh: bool,
 ) -> Result<Upgraded, Problem> {
     let url = &target.url;
     let key = generate_key();
@@ -173,7 +171,7 @@ pub(super) async fn upgrade(
         }
         // The status says it all; a body that does not come changes nothing.
         let body = http::body(&mut response).await.unwrap_or_default();
-        return Err(Problem::from_status(&refusal(url, &response, &body), endpoint, fresh));
+        return Err(Problem::from_status(&refusal(url, &response, &body), endpoint));
     }
     let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
     if accept != Some(derive_accept_key(key.as_bytes()).as_str()) {

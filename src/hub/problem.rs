@@ -24,12 +24,7 @@ pub(super) enum Problem {
         "the server did not accept the runner's token at {url} (401{text}): \
          check Runner.OrganizationId and Runner.Credentials.ClientId"
     )]
-    Unauthorized {
-        url: Url,
-        text: Said,
-        /// The token had been got for this very attempt, so another one will hardly do better.
-        fresh_token: bool,
-    },
+    Unauthorized { url: Url, text: Said },
     #[error(
         "the server does not let these credentials connect as runner {runner_id} (403{text}): \
          check Runner.Id, and on the server that the service principal of Runner.Credentials.ClientId may be that runner"
@@ -126,10 +121,10 @@ impl std::fmt::Display for Said {
 
 impl Problem {
     /// An answer to negotiate or to the upgrade that is not the one hoped for.
-    pub(super) fn from_status(answer: &Refusal, endpoint: &Endpoint, fresh_token: bool) -> Self {
+    pub(super) fn from_status(answer: &Refusal, endpoint: &Endpoint) -> Self {
         let Refusal { url, status, location, text } = answer.clone();
         match status.as_u16() {
-            401 => Self::Unauthorized { url, text, fresh_token },
+            401 => Self::Unauthorized { url, text },
             403 => Self::Forbidden { runner_id: endpoint.runner_id, text },
             404 => Self::NotFound { url, text },
             407 => Self::ProxyCredentials { text },
@@ -187,7 +182,8 @@ impl Problem {
     pub(super) fn pace(&self) -> Pace {
         match self {
             Self::BadCredentials { .. }
-            | Self::Unauthorized { fresh_token: true, .. }
+            // The dialer tells of it only when the token was got for this very attempt: another one will hardly do better.
+            | Self::Unauthorized { .. }
             | Self::Forbidden { .. }
             | Self::NotFound { .. }
             | Self::Redirected { .. }
@@ -202,7 +198,6 @@ impl Problem {
             | Self::HandshakeRefused { .. }
             | Self::TurnedAway { .. } => Pace::Slow,
             Self::Unreachable(_)
-            | Self::Unauthorized { fresh_token: false, .. }
             // After a cut the server may still hold on to our own last connection for half a minute.
             | Self::InstanceTaken { .. }
             | Self::ServerTrouble { .. }

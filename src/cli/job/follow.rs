@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -16,12 +17,27 @@ use crate::local::view;
 const PATIENCE: Duration = Duration::from_secs(30);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Ends well only when the job completed.
+/// Ends well only when the job completed. The job is the hub's: it goes on when whoever follows it is interrupted.
 pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    let kind = tokio::select! {
+        done = watch(client, job) => return done,
+        _ = interrupt.recv() => SignalKind::interrupt(),
+        _ = terminate.recv() => SignalKind::terminate(),
+    };
+    let number = u8::try_from(kind.as_raw_value()).unwrap_or_default();
+    out::aside(format_args!("the job goes on: hawser job follow {job}, or hawser job cancel {job}"));
+    Err(Failure::interrupted(number))
+}
+
+async fn watch(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
     let mut shown = Shown::default();
     let (mut from, mut seen) = (0, String::new());
     loop {
-        let FollowAnswer { job: now, logs, next, progress } = news(client, job, from, &seen).await?;
+        let FollowAnswer { job: now, logs, next, progress, runners } = news(client, job, from, &seen).await?;
         for line in &logs {
             shown.tasks_up_to(&now, Some(&line.task));
             out::foreign_line(&line.message);
@@ -30,7 +46,7 @@ pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failur
         let complete = logs.is_empty();
         if complete {
             shown.tasks_up_to(&now, None);
-            shown.waiting(&now);
+            shown.waiting(&now, &runners);
         }
         if complete && now.state.is_ended() {
             return conclude(&now);
@@ -60,7 +76,7 @@ async fn news(client: &AdminClient, job: Uuid, from: usize, seen: &str) -> Resul
 struct Shown {
     begun: usize,
     ended: usize,
-    waiting: bool,
+    waiting: Option<String>,
 }
 
 impl Shown {
@@ -79,18 +95,29 @@ impl Shown {
         }
     }
 
-    fn waiting(&mut self, job: &JobSnapshot) {
-        let waits = matches!(job.state, JobState::Queued | JobState::AwaitingApproval);
-        if waits && !self.waiting {
-            out::line(format_args!(
-                "── {}",
-                match job.state {
-                    JobState::Queued => "waiting for a runner".to_owned(),
-                    _ => format!("waiting for approval: hawser job approve {0} (or reject {0})", job.id),
-                }
-            ));
+    fn waiting(&mut self, job: &JobSnapshot, runners: &[String]) {
+        let waits = match job.state {
+            JobState::Queued => Some(format!("── waiting for {}", missing(job.instance.as_deref(), runners))),
+            JobState::AwaitingApproval => {
+                Some(format!("── waiting for approval: hawser job approve {0} (or reject {0})", job.id))
+            }
+            _ => None,
+        };
+        if let Some(text) = waits.as_deref().filter(|text| self.waiting.as_deref() != Some(text)) {
+            out::foreign_line(text);
         }
         self.waiting = waits;
+    }
+}
+
+/// Which runner is waited for, and which ones are there in its place.
+fn missing(wanted: Option<&str>, runners: &[String]) -> String {
+    let Some(wanted) = wanted else { return "a runner: none is connected".to_owned() };
+    if runners.is_empty() {
+        format!("the runner {wanted:?}: none is connected")
+    } else {
+        let connected = runners.join(", ");
+        format!("the runner {wanted:?}: none of that name is connected (connected: {connected})")
     }
 }
 

@@ -1,5 +1,6 @@
 //! `hawser hub` and `hawser job` as a person uses them, with a scripted client in the place of a runner.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use hawser::contract::Task;
 use hawser::embedded_hub::{HubData, Identity, JobKind, listening_url};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::client::{Client, Reachable, http};
@@ -101,6 +103,10 @@ async fn a_submitted_job_is_followed_to_its_end() {
     let arguments = ["apply", &source, "--var", "name=it's \"me\"", "--env", "A=b", "--engine", "tofu"];
     let (output, ()) = tokio::join!(job(&directory, &arguments), async {
         for task in JobKind::Apply.tasks() {
+            if task == Task::Variables {
+                declare(&mut client, &["name"]).await;
+                continue;
+            }
             let request = work_off(&mut client, task).await;
             match task {
                 Task::GetModule => {
@@ -128,6 +134,130 @@ async fn a_submitted_job_is_followed_to_its_end() {
     assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
 }
 
+/// Answers the discovery of variables with these.
+async fn declare(client: &mut Client, names: &[&str]) {
+    let task = Task::Variables;
+    let request = client.pushed(task.pushed_as()).await;
+    let job = request["jobId"].clone();
+    client.claim(&job, task).await.unwrap();
+    client.log(&request, task, &[&format!("{task} at work")]).await.unwrap();
+    let variables = names.iter().map(|name| {
+        json!({
+            "name": name, "type": "string", "description": null, "sensitive": false, "nullable": false,
+            "fromExtraFile": false,
+        })
+    });
+    let set = json!({
+        "moduleId": request["metadata"]["moduleId"], "timestamp": 1_800_000_000_000_u64, "checksum": "0".repeat(64),
+        "variables": variables.collect::<Vec<_>>(),
+    });
+    client.call("VariablesCompleted", vec![job, set]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_plan() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let source = "https://example.org/x.git";
+    for (declared, part) in [
+        (&["name"][..], "variable \"zzz\" is not declared by the module"),
+        // A module without any variable.
+        (&[], "variables \"name\", \"zzz\" are not declared by the module"),
+    ] {
+        let arguments = ["apply", source, "--var", "name=x", "--var", "zzz=1"];
+        let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+            let tasks = JobKind::Apply.tasks();
+            for task in tasks.into_iter().take_while(|task| *task != Task::Plan) {
+                match task {
+                    Task::Variables if !declared.is_empty() => declare(&mut client, declared).await,
+                    _ => drop(work_off(&mut client, task).await),
+                }
+            }
+        });
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
+    // Pulumi takes any key.
+    let arguments = ["plan", source, "--engine", "pulumi", "--var", "zzz=1"];
+    let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+        for task in JobKind::Plan.tasks() {
+            work_off(&mut client, task).await;
+        }
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    hub.stop().await;
+}
+
+/// What `--no-wait` says: the id of the job, and its module.
+fn submitted(output: &Output) -> (Value, String) {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let module = text(&output.stderr).trim().strip_prefix("module ").unwrap().to_owned();
+    (json!(text(&output.stdout).trim()), module)
+}
+
+#[tokio::test]
+async fn each_source_is_a_module_of_its_own_unless_the_command_line_names_it() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().canonicalize().unwrap();
+    let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    for root in ["one/infra", "two/infra"] {
+        std::fs::create_dir_all(directory.join(root).join(".git")).unwrap();
+        std::fs::create_dir_all(directory.join(root).join("net")).unwrap();
+    }
+    let mut module_of = async |arguments: &[&str]| {
+        let (id, shown) = submitted(&job(&directory, &[arguments, &["--no-wait"]].concat()).await);
+        let request = client.pushed("GetDefinitiveRevision").await;
+        assert_eq!(request["jobId"], id);
+        let metadata = &request["metadata"];
+        let name = |member: &str| metadata[member].as_str().unwrap().to_owned();
+        assert_eq!(shown, [name("stackName"), name("namespaceName"), name("moduleName")].join("/"));
+        (shown, name("moduleId"))
+    };
+    let one = module_of(&["apply", "one/infra"]).await;
+    let two = module_of(&["apply", "two/infra"]).await;
+    assert!(one.0 != two.0 && one.1 != two.1, "{one:?} {two:?}");
+    assert!(one.0.starts_with("local/infra-"), "{one:?}");
+    for command in ["plan", "destroy"] {
+        assert_eq!(module_of(&[command, "one/infra"]).await, one);
+        assert_eq!(module_of(&[command, "./two/../one/infra/", "--revision", "v1"]).await, one);
+    }
+    let below = module_of(&["apply", "one/infra/net"]).await;
+    assert_ne!(below, one);
+    assert_eq!(module_of(&["destroy", "one/infra", "--subdirectory", "net/"]).await, below);
+    let named = ["apply", "one/infra", "--stack", "s", "--namespace", "n", "--module", "m"];
+    assert_eq!(module_of(&named).await.0, "s/n/m");
+    let one = module_of(&["apply", "one/infra", "--namespace", "n"]).await;
+    let two = module_of(&["apply", "two/infra", "--namespace", "n"]).await;
+    assert!(one.0.starts_with("local/n/") && one != two, "{one:?} {two:?}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
+    let repository = Repo::with(&[("main.tf", "")]);
+    let directory = repository.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    // What git would add, and what `hawser local` would copy.
+    let untracked = ["ls-files", "--others", "--exclude-standard"];
+    let listed = soon(Command::new("git").current_dir(directory).args(untracked).output()).await.unwrap();
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    assert_eq!(text(&listed.stdout), "hub.out\n");
+    hub.stop().await;
+
+    let identity = directory.join(".hawser-hub/identity.json");
+    std::fs::set_permissions(&identity, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut open = hawser(directory);
+    open.args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut open = open.spawn().unwrap();
+    let mut warning = String::new();
+    soon(BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning)).await.unwrap();
+    assert!(warning.contains("warning") && warning.contains(".hawser-hub/identity.json"), "{warning}");
+    assert_eq!(identity.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
 #[tokio::test]
 async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
     let home = tempfile::tempdir().unwrap();
@@ -146,14 +276,82 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
     let submitted = job(directory, &["destroy", "https://example.org/x.git", "--no-wait"]).await;
     let id = text(&submitted.stdout).trim().to_owned();
     client.pushed("GetDefinitiveRevision").await;
-    assert!(job(directory, &["cancel", &id]).await.status.success());
+    let cancelled = job(directory, &["cancel", &id]).await;
+    assert!(cancelled.status.success());
+    let said = text(&cancelled.stdout);
+    assert!(said.contains(&id) && said.contains("asked to stop") && said.contains("--kill"), "{said}");
     assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
-    assert!(job(directory, &["cancel", &id, "--kill"]).await.status.success());
+    let killed = job(directory, &["cancel", &id, "--kill"]).await;
+    assert!(killed.status.success() && text(&killed.stdout).contains("end its processes"));
     client.pushed("CancelKill").await;
     client.call("GetDefinitiveRevisionCancelled", vec![json!(id)]).await.unwrap();
     assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
     let list = text(&job(directory, &["list"]).await.stdout);
     assert!(list.contains(&id) && list.contains("cancelled") && list.contains("failed"), "{list}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut follow = hawser(directory);
+        follow.args(["job", "apply", "https://example.org/x.git"]);
+        let follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let process = follow.id().unwrap().to_string();
+        let (mut follow, mut shown) = (follow, String::new());
+        let request = client.pushed("GetDefinitiveRevision").await;
+        let id = request["jobId"].as_str().unwrap();
+        client.claim(&request["jobId"], Task::GetDefinitiveRevision).await.unwrap();
+        // Once it tells of the task it is following.
+        let mut lines = BufReader::new(follow.stdout.take().unwrap());
+        while !shown.contains("── GetDefinitiveRevision on a") {
+            assert_ne!(soon(lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        }
+        assert!(Command::new("kill").args([name, &process]).status().await.unwrap().success());
+        let output = soon(follow.wait_with_output()).await.unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains("the job goes on"), "{error}");
+        for command in ["follow", "cancel"] {
+            assert!(error.contains(&format!("hawser job {command} {id}")), "{error}");
+        }
+        let list = text(&job(directory, &["list"]).await.stdout);
+        assert!(list.lines().any(|line| line.contains(id) && line.ends_with("running")), "{list}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_for_a_runner_that_is_not_there_says_which_ones_are_and_goes_on_waiting() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut follow = hawser(directory);
+    follow.args(["job", "plan", "https://example.org/x.git", "--instance", "nobody"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap());
+    let mut shown = String::new();
+    let mut told = async |part: &str| {
+        while !shown.contains(part) {
+            assert_ne!(soon(lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        }
+    };
+    told("waiting for the runner \"nobody\": none is connected\n").await;
+    let _a = Client::connect(&hub, "a").await;
+    told("none of that name is connected (connected: a)\n").await;
+    let _b = Client::connect(&hub, "b").await;
+    told("none of that name is connected (connected: a, b)\n").await;
+    let mut nobody = Client::connect(&hub, "nobody").await;
+    for task in JobKind::Plan.tasks() {
+        work_off(&mut nobody, task).await;
+    }
+    told("── GetDefinitiveRevision on nobody").await;
+    told("completed\n").await;
+    assert!(soon(follow.wait()).await.unwrap().success());
     hub.stop().await;
 }
 
@@ -165,6 +363,8 @@ async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_fo
     let settings = printed_settings(&printed);
     assert_eq!(settings["Runner"]["Id"], json!(hub.identity.runner_id));
     assert_eq!(settings["Server"]["Url"], json!(hub.url));
+    assert_eq!(settings["JobLogStream"]["PeriodSeconds"], 1);
+    assert!(printed.contains("export JobLogStream__PeriodSeconds=1") && !printed.contains("another machine"));
     assert!(printed.contains(&format!("export Runner__Credentials__ClientId={}", hub.identity.client_id)));
 
     let mut client = Client::connect(&hub, "a").await;
@@ -221,6 +421,8 @@ async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_wo
     hub.stop().await;
     let said = std::fs::read_to_string(place.join("runner.log")).unwrap();
     assert!(said.contains("connected again") && !said.contains("panicked"), "{said}");
+    // The new hub does not know the old token; nothing is wrong with the settings.
+    assert!(said.contains("getting another one") && !said.contains("401"), "{said}");
 }
 
 #[tokio::test]
@@ -255,6 +457,14 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let hub = HubProcess::start(&one, "127.0.0.1:0").await;
     let other = HubProcess::start(&two, "127.0.0.1:0").await;
     check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
+    let missing = ["admin token", &hub.url, "--data", "HAWSER_HUB_ADMIN_TOKEN", "identity.json"];
+    check(&job(home.path(), &["--hub", &hub.url, "list"]).await, 69, &missing);
+    check(&job(home.path(), &["--data", "one/.hawser-hub", "list"]).await, 0, &["no jobs"]);
+    check(&job(home.path(), &["--data", "one", "list"]).await, 0, &["no jobs"]);
+    let token = HubData::load(&one.join(".hawser-hub")).unwrap().unwrap().admin_token;
+    let mut with_token = hawser(home.path());
+    with_token.args(["job", "--hub", &hub.url, "list"]).env("HAWSER_HUB_ADMIN_TOKEN", token);
+    check(&soon(with_token.output()).await.unwrap(), 0, &["no jobs"]);
     let unknown = uuid::Uuid::new_v4().to_string();
     check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
     check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
@@ -286,6 +496,17 @@ async fn a_reader_that_has_gone_is_no_failure() {
         let output = output.await.unwrap();
         assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{arguments:?}");
     }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_hub_that_listens_on_all_addresses_says_that_other_machines_need_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "0.0.0.0:0").await;
+    let port = hub.url.rsplit(':').next().unwrap().to_owned();
+    let told = format!("another machine needs this machine's address in Server.Url: http://ADDRESS:{port}");
+    let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+    until("the hub says so", || printed().contains(&told).then_some(())).await;
     hub.stop().await;
 }
 

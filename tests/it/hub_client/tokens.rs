@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use hawser::embedded_hub::{EmbeddedHub, HubEvent, HubOptions, Recorded};
+use hawser::hub::LineStatus;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{Client, SECRET, endpoint, timing, until};
-use crate::support::scripted_hub::{Answer, ScriptedHub};
+use crate::support::scripted_hub::{Answer, ScriptedHub, soon};
 
 #[tokio::test]
 async fn a_token_is_renewed_while_the_line_is_up_and_the_next_connection_uses_it() {
@@ -86,6 +88,39 @@ async fn a_token_that_the_hub_refuses_is_dropped_and_another_one_is_got() {
     let upgrades = hub.seen("/runnerhub");
     let [.., refused, accepted] = &upgrades[..] else { panic!("{upgrades:?}") };
     assert_ne!(refused.authorization(), accepted.authorization());
+}
+
+#[tokio::test]
+async fn a_token_that_the_hub_accepted_before_is_replaced_at_once_and_nobody_is_blamed() {
+    let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
+    let identity = hub.identity();
+    let mut endpoint = endpoint(&hub.url());
+    endpoint.organization_id = identity.organization_id;
+    endpoint.runner_id = identity.runner_id;
+    endpoint.client_id.clone_from(&identity.client_id);
+    endpoint.client_secret = identity.client_secret.clone();
+    // A second attempt after a refusal would never come, so this passes only if there is none to wait for.
+    let waits = std::time::Duration::from_secs(3600);
+    let client = Client::with(endpoint, hawser::hub::Timing { refused_delay: waits, ..timing() });
+    client.connected(1).await;
+    let mut status = client.line.status();
+    let problems = tokio::spawn(async move {
+        let mut problems = Vec::new();
+        loop {
+            match status.borrow_and_update().clone() {
+                LineStatus::Connected { generation: 2 } => return problems,
+                LineStatus::Connecting { problem: Some(problem) } => problems.push(problem),
+                _ => {}
+            }
+            status.changed().await.unwrap();
+        }
+    });
+    hub.forget_tokens();
+    hub.drop_connections();
+    let problems = soon("the line to be up again", problems).await.unwrap();
+    assert!(problems.iter().all(|problem| !problem.contains("401")), "{problems:?}");
+    let refused = |recorded: &Recorded| matches!(recorded.event, HubEvent::Refused { .. });
+    assert_eq!(hub.all_events().iter().filter(|it| refused(it)).count(), 1, "the old token was tried");
 }
 
 #[tokio::test]
