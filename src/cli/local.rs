@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::Failure;
 use crate::contract::{Engine, Task};
 use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
+use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
 use crate::local::session::{self, Errand};
@@ -90,6 +91,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
     let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
+    place.check_states(&snapshot.subdirectory, &snapshot.other_subdirectories).map_err(no_place)?;
     let rules =
         Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
     let vault = Vault::new(rules);
@@ -130,6 +132,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 fn job(kind: JobKind, place: &Place, snapshot: &Snapshot) -> JobSpec {
     let mut spec = JobSpec::new(kind, snapshot.url.clone());
     spec.source.source_revision.clone_from(&snapshot.commit);
+    spec.stack_name = place::STACK.to_owned();
     spec.namespace_name.clone_from(&place.namespace);
     spec.module_name.clone_from(&place.module);
     spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|inside| !inside.is_empty());
@@ -243,6 +246,18 @@ fn no_place(error: PlaceError) -> Failure {
         PlaceError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
         PlaceError::Busy { .. } => {
             Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")
+        }
+        PlaceError::StateElsewhere { state, wanted, .. } if wanted.join(place::STATE).exists() => {
+            let other = wanted.join(place::STATE);
+            Failure::failed(message).hint(format!(
+                "another one is at {}; put the one that counts there and remove {}",
+                other.display(),
+                state.display()
+            ))
+        }
+        PlaceError::StateElsewhere { state, wanted, .. } => {
+            let (state, wanted) = (quote(&state.to_string_lossy()), quote(&wanted.to_string_lossy()));
+            Failure::failed(message).hint(format!("move it with: mkdir -p {wanted} && mv {state} {wanted}/"))
         }
         PlaceError::Io { .. } => Failure::failed(message),
     }

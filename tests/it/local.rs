@@ -59,19 +59,22 @@ impl Case {
 
     /// Every state file that local runs have made, as text.
     fn state(&self) -> String {
-        fn collect(folder: &Path, found: &mut String) {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                if entry.file_type().unwrap().is_dir() {
-                    collect(&entry.path(), found);
-                } else if entry.file_name() == "terraform.tfstate" {
-                    found.push_str(&fs::read_to_string(entry.path()).unwrap());
-                }
-            }
-        }
-        let mut found = String::new();
-        collect(&self.data(), &mut found);
-        found
+        let states = found(&self.data(), "terraform.tfstate");
+        states.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
     }
+}
+
+/// All files of that name below a folder.
+fn found(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            paths.extend(found(&entry.path(), name));
+        } else if entry.file_name() == name {
+            paths.push(entry.path());
+        }
+    }
+    paths
 }
 
 /// What a run said, and how it ended.
@@ -172,6 +175,55 @@ fn uncommitted_and_ignored_variable_files_reach_the_engine_and_the_directory_sta
     let mut names: Vec<_> = fs::read_dir(case.module()).unwrap().map(|it| it.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, [".gitignore", "main.tf", "terraform.tfvars"]);
+}
+
+/// The root of what is taken changes with the repository, the directory and what was made from it do not.
+#[test]
+fn a_directory_keeps_its_state_when_a_repository_comes_goes_or_gets_another_root() {
+    let case = Case::with("resource \"terraform_data\" \"x\" { input = \"kept\" }\n");
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    case.run(&[module, "--yes"]).well().says("1 to create");
+    let init = |folder: &Path| {
+        let git = Command::new("git").args(["init", "--quiet"]).current_dir(folder).status().unwrap();
+        assert!(git.success());
+    };
+    init(case.root.path());
+    case.run(&[module, "--plan"]).well().says("no changes");
+    init(&case.module());
+    case.run(&[module, "--plan"]).well().says("no changes");
+    for root in [case.root.path(), &case.module()] {
+        fs::remove_dir_all(root.join(".git")).unwrap();
+    }
+    case.run(&[module, "--plan"]).well().says("no changes");
+    init(case.root.path());
+    case.run(&[module, "--destroy", "--yes"]).well().says("1 to destroy").says("nothing is left");
+    assert!(!case.state().contains("kept"));
+}
+
+#[test]
+fn a_state_where_this_run_would_not_find_it_stops_it_until_it_was_moved_as_the_hint_says() {
+    let case = Case::with("resource \"terraform_data\" \"x\" { input = \"kept\" }\n");
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    case.run(&[module, "--yes"]).well();
+    let states = found(&case.data(), "terraform.tfstate");
+    let [state] = states.as_slice() else { panic!("{states:?}") };
+    // Where it was when only the repository's own folders were part of the path.
+    let canonical = case.module().canonicalize().unwrap();
+    let inside = canonical.strip_prefix("/").unwrap();
+    let root = state.ancestors().nth(inside.components().count() + 1).unwrap();
+    fs::rename(state, root.join("terraform.tfstate")).unwrap();
+
+    for what in ["--plan", "--destroy"] {
+        let done = case.run(&[module, "--yes", what]).badly(1);
+        done.warns(root.join("terraform.tfstate").to_str().unwrap()).warns("mv ");
+    }
+    let done = case.run(&[module, "--yes", "--destroy"]).badly(1);
+    let (_, command) = done.err.split_once("move it with: ").unwrap();
+    let command = command.lines().next().unwrap();
+    assert!(Command::new("bash").args(["-c", command]).status().unwrap().success(), "{command}");
+    case.run(&[module, "--yes", "--destroy"]).well().says("1 to destroy");
 }
 
 #[test]
