@@ -80,9 +80,9 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
     let asked = args.data.or_else(|| std::env::var_os(place::DATA_VARIABLE).map(PathBuf::from));
     let data = place::data_directory(asked).map_err(no_place)?;
-    let directory = match args.directory {
-        Some(directory) => directory,
-        None => place::example(&data).map_err(no_place)?,
+    let (directory, subject) = match args.directory {
+        Some(directory) => (directory.clone(), directory.display().to_string()),
+        None => (place::example(&data).map_err(no_place)?, "the example".to_owned()),
     };
     if !directory.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory", directory.display())));
@@ -107,7 +107,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         (false, true) => (Verb::Destroy, JobKind::Destroy),
     };
     let errand = Errand {
-        title: Title { verb, subject: directory.display().to_string(), engine: engine.program() },
+        title: Title { verb, subject, engine: engine.program() },
         spec: JobSpec { engine, parameters, needs_approval: !args.plan, ..job(kind, &place, &snapshot) },
         yes: args.yes,
         notes: notes(&snapshot),

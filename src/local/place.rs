@@ -7,7 +7,7 @@
 //!   temp/                     scratch space
 //!   hawser.log                the runtime log of the last run
 //!   lock                      held while a run is at work
-//! {data}/examples/hello/      the shipped example, for whoever has no directory at hand
+//! {data}/examples/hello/      the example inside the program, for whoever has no directory at hand
 //! ```
 //!
 //! The state of a module without a remote backend lives in `work`, so `--destroy` finds what an apply made,
@@ -157,13 +157,8 @@ pub fn data_directory(asked: Option<PathBuf>) -> Result<PathBuf, PlaceError> {
     Ok(data)
 }
 
-/// The shipped example: the one in the current directory if this is a checkout of the project, otherwise the
-/// one inside this program, written out.
+/// The example inside this program, written out: the same one, with the same state, wherever the user stands.
 pub fn example(data: &Path) -> Result<PathBuf, PlaceError> {
-    let checkout = PathBuf::from("examples/hello");
-    if checkout.join("main.tf").is_file() {
-        return Ok(checkout);
-    }
     let written = data.join("examples").join("hello");
     create_private_dir_all(&written).map_err(failed("create", &written))?;
     for (name, contents) in EXAMPLE {
@@ -326,6 +321,6 @@ mod tests {
         names.retain(|name| name.to_string_lossy().ends_with(".tf"));
         assert_eq!(names.len(), EXAMPLE.len(), "{names:?}");
         let data = tempfile::tempdir().unwrap();
-        assert!(example(data.path()).unwrap().join("main.tf").is_file());
+        assert!(example(data.path()).unwrap().starts_with(data.path()));
     }
 }

@@ -139,6 +139,13 @@ fn the_example_inside_the_program_is_applied_shown_and_taken_down_from_any_direc
     let done = done.says("password  (sensitive)").says("Applied in").says("3 resources in the state");
     assert!(!done.out.contains("open sesame") && !done.out.contains('\u{1b}'), "{}", done.out);
 
+    // The examples of somebody else's project are not meant, and the state is the same from everywhere.
+    let elsewhere = case.root.path().join("elsewhere");
+    fs::create_dir_all(elsewhere.join("examples/hello")).unwrap();
+    fs::write(elsewhere.join("examples/hello/main.tf"), "resource \"terraform_data\" \"theirs\" {}").unwrap();
+    let from_elsewhere = case.command(&["--plan"]).current_dir(&elsewhere).output().unwrap();
+    Done::from(from_elsewhere).well().says("plan the example").says("no changes");
+
     case.run(&["--plan"]).well().says("no changes").says("nothing was changed");
     // A value on the command line changes what is planned, and the plan changes nothing.
     case.run(&["--plan", "--var", "name=Ada"]).well().says("1 to change, 2 to replace");

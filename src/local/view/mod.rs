@@ -60,7 +60,7 @@ impl Verb {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Title {
     pub verb: Verb,
-    /// The directory as the user named it.
+    /// The directory as the user named it, or what stands for it.
     pub subject: String,
     pub engine: &'static str,
 }
