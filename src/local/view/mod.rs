@@ -17,7 +17,7 @@ use crate::contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Ta
 
 pub use event::{Ending, Event};
 pub use paint::Paint;
-pub use screen::{REFRESH, Screen, ask, somebody_is_there};
+pub use screen::{REFRESH, Screen, ask, somebody_is_there, tell};
 pub use text::clean;
 use text::{Words as _, plural, took};
 
