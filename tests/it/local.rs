@@ -244,6 +244,12 @@ fn a_job_that_fails_says_which_task_and_why_and_is_no_success() {
 
     case.write("main.tf", "this is no HCL");
     case.run(&[module.to_str().unwrap(), "--yes"]).badly(1).says(" failed after");
+
+    // What is wrong with the file is the engine's to say, also of one that declares what is given.
+    case.write("main.tf", "variable \"name\" { type = string }\noutput \"x\" {\n  value = [\n");
+    let done = case.run(&[module.to_str().unwrap(), "--yes", "--var", "name=a"]).badly(1);
+    let done = done.says(" failed after").says("main.tf line");
+    assert!(!done.err.contains("declares no variable"), "{}", done.err);
 }
 
 #[test]
