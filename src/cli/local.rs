@@ -87,7 +87,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     if !directory.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory", directory.display())));
     }
+    snapshot::check(&directory).map_err(|error| no_snapshot(&error))?;
     let engine = place::engine(args.engine, &directory).map_err(no_place)?;
+    let parameters = variables::encode(&args.variables, &directory, engine)
+        .map_err(|error| Failure::usage(error.to_string()))?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
     let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
@@ -98,8 +101,6 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     mask_panics(vault.clone());
     log_to(&place.log(), vault.clone())?;
 
-    let parameters = variables::encode(&args.variables, &directory, engine)
-        .map_err(|error| Failure::usage(error.to_string()))?;
     let (verb, kind) = match (args.plan, args.destroy) {
         (true, false) => (Verb::Plan, JobKind::Plan),
         (true, true) => (Verb::Plan, JobKind::Tasks(only_plan_the_destroy())),

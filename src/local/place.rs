@@ -147,14 +147,12 @@ fn holds_resources(state: &Path) -> io::Result<bool> {
     Ok(!bytes.is_empty() && resources.is_none_or(|all| !all.is_empty()))
 }
 
-/// The directory that holds all areas: what was asked for, or the user's data directory.
+/// The directory that holds all areas: what was asked for, or the user's data directory. It may not be there yet.
 pub fn data_directory(asked: Option<PathBuf>) -> Result<PathBuf, PlaceError> {
-    let data = match asked {
-        Some(path) => path,
-        None => dirs::data_local_dir().ok_or(PlaceError::NoData)?.join("hawser").join("local"),
-    };
-    create_private_dir_all(&data).map_err(failed("create", &data))?;
-    Ok(data)
+    match asked {
+        Some(path) => Ok(path),
+        None => Ok(dirs::data_local_dir().ok_or(PlaceError::NoData)?.join("hawser").join("local")),
+    }
 }
 
 /// The example inside this program, written out: the same one, with the same state, wherever the user stands.

@@ -63,8 +63,9 @@ pub struct Snapshot {
     pub leaves_state_behind: bool,
 }
 
-/// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
-pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
+/// Whether there can be a snapshot of `directory`, before anything is made for it. Returns it without symlinks, and the names
+/// in it.
+pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), SnapshotError> {
     let directory = directory.canonicalize().map_err(failed("find", directory))?;
     if !directory.is_dir() {
         return Err(SnapshotError::NotADirectory { path: directory });
@@ -73,7 +74,12 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
     if !own.iter().any(|name| is_configuration(name)) {
         return Err(SnapshotError::NoConfiguration { path: directory });
     }
+    Ok((directory, own))
+}
 
+/// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
+pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
+    let (directory, own) = check(directory)?;
     let store = Store::open(repository)?;
     let (root, mut files) = store.contents(&directory)?;
     let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();

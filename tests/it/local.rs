@@ -262,10 +262,12 @@ fn what_is_no_project_and_what_is_not_installed_is_said_with_what_to_do() {
     case.run(&[module, "--engine", "ansible"]).badly(64).warns("terraform, tofu and pulumi");
 
     case.write("main.tf", "");
+    case.run(&[module, "--yes", "--var", "x=1"]).badly(64).warns("declares no variable \"x\"");
     let only_git = case.root.path().join("bin");
     fs::create_dir(&only_git).unwrap();
     let done = Done::from(case.command(&[module, "--yes"]).env("PATH", &only_git).output().unwrap());
     done.badly(69).warns("no engine is installed").warns("https://opentofu.org").warns("hashicorp.com");
+    assert!(!case.data().exists(), "something was made for what was never run");
 }
 
 /// A module whose apply goes on until it is stopped. `setup` runs before the wait.
