@@ -19,6 +19,7 @@ use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
 use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
+use crate::local::sources;
 use crate::local::variables;
 use crate::local::view::{self, Title, Verb};
 use crate::redact::runtime_log::{MaskedWriters, mask_panics};
@@ -121,12 +122,27 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     match finished {
         Ok(Finished::Completed) => Ok(()),
         // The view has said it all.
-        Ok(Finished::Failed) => Err(Failure::failed("").hint(log)),
+        Ok(Finished::Failed) => {
+            Err(Failure::failed("").hint(match why_nothing_is_there(&snapshot, &directory) {
+                Some(why) => format!("{why}\n      {log}"),
+                None => log,
+            }))
+        }
         Ok(Finished::Stopped) => Err(Failure::failed("")),
         Ok(Finished::Left) => Err(Failure::failed("left while the job was still being cancelled")
             .hint("the engine may still be running; the next `hawser local` on this directory waits for it")),
         Err(failure) => Err(failure.hint(log)),
     }
+}
+
+/// What an engine cannot know when it finds nothing at the end of `../x`.
+fn why_nothing_is_there(snapshot: &Snapshot, directory: &Path) -> Option<String> {
+    let source = if snapshot.is_alone { sources::leading_out(directory)? } else { return None };
+    Some(format!(
+        "the module source {source:?} leads out of {}, which was taken alone because it is in no git repository \
+         (or ignored in it); `git init` in a folder that holds both lets both be taken",
+        directory.display()
+    ))
 }
 
 /// A job on the snapshot, in the area's own module.

@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub subdirectory: String,
     /// Where else it may have been in commits that were made of it before.
     pub other_subdirectories: BTreeSet<PathBuf>,
+    /// Only the directory was taken, because no repository around it has its files.
+    pub is_alone: bool,
     /// A state file lies in the directory. It is not part of the snapshot.
     pub leaves_state_behind: bool,
 }
@@ -97,6 +99,7 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
         commit,
         other_subdirectories: other_subdirectories(&directory, &subdirectory),
         subdirectory: subdirectory.to_string_lossy().into_owned(),
+        is_alone: inside.as_os_str().is_empty() && !directory.join(".git").exists(),
         leaves_state_behind: own.iter().any(|name| name.as_bytes().ends_with(b".tfstate")),
     })
 }

@@ -253,6 +253,21 @@ fn a_job_that_fails_says_which_task_and_why_and_is_no_success() {
 }
 
 #[test]
+fn a_module_beside_a_directory_in_no_repository_is_missed_with_a_hint_and_found_in_one() {
+    let case =
+        Case::with("module \"x\" {\n  source = \"../beside\"\n}\noutput \"x\" { value = module.x.said }\n");
+    let beside = case.root.path().join("beside");
+    fs::create_dir(&beside).unwrap();
+    fs::write(beside.join("main.tf"), "output \"said\" { value = \"from beside\" }\n").unwrap();
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    case.run(&[module, "--yes"]).badly(1).warns("\"../beside\" leads out of").warns("hawser.log");
+    let git = Command::new("git").args(["init", "--quiet"]).current_dir(case.root.path()).status().unwrap();
+    assert!(git.success());
+    case.run(&[module, "--yes"]).well().says("x  from beside");
+}
+
+#[test]
 fn what_is_no_project_and_what_is_not_installed_is_said_with_what_to_do() {
     let case = Case::new();
     let module = case.module();

@@ -70,6 +70,7 @@ fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
         .write("p/a.log", "");
     let snapshot = case.take("p").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("p"));
+    assert!(snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/.gitignore", "p/main.tf", "p/modules/x/x.tf"]);
     assert!(!case.path("p/.git").exists());
 }
@@ -110,6 +111,7 @@ fn inside_a_repository_the_modules_beside_the_directory_come_along() {
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/live/prod").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("repo/live/prod"));
+    assert!(!snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/live/prod/main.tf", "repo/modules/x/x.tf"]);
 }
 
@@ -212,6 +214,7 @@ fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/scratch").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("repo/scratch"));
+    assert!(snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/scratch/main.tf"]);
 }
 
