@@ -14,10 +14,12 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::Failure;
 use crate::contract::{Engine, Task};
 use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
+use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
 use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
+use crate::local::sources;
 use crate::local::variables;
 use crate::local::view::{self, Title, Verb};
 use crate::redact::runtime_log::{MaskedWriters, mask_panics};
@@ -79,25 +81,27 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
     let asked = args.data.or_else(|| std::env::var_os(place::DATA_VARIABLE).map(PathBuf::from));
     let data = place::data_directory(asked).map_err(no_place)?;
-    let directory = match args.directory {
-        Some(directory) => directory,
-        None => place::example(&data).map_err(no_place)?,
+    let (directory, subject) = match args.directory {
+        Some(directory) => (directory.clone(), directory.display().to_string()),
+        None => (place::example(&data).map_err(no_place)?, "the example".to_owned()),
     };
     if !directory.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory", directory.display())));
     }
+    snapshot::check(&directory).map_err(|error| no_snapshot(&error))?;
     let engine = place::engine(args.engine, &directory).map_err(no_place)?;
+    let parameters = variables::encode(&args.variables, &directory, engine)
+        .map_err(|error| Failure::usage(error.to_string()))?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
     let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
+    place.check_states(&snapshot.subdirectory, &snapshot.other_subdirectories).map_err(no_place)?;
     let rules =
         Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
     let vault = Vault::new(rules);
     mask_panics(vault.clone());
     log_to(&place.log(), vault.clone())?;
 
-    let parameters = variables::encode(&args.variables, &directory, engine)
-        .map_err(|error| Failure::usage(error.to_string()))?;
     let (verb, kind) = match (args.plan, args.destroy) {
         (true, false) => (Verb::Plan, JobKind::Plan),
         (true, true) => (Verb::Plan, JobKind::Tasks(only_plan_the_destroy())),
@@ -105,7 +109,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         (false, true) => (Verb::Destroy, JobKind::Destroy),
     };
     let errand = Errand {
-        title: Title { verb, subject: directory.display().to_string(), engine: engine.program() },
+        title: Title { verb, subject, engine: engine.program() },
         spec: JobSpec { engine, parameters, needs_approval: !args.plan, ..job(kind, &place, &snapshot) },
         yes: args.yes,
         notes: notes(&snapshot),
@@ -118,7 +122,12 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     match finished {
         Ok(Finished::Completed) => Ok(()),
         // The view has said it all.
-        Ok(Finished::Failed) => Err(Failure::failed("").hint(log)),
+        Ok(Finished::Failed) => {
+            Err(Failure::failed("").hint(match why_nothing_is_there(&snapshot, &directory) {
+                Some(why) => format!("{why}\n      {log}"),
+                None => log,
+            }))
+        }
         Ok(Finished::Stopped) => Err(Failure::failed("")),
         Ok(Finished::Left) => Err(Failure::failed("left while the job was still being cancelled")
             .hint("the engine may still be running; the next `hawser local` on this directory waits for it")),
@@ -126,10 +135,21 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// What an engine cannot know when it finds nothing at the end of `../x`.
+fn why_nothing_is_there(snapshot: &Snapshot, directory: &Path) -> Option<String> {
+    let source = if snapshot.is_alone { sources::leading_out(directory)? } else { return None };
+    Some(format!(
+        "the module source {source:?} leads out of {}, which was taken alone because it is in no git repository \
+         (or ignored in it); `git init` in a folder that holds both lets both be taken",
+        directory.display()
+    ))
+}
+
 /// A job on the snapshot, in the area's own module.
 fn job(kind: JobKind, place: &Place, snapshot: &Snapshot) -> JobSpec {
     let mut spec = JobSpec::new(kind, snapshot.url.clone());
     spec.source.source_revision.clone_from(&snapshot.commit);
+    spec.stack_name = place::STACK.to_owned();
     spec.namespace_name.clone_from(&place.namespace);
     spec.module_name.clone_from(&place.module);
     spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|inside| !inside.is_empty());
@@ -243,6 +263,18 @@ fn no_place(error: PlaceError) -> Failure {
         PlaceError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
         PlaceError::Busy { .. } => {
             Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")
+        }
+        PlaceError::StateElsewhere { state, wanted, .. } if wanted.join(place::STATE).exists() => {
+            let other = wanted.join(place::STATE);
+            Failure::failed(message).hint(format!(
+                "another one is at {}; put the one that counts there and remove {}",
+                other.display(),
+                state.display()
+            ))
+        }
+        PlaceError::StateElsewhere { state, wanted, .. } => {
+            let (state, wanted) = (quote(&state.to_string_lossy()), quote(&wanted.to_string_lossy()));
+            Failure::failed(message).hint(format!("move it with: mkdir -p {wanted} && mv {state} {wanted}/"))
         }
         PlaceError::Io { .. } => Failure::failed(message),
     }

@@ -191,15 +191,10 @@ impl Question {
     fn withdraw(&mut self) {
         if self.is_open() {
             // The cursor stands behind the question.
-            println_quietly();
+            view::tell("\n");
             *self = Self::Closed;
         }
     }
-}
-
-fn println_quietly() {
-    use std::io::Write as _;
-    let _ = writeln!(io::stdout());
 }
 
 /// Ctrl-C, and what else asks a program to end.

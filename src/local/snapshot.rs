@@ -11,6 +11,9 @@
 //!
 //! Inside a git repository the whole repository is taken, so that `../modules/x` works; nested repositories
 //! and submodules go in as plain files. The same files give the same commit, because author and date are fixed.
+//!
+//! In the commit every file is at its absolute path. So the directory is always at the same place in it, wherever the
+//! root of a repository around it is, and an engine that keeps its state beside the configuration finds it again.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,6 +21,8 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use sha2::{Digest as _, Sha256};
 
 use crate::files::create_private_dir_all;
 use crate::process::Inherited;
@@ -50,14 +55,19 @@ pub struct Snapshot {
     /// `file://` URL of the repository with the commit.
     pub url: String,
     pub commit: String,
-    /// Where the directory is inside the commit; empty when it is the root.
+    /// Where the directory is inside the commit.
     pub subdirectory: String,
+    /// Where else it may have been in commits that were made of it before.
+    pub other_subdirectories: BTreeSet<PathBuf>,
+    /// Only the directory was taken, because no repository around it has its files.
+    pub is_alone: bool,
     /// A state file lies in the directory. It is not part of the snapshot.
     pub leaves_state_behind: bool,
 }
 
-/// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
-pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
+/// Whether there can be a snapshot of `directory`, before anything is made for it. Returns it without symlinks, and the names
+/// in it.
+pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), SnapshotError> {
     let directory = directory.canonicalize().map_err(failed("find", directory))?;
     if !directory.is_dir() {
         return Err(SnapshotError::NotADirectory { path: directory });
@@ -66,22 +76,72 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
     if !own.iter().any(|name| is_configuration(name)) {
         return Err(SnapshotError::NoConfiguration { path: directory });
     }
+    Ok((directory, own))
+}
 
+/// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
+pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
+    let (directory, own) = check(directory)?;
     let store = Store::open(repository)?;
     let (root, mut files) = store.contents(&directory)?;
     let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();
     files.extend(own.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
     files.retain(|path| may_go_in(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
 
-    let commit = store.commit(&root, &files)?;
+    let mut subdirectory = renamed(&components(&root));
+    let commit = store.commit(&root, &files, &subdirectory)?;
+    // Pushed as a whole, an empty path would leave a slash at the end.
+    subdirectory.extend(&inside);
     let url = url::Url::from_file_path(&store.path)
         .map_err(|()| SnapshotError::NotADirectory { path: store.path.clone() })?;
     Ok(Snapshot {
         url: url.into(),
         commit,
-        subdirectory: inside.to_string_lossy().into_owned(),
+        other_subdirectories: other_subdirectories(&directory, &subdirectory),
+        subdirectory: subdirectory.to_string_lossy().into_owned(),
+        is_alone: inside.as_os_str().is_empty() && !directory.join(".git").exists(),
         leaves_state_behind: own.iter().any(|name| name.as_bytes().ends_with(b".tfstate")),
     })
+}
+
+/// The names on the way from `/` to a directory.
+fn components(directory: &Path) -> Vec<&OsStr> {
+    let normal = |component| if let Component::Normal(name) = component { Some(name) } else { None };
+    directory.components().filter_map(normal).collect()
+}
+
+/// The folders above the root of what is taken, as they are called in the commit. A name that a runner refuses, or that makes
+/// it take all that is below for the engine's own files, becomes another; nothing in the commit refers to it.
+fn renamed(above: &[&OsStr]) -> PathBuf {
+    let fits = |name: &OsStr| {
+        let is_text = name.to_str().is_some_and(|text| !text.contains(char::is_control));
+        let is_runners = [".git", ".snapcd"].iter().any(|it| name.eq_ignore_ascii_case(it));
+        let bytes = name.as_bytes();
+        is_text && !is_runners && !bytes.starts_with(b".terraform") && !contains(bytes, b".tfstate")
+    };
+    let rename = |name: &&OsStr| {
+        if fits(name) {
+            return (*name).to_owned();
+        }
+        let hash = Sha256::digest(name.as_bytes());
+        OsString::from(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    above.iter().map(rename).collect()
+}
+
+/// The directory may have been a plain one, or part of a repository with any root above it. Earlier versions left out what is
+/// above that root.
+fn other_subdirectories(directory: &Path, now: &Path) -> BTreeSet<PathBuf> {
+    let names = components(directory);
+    let mut others = BTreeSet::new();
+    for root in 0..=names.len() {
+        let (above, inside) = names.split_at(root);
+        let inside: PathBuf = inside.iter().collect();
+        others.insert(renamed(above).join(&inside));
+        others.insert(inside);
+    }
+    others.remove(now);
+    others
 }
 
 /// The bare repository that holds the snapshots.
@@ -141,8 +201,9 @@ impl Store {
         Ok((directory.to_owned(), files))
     }
 
-    /// Makes a commit of exactly these files. An index of its own means that two snapshots at once are no matter.
-    fn commit(&self, root: &Path, files: &BTreeSet<PathBuf>) -> Result<String, SnapshotError> {
+    /// Makes a commit of exactly these files, with `root` at `below`. An index of its own means that two snapshots at once
+    /// are no matter.
+    fn commit(&self, root: &Path, files: &BTreeSet<PathBuf>, below: &Path) -> Result<String, SnapshotError> {
         let scratch = tempfile::tempdir_in(&self.path).map_err(failed("write to", &self.path))?;
         let index = scratch.path().join("index");
         let mut stdin = Vec::new();
@@ -155,13 +216,27 @@ impl Store {
         add.args(["update-index", "--add", "-z", "--stdin"]);
         run("update-index", &mut add, Some(&stdin))?;
 
-        let mut write = self.git();
-        write.env("GIT_INDEX_FILE", &index).arg("write-tree");
-        let tree = text(&run("write-tree", &mut write, None)?);
+        let mut tree = self.write_tree(&index)?;
+        if !below.as_os_str().is_empty() {
+            let moved = scratch.path().join("moved");
+            let mut prefix = OsString::from("--prefix=");
+            prefix.push(below);
+            prefix.push("/");
+            let mut read = self.git();
+            read.env("GIT_INDEX_FILE", &moved).args(["read-tree", "-i"]).arg(prefix).arg(&tree);
+            run("read-tree", &mut read, None)?;
+            tree = self.write_tree(&moved)?;
+        }
         let commit = self.run("commit-tree", &["commit-tree", "-m", "Snapshot by hawser local", &tree])?;
         self.run("update-ref", &["update-ref", BRANCH, &commit])?;
         self.run("gc", &["gc", "--auto", "--quiet"])?;
         Ok(commit)
+    }
+
+    fn write_tree(&self, index: &Path) -> Result<String, SnapshotError> {
+        let mut write = self.git();
+        write.env("GIT_INDEX_FILE", index).arg("write-tree");
+        run("write-tree", &mut write, None).map(|output| text(&output))
     }
 
     fn git(&self) -> Command {

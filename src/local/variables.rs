@@ -32,7 +32,8 @@ pub fn encode(
     for (name, value) in given {
         let value = match &declared {
             None => hcl_value(value),
-            Some(variables) => match variables.iter().find(|variable| variable.name == *name) {
+            Some(Declared { variables, are_all }) => match variables.iter().find(|it| it.name == *name) {
+                None if !are_all => hcl_value(value),
                 None => return Err(undeclared(name, variables)),
                 Some(variable) if is_plain(variable.kind.as_deref()) => hcl_string(value),
                 Some(_) => value.clone(),
@@ -43,11 +44,18 @@ pub fn encode(
     Ok(parameters)
 }
 
-/// None when the files cannot be read: then the engine has more to say about them than we do.
-fn declared(directory: &Path, engine: Engine) -> Option<Vec<Variable>> {
+struct Declared {
+    variables: Vec<Variable>,
+    /// False when a file could not be parsed: there may be more in it, and the engine has more to say about it than we do.
+    are_all: bool,
+}
+
+/// None when the files cannot be read at all.
+fn declared(directory: &Path, engine: Engine) -> Option<Declared> {
     let declarations = Declarations::read(directory, engine).ok()?;
     let set = declarations.variable_set(Uuid::nil(), &[], 0);
-    Some(set.map(|set| set.variables).unwrap_or_default())
+    let variables = set.map(|set| set.variables).unwrap_or_default();
+    Some(Declared { variables, are_all: declarations.warnings.is_empty() })
 }
 
 fn is_plain(kind: Option<&str>) -> bool {
@@ -103,6 +111,16 @@ mod tests {
         assert!(error.contains("\"txt\"") && error.contains("\"text\""), "{error}");
         let error = encoded("something_else", "").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_parsed_may_declare_any_variable() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("main.tf"), DECLARED).unwrap();
+        std::fs::write(directory.path().join("more.tf"), "variable \"more\" {}\nresource {").unwrap();
+        let given = [("more", "a"), ("text", "[1]")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let encoded = encode(&given, directory.path(), Engine::Terraform).unwrap();
+        assert_eq!((encoded["more"].as_str(), encoded["text"].as_str()), ("\"a\"", "\"[1]\""));
     }
 
     #[test]

@@ -59,19 +59,22 @@ impl Case {
 
     /// Every state file that local runs have made, as text.
     fn state(&self) -> String {
-        fn collect(folder: &Path, found: &mut String) {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                if entry.file_type().unwrap().is_dir() {
-                    collect(&entry.path(), found);
-                } else if entry.file_name() == "terraform.tfstate" {
-                    found.push_str(&fs::read_to_string(entry.path()).unwrap());
-                }
-            }
-        }
-        let mut found = String::new();
-        collect(&self.data(), &mut found);
-        found
+        let states = found(&self.data(), "terraform.tfstate");
+        states.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
     }
+}
+
+/// All files of that name below a folder.
+fn found(folder: &Path, name: &str) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            paths.extend(found(&entry.path(), name));
+        } else if entry.file_name() == name {
+            paths.push(entry.path());
+        }
+    }
+    paths
 }
 
 /// What a run said, and how it ended.
@@ -136,6 +139,13 @@ fn the_example_inside_the_program_is_applied_shown_and_taken_down_from_any_direc
     let done = done.says("password  (sensitive)").says("Applied in").says("3 resources in the state");
     assert!(!done.out.contains("open sesame") && !done.out.contains('\u{1b}'), "{}", done.out);
 
+    // The examples of somebody else's project are not meant, and the state is the same from everywhere.
+    let elsewhere = case.root.path().join("elsewhere");
+    fs::create_dir_all(elsewhere.join("examples/hello")).unwrap();
+    fs::write(elsewhere.join("examples/hello/main.tf"), "resource \"terraform_data\" \"theirs\" {}").unwrap();
+    let from_elsewhere = case.command(&["--plan"]).current_dir(&elsewhere).output().unwrap();
+    Done::from(from_elsewhere).well().says("plan the example").says("no changes");
+
     case.run(&["--plan"]).well().says("no changes").says("nothing was changed");
     // A value on the command line changes what is planned, and the plan changes nothing.
     case.run(&["--plan", "--var", "name=Ada"]).well().says("1 to change, 2 to replace");
@@ -174,6 +184,55 @@ fn uncommitted_and_ignored_variable_files_reach_the_engine_and_the_directory_sta
     assert_eq!(names, [".gitignore", "main.tf", "terraform.tfvars"]);
 }
 
+/// The root of what is taken changes with the repository, the directory and what was made from it do not.
+#[test]
+fn a_directory_keeps_its_state_when_a_repository_comes_goes_or_gets_another_root() {
+    let case = Case::with("resource \"terraform_data\" \"x\" { input = \"kept\" }\n");
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    case.run(&[module, "--yes"]).well().says("1 to create");
+    let init = |folder: &Path| {
+        let git = Command::new("git").args(["init", "--quiet"]).current_dir(folder).status().unwrap();
+        assert!(git.success());
+    };
+    init(case.root.path());
+    case.run(&[module, "--plan"]).well().says("no changes");
+    init(&case.module());
+    case.run(&[module, "--plan"]).well().says("no changes");
+    for root in [case.root.path(), &case.module()] {
+        fs::remove_dir_all(root.join(".git")).unwrap();
+    }
+    case.run(&[module, "--plan"]).well().says("no changes");
+    init(case.root.path());
+    case.run(&[module, "--destroy", "--yes"]).well().says("1 to destroy").says("nothing is left");
+    assert!(!case.state().contains("kept"));
+}
+
+#[test]
+fn a_state_where_this_run_would_not_find_it_stops_it_until_it_was_moved_as_the_hint_says() {
+    let case = Case::with("resource \"terraform_data\" \"x\" { input = \"kept\" }\n");
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    case.run(&[module, "--yes"]).well();
+    let states = found(&case.data(), "terraform.tfstate");
+    let [state] = states.as_slice() else { panic!("{states:?}") };
+    // Where it was when only the repository's own folders were part of the path.
+    let canonical = case.module().canonicalize().unwrap();
+    let inside = canonical.strip_prefix("/").unwrap();
+    let root = state.ancestors().nth(inside.components().count() + 1).unwrap();
+    fs::rename(state, root.join("terraform.tfstate")).unwrap();
+
+    for what in ["--plan", "--destroy"] {
+        let done = case.run(&[module, "--yes", what]).badly(1);
+        done.warns(root.join("terraform.tfstate").to_str().unwrap()).warns("mv ");
+    }
+    let done = case.run(&[module, "--yes", "--destroy"]).badly(1);
+    let (_, command) = done.err.split_once("move it with: ").unwrap();
+    let command = command.lines().next().unwrap();
+    assert!(Command::new("bash").args(["-c", command]).status().unwrap().success(), "{command}");
+    case.run(&[module, "--yes", "--destroy"]).well().says("1 to destroy");
+}
+
 #[test]
 fn a_job_that_fails_says_which_task_and_why_and_is_no_success() {
     let case = Case::with(
@@ -185,6 +244,27 @@ fn a_job_that_fails_says_which_task_and_why_and_is_no_success() {
 
     case.write("main.tf", "this is no HCL");
     case.run(&[module.to_str().unwrap(), "--yes"]).badly(1).says(" failed after");
+
+    // What is wrong with the file is the engine's to say, also of one that declares what is given.
+    case.write("main.tf", "variable \"name\" { type = string }\noutput \"x\" {\n  value = [\n");
+    let done = case.run(&[module.to_str().unwrap(), "--yes", "--var", "name=a"]).badly(1);
+    let done = done.says(" failed after").says("main.tf line");
+    assert!(!done.err.contains("declares no variable"), "{}", done.err);
+}
+
+#[test]
+fn a_module_beside_a_directory_in_no_repository_is_missed_with_a_hint_and_found_in_one() {
+    let case =
+        Case::with("module \"x\" {\n  source = \"../beside\"\n}\noutput \"x\" { value = module.x.said }\n");
+    let beside = case.root.path().join("beside");
+    fs::create_dir(&beside).unwrap();
+    fs::write(beside.join("main.tf"), "output \"said\" { value = \"from beside\" }\n").unwrap();
+    let module = case.module();
+    let module = module.to_str().unwrap();
+    case.run(&[module, "--yes"]).badly(1).warns("\"../beside\" leads out of").warns("hawser.log");
+    let git = Command::new("git").args(["init", "--quiet"]).current_dir(case.root.path()).status().unwrap();
+    assert!(git.success());
+    case.run(&[module, "--yes"]).well().says("x  from beside");
 }
 
 #[test]
@@ -197,10 +277,12 @@ fn what_is_no_project_and_what_is_not_installed_is_said_with_what_to_do() {
     case.run(&[module, "--engine", "ansible"]).badly(64).warns("terraform, tofu and pulumi");
 
     case.write("main.tf", "");
+    case.run(&[module, "--yes", "--var", "x=1"]).badly(64).warns("declares no variable \"x\"");
     let only_git = case.root.path().join("bin");
     fs::create_dir(&only_git).unwrap();
     let done = Done::from(case.command(&[module, "--yes"]).env("PATH", &only_git).output().unwrap());
     done.badly(69).warns("no engine is installed").warns("https://opentofu.org").warns("hashicorp.com");
+    assert!(!case.data().exists(), "something was made for what was never run");
 }
 
 /// A module whose apply goes on until it is stopped. `setup` runs before the wait.

@@ -33,7 +33,13 @@ impl Case {
         take(&self.path(directory), &self.home.path().join("our own.git"))
     }
 
-    /// Clones what was taken, as a runner would, and lists it.
+    /// The place in the commit of a path of the user.
+    fn inside(&self, path: &str) -> String {
+        let path = self.home.path().canonicalize().unwrap().join("user").join(path);
+        path.strip_prefix("/").unwrap().to_str().unwrap().trim_end_matches('/').to_owned()
+    }
+
+    /// Clones what was taken, as a runner would, and lists it, without the folders above the user's.
     fn fetched(&self, snapshot: &Snapshot) -> BTreeSet<String> {
         let clone = self.home.path().join("clone");
         let _ = fs::remove_dir_all(&clone);
@@ -42,13 +48,16 @@ impl Case {
         run("clone", &mut command, None).unwrap();
         let mut command = git();
         command.current_dir(&clone).args(["ls-files", "-z"]);
+        let above = self.inside("");
         paths(&run("ls-files", &mut command, None).unwrap().stdout)
-            .map(|path| path.to_string_lossy().into_owned())
+            .map(|path| path.strip_prefix(&above).unwrap().to_string_lossy().into_owned())
             .collect()
     }
 
+    /// The files of a directory that is taken alone, or is a whole repository.
     fn taken(&self, directory: &str) -> Vec<String> {
-        self.fetched(&self.take(directory).unwrap()).into_iter().collect()
+        let files = self.fetched(&self.take(directory).unwrap());
+        files.iter().map(|path| path.strip_prefix(directory).unwrap()[1..].to_owned()).collect()
     }
 }
 
@@ -60,8 +69,9 @@ fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
         .write("p/.gitignore", "*.log\n")
         .write("p/a.log", "");
     let snapshot = case.take("p").unwrap();
-    assert_eq!(snapshot.subdirectory, "");
-    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), [".gitignore", "main.tf", "modules/x/x.tf"]);
+    assert_eq!(snapshot.subdirectory, case.inside("p"));
+    assert!(snapshot.is_alone);
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/.gitignore", "p/main.tf", "p/modules/x/x.tf"]);
     assert!(!case.path("p/.git").exists());
 }
 
@@ -76,7 +86,10 @@ fn uncommitted_deleted_and_changed_files_are_taken_as_they_are_now() {
     fs::remove_file(case.path("p/gone.tf")).unwrap();
 
     assert_eq!(case.taken("p"), ["main.tf", "new.tf"]);
-    assert_eq!(fs::read_to_string(case.home.path().join("clone/main.tf")).unwrap(), "changed");
+    assert_eq!(
+        fs::read_to_string(case.home.path().join("clone").join(case.inside("p/main.tf"))).unwrap(),
+        "changed"
+    );
 }
 
 #[test]
@@ -97,8 +110,48 @@ fn inside_a_repository_the_modules_beside_the_directory_come_along() {
     case.write("repo/live/prod/main.tf", "").write("repo/modules/x/x.tf", "");
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/live/prod").unwrap();
-    assert_eq!(snapshot.subdirectory, "live/prod");
-    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["live/prod/main.tf", "modules/x/x.tf"]);
+    assert_eq!(snapshot.subdirectory, case.inside("repo/live/prod"));
+    assert!(!snapshot.is_alone);
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/live/prod/main.tf", "repo/modules/x/x.tf"]);
+}
+
+#[test]
+fn a_directory_has_one_place_wherever_the_root_of_its_repository_is() {
+    let case = Case::new();
+    case.write("a/b/c/main.tf", "").write("a/x.tf", "").write("a/b/y.tf", "");
+    let alone = case.take("a/b/c").unwrap();
+    for (root, files) in [
+        ("a", &["a/b/c/main.tf", "a/b/y.tf", "a/x.tf"][..]),
+        ("a/b", &["a/b/c/main.tf", "a/b/y.tf"]),
+        ("a/b/c", &["a/b/c/main.tf"]),
+    ] {
+        case.git(root, &["init", "-q"]);
+        let snapshot = case.take("a/b/c").unwrap();
+        assert_eq!(snapshot.subdirectory, alone.subdirectory, "{root}");
+        assert_eq!(Vec::from_iter(case.fetched(&snapshot)), files, "{root}");
+    }
+    // Where versions that left out the folders above the root had it.
+    for other in ["", "c", "b/c", "a/b/c"] {
+        assert!(alone.other_subdirectories.contains(Path::new(other)), "{:?}", alone.other_subdirectories);
+    }
+    assert!(!alone.other_subdirectories.contains(Path::new(&alone.subdirectory)));
+}
+
+#[test]
+fn folders_above_with_names_that_a_runner_would_refuse_get_others() {
+    let case = Case::new();
+    for odd in [".terraform", "x.tfstate.d", ".git", ".snapcd", "a\tb"] {
+        let (alone, nested) = (format!("{odd}/p"), format!("repo/{odd}/p"));
+        case.write(&format!("{alone}/main.tf"), "");
+        let snapshot = case.take(&alone).unwrap();
+        assert!(!snapshot.subdirectory.contains(odd), "{}", snapshot.subdirectory);
+        assert_eq!(case.fetched(&snapshot).len(), 1, "{odd}");
+        // Inside a repository the name has to stay, and a state at the other place is looked for.
+        let (path, root) = (case.path(&nested).clone(), case.path("repo"));
+        let now = renamed(&components(&root)).join(path.strip_prefix(&root).unwrap());
+        let others = other_subdirectories(&path, &now);
+        assert!(others.contains(&renamed(&components(&path))) && !others.contains(&now), "{others:?}");
+    }
 }
 
 #[test]
@@ -131,7 +184,7 @@ fn state_and_downloaded_providers_never_go_in_even_when_tracked() {
     case.git("p", &["add", "-fA"]);
     let snapshot = case.take("p").unwrap();
     assert!(snapshot.leaves_state_behind);
-    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["main.tf"]);
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/main.tf"]);
 }
 
 #[test]
@@ -160,8 +213,9 @@ fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
     case.write("repo/.gitignore", "scratch/\n").write("repo/scratch/main.tf", "").write("repo/other.tf", "");
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/scratch").unwrap();
-    assert_eq!(snapshot.subdirectory, "");
-    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["main.tf"]);
+    assert_eq!(snapshot.subdirectory, case.inside("repo/scratch"));
+    assert!(snapshot.is_alone);
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/scratch/main.tf"]);
 }
 
 #[test]
@@ -186,11 +240,17 @@ fn bytes_names_and_modes_survive() {
     let snapshot = case.take("p").unwrap();
     let store = Store::open(&case.home.path().join("our own.git")).unwrap();
     let tree = store.run("ls-tree", &["ls-tree", "-rz", &snapshot.commit]).unwrap();
-    assert!(tree.contains("\ta b\n*?.tf\0"), "{tree:?}");
+    assert!(tree.contains("/p/a b\n*?.tf\0"), "{tree:?}");
     assert!(tree.contains("120000 blob") && tree.contains("100755 blob"), "{tree:?}");
     let show = |path: &str| {
         let mut command = store.git();
-        run("show", command.args(["show", &format!("{}:{path}", snapshot.commit)]), None).unwrap().stdout
+        run(
+            "show",
+            command.args(["show", &format!("{}:{}/{path}", snapshot.commit, snapshot.subdirectory)]),
+            None,
+        )
+        .unwrap()
+        .stdout
     };
     assert_eq!(show("main.tf"), b"a\r\nb\r\n");
     assert_eq!(show("x.bin"), b"content");

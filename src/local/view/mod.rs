@@ -17,7 +17,7 @@ use crate::contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Ta
 
 pub use event::{Ending, Event};
 pub use paint::Paint;
-pub use screen::{REFRESH, Screen, ask, somebody_is_there};
+pub use screen::{REFRESH, Screen, ask, somebody_is_there, tell};
 pub use text::clean;
 use text::{Words as _, plural, took};
 
@@ -60,7 +60,7 @@ impl Verb {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Title {
     pub verb: Verb,
-    /// The directory as the user named it.
+    /// The directory as the user named it, or what stands for it.
     pub subject: String,
     pub engine: &'static str,
 }
@@ -218,7 +218,11 @@ impl View {
     fn note(&mut self, text: &str) -> Vec<String> {
         self.under = None;
         let text = clean(text, false);
-        vec![if self.look.live { self.paint.yellow(&format!("! {text}")) } else { format!("note: {text}") }]
+        if self.look.live {
+            self.wrapped(&self.paint.yellow(&format!("! {text}")))
+        } else {
+            vec![format!("note: {text}")]
+        }
     }
 
     fn finished(&mut self, ending: &Ending, now: Duration) -> Vec<String> {
@@ -237,8 +241,25 @@ impl View {
             lines.extend(tables::outputs(set, self.paint, self.look));
             lines.push(String::new());
         }
-        lines.extend(self.verdict(ending, now));
+        lines.extend(self.verdict(ending, now).iter().flat_map(|line| self.wrapped(line)));
         lines
+    }
+
+    /// A line that fits into a terminal. What it begins with, blanks and the edge of a box, is in front of each part.
+    fn wrapped(&self, line: &str) -> Vec<String> {
+        if !self.look.live {
+            return vec![line.to_owned()];
+        }
+        let bare = console::strip_ansi_codes(line);
+        let edge: String = bare.chars().take_while(|it| [' ', '│'].contains(it)).collect();
+        let edge_width = console::measure_text_width(&edge);
+        if console::measure_text_width(&bare) <= self.look.width || edge_width * 2 > self.look.width {
+            return vec![line.to_owned()];
+        }
+        let edge_again = self.paint.dim(&edge);
+        let rest = line.replacen(&edge, "", 1);
+        let parts = text::wrap(&rest, self.look.width - edge_width);
+        parts.into_iter().map(|part| format!("{edge_again}{part}")).collect()
     }
 
     /// The last words: what came of it, in one line, and why if it did not go well.
@@ -281,7 +302,8 @@ impl View {
         }
         let details = fault.details.trim();
         if !details.is_empty() && details != fault.message.trim() {
-            lines.extend(indented(details).into_iter().map(|line| self.paint.dim(&line)));
+            let details = indented(whole_boxes(details));
+            lines.extend(details.into_iter().map(|line| self.paint.dim(&line)));
         }
         lines
     }
@@ -361,6 +383,23 @@ fn detail(success: &Success) -> String {
         Success::Outputs(None) => "none".to_owned(),
         Success::Outputs(Some(set)) => plural(text::count(&set.outputs), "output"),
     }
+}
+
+/// The end of an engine's output without the rest of a box at its beginning, if a whole one follows. Terraform and OpenTofu draw
+/// a box around each error.
+fn whole_boxes(text: &str) -> &str {
+    let mut start = 0;
+    let mut is_rest = false;
+    for line in text.split_inclusive('\n') {
+        match line.trim_start().chars().next() {
+            Some('╷') if is_rest => return text.get(start..).unwrap_or(text),
+            Some('╷') => return text,
+            Some('│' | '╵') => is_rest = true,
+            _ => {}
+        }
+        start += line.len();
+    }
+    text
 }
 
 fn indented(text: &str) -> Vec<String> {

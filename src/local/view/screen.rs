@@ -1,7 +1,8 @@
-//! The thin part: puts lines on stdout, keeps the block below them, and asks the question.
+//! The thin part: puts lines on stdout, keeps the block below them, and asks the question on stderr.
 //!
 //! Nothing here fails: when stdout has gone away (a closed terminal, `| head`), the job goes on without it.
 
+use std::fs::File;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -108,6 +109,17 @@ impl Screen {
     }
 }
 
+/// Says something to whoever is to answer, not to the file or the program that the output goes to.
+pub fn tell(words: &str) {
+    let terminal = || File::options().write(true).open("/dev/tty");
+    let mut to: Box<dyn io::Write> = match (io::stderr().is_terminal(), terminal()) {
+        (false, Ok(terminal)) => Box::new(terminal),
+        _ => Box::new(io::stderr()),
+    };
+    let _ = to.write_all(words.as_bytes());
+    let _ = to.flush();
+}
+
 /// Whether there is somebody to answer a question.
 pub fn somebody_is_there() -> bool {
     io::stdin().is_terminal()
@@ -115,10 +127,7 @@ pub fn somebody_is_there() -> bool {
 
 /// Asks, and waits for a line on stdin. Only a clear yes is a yes; the end of the input is a no.
 pub fn ask(question: &str) -> bool {
-    let mut out = io::stdout().lock();
-    let _ = write!(out, "{question} [y/N] ");
-    let _ = out.flush();
-    drop(out);
+    tell(&format!("{question} [y/N] "));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")

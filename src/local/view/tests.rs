@@ -198,6 +198,38 @@ fn a_failure_says_what_failed_why_and_what_is_in_the_state() {
     insta::assert_snapshot!("failure_live", console::strip_ansi_codes(&live));
 }
 
+/// The end of terraform's output as a fault has it: the rest of one box, and a whole one.
+const BOXES: &str = "│   on main.tf line 1, in output \"x\":\n│    1: output \"x\" {\n╵\n╷\n│ Error: Unreadable module directory\n│ \n\
+    │ Unable to evaluate directory symlink: lstat ../modules/a-long-name: no such file or directory\n╵";
+
+#[test]
+fn a_failure_in_a_narrow_terminal_begins_with_a_whole_box_and_breaks_between_words() {
+    let fault = |details: &str| {
+        let message =
+            "terraform init ended with exit code 1, and this is what it said at its very end".into();
+        let fault = Fault { message, details: details.into(), resources: None };
+        [
+            Event::Note("a note that is longer than forty columns, which are few".into()),
+            Event::Finished(Ending::Failed(Some(Task::Init), fault)),
+        ]
+    };
+    let shown = |look, details| {
+        let shown = transcript(look, Verb::Apply, &[Task::Init], &fault(details));
+        console::strip_ansi_codes(&shown).into_owned()
+    };
+    let narrow = shown(Look { live: true, width: 40 }, BOXES);
+    assert!(narrow.lines().all(|line| console::measure_text_width(line) <= 40), "{narrow}");
+    insta::assert_snapshot!(narrow);
+    // Lines of a file are never broken, and half a box is better than none.
+    let plain = shown(Look::PLAIN, BOXES);
+    assert!(
+        !plain.contains("on main.tf") && plain.contains("a-long-name: no such file or directory\n"),
+        "{plain}"
+    );
+    assert!(shown(Look::PLAIN, "│ the end of a long one\n╵").contains("│ the end of a long one"));
+    assert!(shown(Look::PLAIN, "no box\n╷\n│ x\n╵").contains("no box"));
+}
+
 #[test]
 fn a_cancelled_job_says_that_changes_stay() {
     let events = [

@@ -20,6 +20,16 @@ struct Terminal {
 
 impl Terminal {
     fn open(case: &Case, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::open_beside(case, arguments, variables, None)
+    }
+
+    /// As [`open`](Self::open), with stdout in a file.
+    fn open_beside(
+        case: &Case,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        stdout: Option<File>,
+    ) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
@@ -28,7 +38,8 @@ impl Terminal {
         let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
         let theirs = || Stdio::from(OpenOptions::new().read(true).write(true).open(&name).unwrap());
         let mut command = case.command(arguments);
-        command.stdin(theirs()).stdout(theirs()).stderr(theirs());
+        let stdout = stdout.map_or_else(theirs, Stdio::from);
+        command.stdin(theirs()).stdout(stdout).stderr(theirs());
         command.env("TERM", "xterm-256color").envs(variables.iter().copied());
         let child = command.spawn().unwrap();
         drop(command);
@@ -96,6 +107,20 @@ fn a_no_at_the_question_changes_nothing_and_a_yes_applies() {
     }
     // Which of them is drawn depends on when.
     assert!(shown.contains(['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']), "nothing turns in {shown}");
+}
+
+#[test]
+fn the_question_is_seen_when_the_output_goes_to_a_file() {
+    let case = Case::with(MODULE);
+    let module = case.module();
+    let file = case.root.path().join("out.txt");
+    let out = File::create(&file).unwrap();
+    let mut terminal = Terminal::open_beside(&case, &[module.to_str().unwrap()], &[], Some(out));
+    terminal.see("Apply this plan? [y/N] ");
+    terminal.keyboard.write_all(b"y\n").unwrap();
+    assert!(wait(terminal.child).success());
+    let out = std::fs::read_to_string(file).unwrap();
+    assert!(out.contains("Applied in") && !out.contains("[y/N]"), "{out}");
 }
 
 /// Forgetting a resource is no change that a plan counts, but the state is another afterwards.
