@@ -8,9 +8,10 @@
 //! 4. environment variables: `Runner__Credentials__ClientSecret`, list items by index (`…__0`),
 //! 5. the command line: `--Runner:Id=…` or `--Runner:Id …`.
 //!
-//! Keys match in any case. `null` takes back what earlier layers said. What cannot be understood is never passed
-//! over in silence: a wrong value is a [`Problem`], and all of them are reported together; a key that means nothing
-//! is a [`Warning`].
+//! Keys match in any case. `null` takes back what earlier layers said about a value; for a list or a section it is the same
+//! as leaving it out, and in `Policy` only a list may be `null`. What cannot be understood is never passed over in silence: a
+//! wrong value is a [`Problem`], and all of them are reported together; a key that means nothing is a [`Warning`], unless it
+//! looks like a rule of `Policy`.
 //!
 //! The way of a value: a layer is read into flat pairs of path and text (`given`, `file`), each path finds its
 //! setting (`place`), the layers are merged (`merge`), and the texts become checked values (`bind`,

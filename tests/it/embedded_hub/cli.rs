@@ -422,7 +422,7 @@ async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_wo
     let said = std::fs::read_to_string(place.join("runner.log")).unwrap();
     assert!(said.contains("connected again") && !said.contains("panicked"), "{said}");
     // The new hub does not know the old token; nothing is wrong with the settings.
-    assert!(said.contains("getting another one") && !said.contains("401"), "{said}");
+    assert!(said.contains("getting another one") && !said.contains("Runner.OrganizationId"), "{said}");
 }
 
 #[tokio::test]
