@@ -316,7 +316,8 @@ impl Intake {
         // Whether it could be kept or not. A step that could not be looked at yet is not the scheduler's, but may become it
         // meanwhile: so this first.
         let noted = self.note_left(kind, job_id).await;
-        self.scheduler.cancel(job_id, kind).await;
+        let passed_on = self.scheduler.cancel(job_id, kind).await;
+        let noted = noted.and(passed_on);
         match kept {
             Ok(Created::New(folder, request)) => {
                 if let Err(problem) = noted {
@@ -329,7 +330,11 @@ impl Intake {
                 Ok(Value::Null)
             }
             Ok(Created::Known(_)) => Ok(Value::Null),
-            Err(reason) => self.cannot_keep(answer, reason),
+            // Neither on disk nor carried out: the server must not hear that it was.
+            Err(reason) => match noted {
+                Ok(()) => self.cannot_keep(answer, reason),
+                Err(_) => Err(reason),
+            },
         }
     }
 

@@ -50,6 +50,8 @@ impl Recovery {
         while stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_some() {
             let left = self.store.left();
             if left.is_empty() {
+                // A step may have been set aside while the runner runs.
+                self.tell_of_damaged().await;
                 continue;
             }
             for (folder, problem) in self.take_up(left).await {
@@ -59,7 +61,7 @@ impl Recovery {
     }
 
     /// Returns what is left, and why.
-    async fn take_up(&self, folders: Vec<Folder>) -> Vec<(Folder, FolderError)> {
+    async fn take_up(&self, folders: Vec<Folder>) -> Vec<(Folder, String)> {
         let (mut steps, mut cancels, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut passed_on = Vec::new();
         for (folder, found) in self.look(folders).await {
@@ -77,7 +79,7 @@ impl Recovery {
                 // The machine is at fault, not the folder.
                 Err(problem) => {
                     self.store.leave(&folder);
-                    left.push((folder, problem));
+                    left.push((folder, problem.to_string()));
                 }
             }
         }
@@ -93,8 +95,19 @@ impl Recovery {
             let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
             let noted =
                 found.chain(unseen).try_for_each(|folder| folder.cancel_as(kind, grace, CancelledBy::Server));
-            passed_on.push((job_id, kind));
-            match noted.and_then(|()| answer.folder.set_outcome(&intake::cancel_answer(kind, job_id))) {
+            passed_on.push((job_id, kind, answer, noted.map_err(|problem| problem.to_string())));
+        }
+        for (stage, step) in steps {
+            self.go_on(stage, step).await;
+        }
+        // Those that wait need not wait for their turn to hear of it. It is answered when all have.
+        for (job_id, kind, answer, noted) in passed_on {
+            let passed_on = self.scheduler.cancel(job_id, kind).await;
+            let done = noted.and(passed_on).and_then(|()| {
+                let answered = answer.folder.set_outcome(&intake::cancel_answer(kind, job_id));
+                answered.map_err(|problem| problem.to_string())
+            });
+            match done {
                 Ok(()) => {
                     self.store.taken_up(&answer.folder);
                     drop(self.shipper.add(answer).await);
@@ -104,13 +117,6 @@ impl Recovery {
                     left.push((answer.folder, problem));
                 }
             }
-        }
-        for (stage, step) in steps {
-            self.go_on(stage, step).await;
-        }
-        // Those that wait need not wait for their turn to hear of it.
-        for (job_id, kind) in passed_on {
-            self.scheduler.cancel(job_id, kind).await;
         }
         self.tell_of_damaged().await;
         left

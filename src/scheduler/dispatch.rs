@@ -27,9 +27,15 @@ pub(super) enum Command {
     Adopt(Box<Step>, Stage),
     Refuse(Box<Step>, Refusal),
     ReportAgain(String),
-    Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Vec<Step>> },
-    CancelAll { kind: CancelKind, noted: oneshot::Sender<Vec<Step>> },
+    Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Noted> },
+    CancelAll { kind: CancelKind, noted: oneshot::Sender<Noted> },
     Drain,
+}
+
+/// Whom a cancel was meant for, and why it could not be noted in the folder of one of them.
+pub(super) struct Noted {
+    pub(super) meant: Vec<Step>,
+    pub(super) problem: Option<String>,
 }
 
 /// A step that waits or runs.
@@ -202,8 +208,8 @@ impl Dispatch {
         kind: CancelKind,
         by: CancelledBy,
         is_meant: impl Fn(&Active) -> bool,
-    ) -> Vec<Step> {
-        let mut meant = Vec::new();
+    ) -> Noted {
+        let (mut meant, mut problem) = (Vec::new(), None);
         let names: Vec<String> =
             self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
@@ -211,9 +217,10 @@ impl Dispatch {
             let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
             let folder = active.step.folder.clone();
             let noted = tokio::task::spawn_blocking(move || folder.cancel_as(kind, grace, by)).await;
-            // A thread that failed has said so itself.
-            if let Ok(Err(error)) = noted {
+            let noted = noted.map_err(|error| error.to_string());
+            if let Err(error) = noted.and_then(|noted| noted.map_err(|error| error.to_string())) {
                 warn!(step = name, "the cancel could not be noted in the folder: {error}");
+                problem = Some(error);
             }
             active.cancel.cancel();
             meant.push(active.step.clone());
@@ -223,7 +230,7 @@ impl Dispatch {
                 self.conclude_unstarted(name);
             }
         }
-        meant
+        Noted { meant, problem }
     }
 
     /// Ends a step that was not started as cancelled: it leaves the queue now, and its outcome is written in a task

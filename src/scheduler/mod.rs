@@ -35,7 +35,7 @@ use crate::redact::Vault;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
 use crate::step::Stage;
-use dispatch::{Command, Dispatch};
+use dispatch::{Command, Dispatch, Noted};
 
 /// How often a directory that another process holds is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -109,25 +109,29 @@ impl Scheduler {
         self.send(Command::ReportAgain(name)).await;
     }
 
-    /// Cancels every step of a job; returns when the cancel is noted in their folders.
-    pub async fn cancel(&self, job_id: Uuid, kind: CancelKind) {
+    /// Cancels every step of a job; returns when the cancel is noted in their folders, or why it is not in all of them:
+    /// a script that runs hears of it only from there.
+    pub async fn cancel(&self, job_id: Uuid, kind: CancelKind) -> Result<(), String> {
         let (noted, wait) = oneshot::channel();
         self.send(Command::Cancel { job_id, kind, noted }).await;
-        self.audit_cancels(wait).await;
+        self.audit_cancels(wait).await
     }
 
     /// Cancels every step that runs, because the runner is being stopped.
     pub async fn cancel_all(&self, kind: CancelKind) {
         let (noted, wait) = oneshot::channel();
         self.send(Command::CancelAll { kind, noted }).await;
-        self.audit_cancels(wait).await;
+        // What could not be noted was said; there is nobody to answer to.
+        let _ = self.audit_cancels(wait).await;
     }
 
-    async fn audit_cancels(&self, noted: oneshot::Receiver<Vec<Step>>) {
+    async fn audit_cancels(&self, noted: oneshot::Receiver<Noted>) -> Result<(), String> {
         // The loop drops the sender only when it ends, and then there is nothing to wait for.
-        for step in noted.await.unwrap_or_default() {
+        let Ok(Noted { meant, problem }) = noted.await else { return Ok(()) };
+        for step in meant {
             self.audit.cancelled(&step).await;
         }
+        problem.map_or(Ok(()), Err)
     }
 
     /// Starts nothing any more. What waits stays in its folder for the next start.

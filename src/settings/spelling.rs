@@ -105,7 +105,9 @@ pub(super) fn is_rule_variable(shape: &Shape, name: &str) -> bool {
     let in_policy = parts.iter().enumerate().any(|(at, part)| {
         let below = &parts[at + 1..];
         let rule = || below.first().is_some_and(|name| nearest(&rules.shape, name).is_some());
-        !below.is_empty() && (part.eq_ignore_ascii_case(POLICY) || is_policy(part) && rule())
+        // Deeper down the word may be another program's: `Cache__Policy__Ttl`.
+        let is_section = at == 0 && part.eq_ignore_ascii_case(POLICY);
+        !below.is_empty() && (is_section || is_policy(part) && rule())
     });
     in_policy || run_together(&rules.shape, name).is_some()
 }

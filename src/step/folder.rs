@@ -154,9 +154,12 @@ impl Folder {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Whether somebody has removed it. A folder that merely cannot be looked at is not gone.
+    /// Whether somebody has removed it. A folder that merely cannot be looked at is not gone, nor is one whose whole disk
+    /// is away.
     pub fn is_gone(&self) -> bool {
-        fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        let is_missing =
+            fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        is_missing && self.path.parent().is_some_and(Path::is_dir)
     }
 
     pub fn script_path(&self) -> PathBuf {
@@ -383,7 +386,9 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(source) => return Err(FolderError::Io { action: "look at", path, source }),
         };
-        if self.shipped().record > length {
+        let shipped = self.shipped();
+        // A part of a record that is not there at all was lost with it.
+        if shipped.record > length || (shipped.record == length && shipped.within > 0) {
             self.set_shipped(Position { record: length, within: 0 })?;
         }
         Ok(())

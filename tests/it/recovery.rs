@@ -1015,6 +1015,30 @@ async fn a_cancel_outlives_a_restart_of_the_runner() {
     world.assert_no_violation();
 }
 
+/// A script hears of a cancel from its folder only. What cannot be noted there must not be called done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, "cancelled", 1, Some(&never)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    // Neither root nor anybody else can write a file where a folder is.
+    fs::create_dir(folder.join("cancel.json")).unwrap();
+    world.hub.cancel(id, CancelKind::Graceful).unwrap();
+    until("it is tried again", || runner.log().contains("is tried again").then_some(())).await;
+    let is_answer = |event: &hawser::embedded_hub::Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
+    assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
+
+    fs::remove_dir(folder.join("cancel.json")).unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
+    until("the cancel is answered", || world.hub.all_events().iter().any(is_answer).then_some(())).await;
+    world.assert_no_violation();
+}
+
 /// The runner died between taking a cancel in and passing it on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_start() {
