@@ -247,9 +247,25 @@ fn a_log_that_lost_its_end_is_shipped_from_where_it_ends_now() {
     fs::write(folder.output_path(), "1234").unwrap();
     folder.mend_shipped().unwrap();
     assert_eq!(folder.shipped(), Position { record: 4, within: 0 });
+    // A part of a record was acknowledged, and the whole of it is lost.
+    fs::write(folder.output_path(), "12345").unwrap();
+    folder.set_shipped(place).unwrap();
+    folder.mend_shipped().unwrap();
+    assert_eq!(folder.shipped(), Position { record: 5, within: 0 });
     fs::remove_file(folder.output_path()).unwrap();
     folder.mend_shipped().unwrap();
     assert_eq!(folder.shipped(), Position::default());
+}
+
+#[test]
+fn a_folder_is_gone_when_it_was_removed_and_not_when_its_disk_is_away() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = create(&open(root.path()).unwrap(), "a");
+    assert!(!folder.is_gone());
+    fs::remove_dir_all(folder.path()).unwrap();
+    assert!(folder.is_gone());
+    fs::remove_dir_all(folder.path().parent().unwrap()).unwrap();
+    assert!(!folder.is_gone());
 }
 
 #[test]

@@ -372,6 +372,8 @@ fn a_rule_in_another_place_or_with_other_separators_stops_the_start_and_says_how
         .env("POLICY", "x")
         .env("POLICY_SERVICE_HOST", "10.0.0.1")
         .env("MY__POLICY", "x")
+        .env("Cache__Policy__Ttl", "5")
+        .env("com.corp.policy.url", "x")
         .env("Logging__LogLevel__Hawser__Policy", "Debug");
     assert_eq!(others.warnings(), Vec::<String>::new());
 }

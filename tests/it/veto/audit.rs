@@ -114,14 +114,7 @@ async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_onc
         .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
     let mut runner = world.runner("one");
     let id = world.hub.submit(waiting(&world, &url, "killed", &gate));
-    until("the outcome is on the disk", || {
-        runner
-            .steps()
-            .iter()
-            .any(|step| step.ends_with(format!("{id}.Validate")) && step.join("outcome.json").exists())
-            .then_some(())
-    })
-    .await;
+    step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
     runner.kill();
     world.hub.behave();
     let runner = world.runner("one");
