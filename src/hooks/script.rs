@@ -19,7 +19,9 @@
 //!   runner itself opens is never inherited, but whoever started the runner may have left something open for all.
 //! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
 //!   shutdown and then starts nothing more: in a hook it leaves at once, after an engine command only when
-//!   something would follow. A hook may have replaced the trap, so `cancel.json` is looked for as well.
+//!   something would follow. A hook may have replaced the trap, so `cancel.json` is looked for as well. Bash takes an
+//!   interrupt between any two commands, so the last look (`hawser_go`) is taken where nothing can come in between: by the
+//!   subshell that becomes the engine, and in the part of the hook itself, where the trap leaves.
 //!
 //!   Bash has a gap: an interrupt that arrives while it is about to start a command reaches only bash, which then
 //!   waits for that command to end before it looks. For engine commands `hawser_run` makes it as small as a shell
@@ -109,6 +111,7 @@ hawser_interrupt() {
   case $hawser_part in before | after) exit 130 ;; esac
 }
 hawser_run() {
+  hawser_go || exit 130
   if declare -F "$1" >/dev/null; then
     "$@"
   else
@@ -171,7 +174,6 @@ impl Script<'_> {
             }
         }
         if let Some(hook) = self.after {
-            let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}");
             self.hook(&mut text, Part::After, hook)?;
         }
         let _ = writeln!(text, "\nhawser_at {}\nexit 0", Part::Done.word());
@@ -182,7 +184,9 @@ impl Script<'_> {
         // To bash, a carriage return or a no-break space at the end is a part of the last word; to pre-approval it is nothing.
         let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
         let _ = writeln!(text, "\n# {}", hook.name);
-        let _ = writeln!(text, "hawser_at {}", part.word());
+        // Looked at twice: a script that ends here has not reached the part. In the part, an interrupt leaves by itself.
+        let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}\nhawser_at {}", part.word());
+        let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
         if hook.text.contains("trap") {
             text.push_str("printf '1\\n' >|\"$hawser_noticed_file\"\n");
         }

@@ -320,6 +320,33 @@ fn an_interrupt_in_a_hook_ends_it_there() {
     assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::After), ""));
 }
 
+/// Bash takes a signal between two commands, and every pair of them gets one here.
+#[test]
+fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
+    crate::process::interrupts::heed();
+    let script = Script {
+        collect: vec![sh("echo collect")],
+        ..script(before("echo before"), sh("echo engine"), after("echo after"))
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let text = script.text(&folder.path().join("part"), &folder.path().join("cancel.json")).unwrap();
+    let whole = "before\nengine\ncollect\nafter\n";
+    for moment in 1.. {
+        let interrupt = format!(
+            "set -T; moment=0; trap 'if ((BASH_SUBSHELL == 0 && ++moment == {moment})); then printf =; kill -INT $$; fi' DEBUG"
+        );
+        let output = Process::new("bash").args(["-c", &format!("{interrupt}\n{text}")]).output().unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let Some((done, more)) = stdout.split_once('=') else {
+            assert_eq!((stdout.as_str(), output.status.code()), (whole, Some(0)));
+            assert!(moment > 40, "only {moment} moments were tried");
+            break;
+        };
+        assert_eq!(more, "", "moment {moment} of the script: {stdout}");
+        assert!(done == whole || output.status.code() != Some(0), "moment {moment}: {stdout}");
+    }
+}
+
 #[test]
 fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
     let folder = tempfile::tempdir().unwrap();
