@@ -5,8 +5,9 @@
 //! is about to become the command takes the signal for bash, and then becomes a program that never heard of it. In
 //! both cases bash waits for that command, however long it takes, before it acts on the interrupt itself.
 //!
-//! So the processes are listed right before and right after the signal, and again every half a second for as long as
-//! the script has not noticed the interrupt. From the script's own process downwards, one is *unaware*
+//! So the processes are listed right before and right after the signal, while bash is held still (`hold`) and starts
+//! nothing, and again every half a second for as long as the script has not noticed the interrupt. From the script's own
+//! process downwards, one is *unaware*
 //! - that was not there at the signal, or was not in the group;
 //! - that has become another program since (its memory lies elsewhere; arguments and names can be changed at will and
 //!   say nothing);
@@ -50,20 +51,43 @@ pub(super) struct Member {
     pub(super) in_group: bool,
     /// When it was started; tells a process from an earlier one with its number.
     pub(super) born: u64,
-    /// Where its memory lies: the same from fork to fork, another after each exec.
-    pub(super) image: (u64, u64),
+    /// Where its memory lies, where that is known: the same from fork to fork, another after each exec.
+    pub(super) image: Option<Image>,
+    /// Stopped by SIGSTOP: it does nothing until it is told to go on.
+    pub(super) stopped: bool,
     pub(super) effect: Effect,
+    /// The time that it has worked, in ticks of the system's clock.
+    pub(super) worked: u64,
+    /// An interrupt waits for it. Only asked of shells, see `stuck`.
+    pub(super) interrupt_waits: bool,
     /// The program's name only: arguments may hold secrets.
     pub(super) name: String,
 }
 
 impl Member {
-    fn id(&self) -> (Pid, u64) {
+    pub(super) fn id(&self) -> (Pid, u64) {
         (self.pid, self.born)
+    }
+
+    /// One of the group of whom nothing else is known.
+    #[cfg(test)]
+    pub(super) fn nobody(pid: Pid) -> Self {
+        Self {
+            pid,
+            parent: 0,
+            in_group: true,
+            born: 7,
+            image: None,
+            stopped: false,
+            effect: Effect::Caught,
+            worked: 0,
+            interrupt_waits: false,
+            name: String::new(),
+        }
     }
 }
 
-type Image = (u64, u64);
+pub(super) type Image = (u64, u64);
 
 /// What is known about who got an interrupt.
 #[derive(Debug)]
@@ -71,9 +95,9 @@ pub(super) struct Again {
     script: Pid,
     supervisor: Pid,
     /// As which program each of them got it.
-    told: HashMap<(Pid, u64), Image>,
+    told: HashMap<(Pid, u64), Option<Image>>,
     /// Who was found unaware the last time.
-    suspects: HashSet<(Pid, u64, Image)>,
+    suspects: HashSet<(Pid, u64, Option<Image>)>,
 }
 
 impl Again {
@@ -81,8 +105,9 @@ impl Again {
     pub(super) fn new(script: Pid, supervisor: Pid, before: &[Member], after: &[Member]) -> Self {
         let was_there =
             |it: &Member| before.iter().any(|earlier| earlier.id() == it.id() && earlier.image == it.image);
-        // Whoever was started, or became another program, between the two lists may have got it or not. It is
-        // taken as told, which is the safe side, unless it would have ended by it.
+        // Whoever was started, or became another program, between the two lists may have got it or not. As bash is
+        // held this is none of its commands, but one that another program has started. It is taken as told, which is
+        // the safe side, unless it would have ended by it.
         let told = after
             .iter()
             .filter(|it| it.in_group && (was_there(it) || it.effect != Effect::Ends))
@@ -139,7 +164,8 @@ mod tests {
 
     fn member(number: i32, parent: i32, image: u64, effect: Effect) -> Member {
         let name = format!("p{number}");
-        Member { pid: pid(number), parent, in_group: true, born: 7, image: (image, 0), effect, name }
+        let image = Some((image, 0));
+        Member { parent, image, effect, name, ..Member::nobody(pid(number)) }
     }
 
     fn script() -> Member {

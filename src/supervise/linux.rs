@@ -8,7 +8,8 @@ use rustix::process::{
 };
 
 use super::Process;
-use super::again::{Effect, Member};
+use super::again::{Effect, Image, Member};
+use super::stuck::SHELL;
 
 /// From now on a process whose parent ends becomes our child, whatever session it is in.
 pub(super) fn adopt_orphans() -> io::Result<()> {
@@ -88,10 +89,13 @@ pub(super) fn members(group: Pid) -> Vec<Member> {
             if let (true, Some(pid)) = (stat.alive, Pid::from_raw(stat.pid)) {
                 found.push(Member {
                     pid,
+                    interrupt_waits: stat.name == SHELL && interrupt_waits(pid),
+                    worked: stat.worked,
                     parent: stat.parent,
                     in_group: stat.group == group.as_raw_pid(),
                     born: stat.born,
                     image: stat.image,
+                    stopped: stat.stopped,
                     effect: stat.effect,
                     name: stat.name,
                 });
@@ -101,6 +105,17 @@ pub(super) fn members(group: Pid) -> Vec<Member> {
     found
 }
 
+/// Whether an interrupt is sent to it and not yet taken. `stat` tells only of signals to a single thread.
+fn interrupt_waits(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
+    let waiting = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    waiting.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).is_some_and(has_interrupt)
+}
+
+fn has_interrupt(signals: u64) -> bool {
+    signals & (1 << (Signal::INT.as_raw() - 1)) != 0
+}
+
 /// What is needed of `/proc/{pid}/stat`: `pid (name) state parent group …`. The name may hold anything, blanks and
 /// parentheses included.
 #[derive(Debug, PartialEq, Eq)]
@@ -108,11 +123,14 @@ struct Stat {
     pid: i32,
     name: String,
     alive: bool,
+    stopped: bool,
     parent: i32,
     group: i32,
     born: u64,
-    image: (u64, u64),
+    /// Not told of a process that is not ours to look into.
+    image: Option<Image>,
     effect: Effect,
+    worked: u64,
 }
 
 impl Stat {
@@ -121,10 +139,11 @@ impl Stat {
         let (name, rest) = rest.rsplit_once(") ")?;
         // The manual (proc_pid_stat) counts from one, and the state is its third.
         let fields: Vec<&str> = rest.split_whitespace().collect();
+        let state = *fields.first()?;
         let number =
             |field: usize| -> u64 { fields.get(field - 3).and_then(|it| it.parse().ok()).unwrap_or(0) };
-        let has_interrupt = |field: usize| number(field) & (1 << (Signal::INT.as_raw() - 1)) != 0;
-        let (blocked, ignored, caught) = (has_interrupt(32), has_interrupt(33), has_interrupt(34));
+        let (blocked, ignored, caught) =
+            (has_interrupt(number(32)), has_interrupt(number(33)), has_interrupt(number(34)));
         let effect = match (blocked || ignored, caught) {
             (true, _) => Effect::Nothing,
             (false, true) => Effect::Caught,
@@ -133,12 +152,14 @@ impl Stat {
         Some(Self {
             pid: pid.parse().ok()?,
             name: name.to_owned(),
-            alive: !matches!(*fields.first()?, "Z" | "X"),
+            alive: !matches!(state, "Z" | "X"),
+            stopped: state == "T",
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
             born: number(22),
-            image: (number(26), number(28)),
+            image: Some((number(26), number(28))).filter(|image| *image != (0, 0)),
             effect,
+            worked: number(14) + number(15),
         })
     }
 }

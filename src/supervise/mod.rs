@@ -22,20 +22,23 @@
 //! although the reserve was given back, the supervisor tries again for five minutes and then leaves: the step is
 //! then one whose outcome is unknown.
 //!
-//! An interrupt is sent once, to the script's process group; a command that missed it, because bash was just about to
-//! start it, gets it a second later (`again`).
+//! An interrupt is sent once, to the script's process group, while bash is held still (`hold`); a command that missed it,
+//! because bash was just about to start it, gets it a second later (`again`), and a bash that goes round in circles by it
+//! is ended (`stuck`).
 //!
 //! What differs between systems is in `platform`: on Linux (`linux.rs`) every process below the supervisor is
 //! found, in whatever session it is; elsewhere (`portable.rs`) a step is the script's process group, and a process
 //! that has left it is not found.
 
 mod again;
+mod hold;
 mod launch;
 mod lifecycle;
 mod lines;
 mod output;
 mod run;
 mod session;
+mod stuck;
 
 #[cfg(target_os = "linux")]
 #[path = "linux.rs"]

@@ -72,15 +72,19 @@ fn member(line: &str, group: i32) -> Option<Member> {
     let pid: i32 = field()?.parse().ok()?;
     let parent: i32 = field()?.parse().ok()?;
     let in_group = field()?.parse() == Ok(group);
-    let alive = !field()?.starts_with('Z');
+    let state = field()?;
+    let (alive, stopped) = (!state.starts_with('Z'), state.starts_with('T'));
     let name = rest.trim().rsplit('/').next()?.to_owned();
     (in_group && alive).then_some(Member {
         pid: Pid::from_raw(pid)?,
         parent,
         in_group,
         born: 0,
-        image: (0, 0),
+        image: None,
+        stopped,
         effect: Effect::Unknown,
+        worked: 0,
+        interrupt_waits: false,
         name,
     })
 }

@@ -15,11 +15,13 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_proce
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::again::Again;
+use super::again::{Again, Member};
+use super::hold::Hold;
 use super::launch::environment_of_script;
 use super::lifecycle::{Action, Ended, Event, Lifecycle, Why, exit};
 use super::output::{Log, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
+use super::stuck::Stuck;
 use super::{Process, platform};
 use crate::contract::requests::CancelKind;
 use crate::process::find_program;
@@ -93,8 +95,17 @@ struct Script<'a> {
     events: mpsc::Receiver<Event>,
     /// The `cancel.json` that was seen last.
     cancel_seen: Option<(u64, SystemTime)>,
-    /// Once the script was interrupted: who knows of it, and when that was looked at last.
-    interrupted: Option<(Again, Instant)>,
+    /// Once the script was interrupted, until it has noticed.
+    interrupted: Option<Interrupted>,
+}
+
+/// What is known about who has taken the interrupt.
+#[derive(Debug)]
+struct Interrupted {
+    again: Again,
+    stuck: Stuck,
+    /// When it was looked at last.
+    looked: Instant,
 }
 
 impl<'a> Script<'a> {
@@ -274,19 +285,22 @@ impl<'a> Script<'a> {
         if self.reaped {
             return;
         }
-        let before = platform::members(self.pid);
+        let (held, before) = Hold::of(self.pid);
         let _ = kill_process_group(self.pid, Signal::INT);
         let after = platform::members(self.pid);
-        self.interrupted = Some((Again::new(self.pid, getpid(), &before, &after), Instant::now()));
+        drop(held);
+        let again = Again::new(self.pid, getpid(), &before, &after);
+        self.interrupted = Some(Interrupted { again, stuck: Stuck::default(), looked: Instant::now() });
     }
 
-    /// Interrupts those that have missed it, until the script has noticed; then it starts nothing by mistake any more.
+    /// Interrupts those that have missed it, until the script has noticed; then it starts nothing by mistake any more. Ends
+    /// those that it has done no good.
     fn interrupt_again(&mut self) {
-        let Some((again, looked)) = &mut self.interrupted else { return };
-        if looked.elapsed() < LOOK {
+        let Some(interrupted) = &mut self.interrupted else { return };
+        if interrupted.looked.elapsed() < LOOK {
             return;
         }
-        *looked = Instant::now();
+        interrupted.looked = Instant::now();
         let now = platform::members(self.pid);
         // In this order, see `again`.
         let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
@@ -294,14 +308,22 @@ impl<'a> Script<'a> {
             self.interrupted = None;
             return;
         }
-        let missed: Vec<Process> =
-            again.missed(&now).into_iter().map(|it| Process { pid: it.pid, name: it.name }).collect();
+        let missed = processes(interrupted.again.missed(&now));
+        let stuck = processes(interrupted.stuck.find(&now));
         for process in &missed {
             let _ = kill_process(process.pid, Signal::INT);
+        }
+        for process in &stuck {
+            let _ = kill_process(process.pid, Signal::KILL);
         }
         if !missed.is_empty() {
             let message = format!("interrupt sent to {}, which had missed it", listed(&missed));
             self.say(Stream::Information, &message);
+        }
+        if !stuck.is_empty() {
+            let message =
+                format!("kill sent to {}, which the interrupt had sent round in circles", listed(&stuck));
+            self.say(Stream::Warning, &message);
         }
     }
 
@@ -323,6 +345,10 @@ impl<'a> Script<'a> {
     fn say(&self, stream: Stream, message: &str) {
         lock(&self.log).say(stream, message);
     }
+}
+
+fn processes(members: Vec<Member>) -> Vec<Process> {
+    members.into_iter().map(|it| Process { pid: it.pid, name: it.name }).collect()
 }
 
 /// `2 processes (sleep 71, server 75)`.
