@@ -36,6 +36,29 @@ pub fn try_lock_existing(path: &Path, hold: Hold) -> io::Result<Option<File>> {
     take(open(path, false)?, hold)
 }
 
+/// A lock that no other process is ever given a share of. It ends here: a program that this process is just starting has
+/// a copy of every open file until it is that program, and would hold the lock for so long.
+#[derive(Debug)]
+pub struct Own(File);
+
+impl Own {
+    pub fn file(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // The file is closed next, which does the same a moment later.
+        let _ = self.0.unlock();
+    }
+}
+
+/// The same as [`try_lock`], for this process alone.
+pub fn try_own(path: &Path, hold: Hold) -> io::Result<Option<Own>> {
+    Ok(try_lock(path, hold)?.map(Own))
+}
+
 /// Takes the lock of a file that is open. One that this very open file holds already is simply taken again.
 pub fn take(file: File, hold: Hold) -> io::Result<Option<File>> {
     let taken = match hold {
@@ -87,10 +110,10 @@ mod tests {
         let path = root.path().join("lock");
         assert_eq!(try_lock_existing(&path, Hold::Alone).unwrap_err().kind(), io::ErrorKind::NotFound);
 
-        let alone = try_lock(&path, Hold::Alone).unwrap().unwrap();
+        let alone = try_own(&path, Hold::Alone).unwrap().unwrap();
         assert_eq!(holder(&path), None);
-        sign(&alone, "a name that is longer than the next");
-        sign(&alone, "process 1\n");
+        sign(alone.file(), "a name that is longer than the next");
+        sign(alone.file(), "process 1\n");
         assert_eq!(holder(&path).unwrap(), "process 1");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         for hold in [Hold::Shared, Hold::Alone] {
@@ -99,11 +122,22 @@ mod tests {
         }
         drop(alone);
 
-        let shared = try_lock(&path, Hold::Shared).unwrap().unwrap();
-        let with_it = try_lock(&path, Hold::Shared).unwrap().unwrap();
+        let shared = try_own(&path, Hold::Shared).unwrap().unwrap();
+        let with_it = try_own(&path, Hold::Shared).unwrap().unwrap();
         assert!(try_lock(&path, Hold::Alone).unwrap().is_none());
         drop((shared, with_it));
         try_lock_existing(&path, Hold::Alone).unwrap().unwrap();
+    }
+
+    #[test]
+    fn one_of_its_own_ends_though_somebody_has_a_copy_of_the_file() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("lock");
+        let own = try_own(&path, Hold::Alone).unwrap().unwrap();
+        let _copy = own.file().try_clone().unwrap();
+        assert!(try_own(&path, Hold::Alone).unwrap().is_none());
+        drop(own);
+        try_own(&path, Hold::Alone).unwrap().unwrap();
     }
 
     #[test]

@@ -15,7 +15,6 @@
 //! stays the same when the directory becomes part of a repository.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -126,10 +125,10 @@ impl Place {
         uuid::Builder::from_random_bytes(bytes).into_uuid()
     }
 
-    /// Keeps a second run on the same directory out for as long as the file is held.
-    pub fn lock(&self) -> Result<File, PlaceError> {
+    /// Keeps a second run on the same directory out for as long as it is held.
+    pub fn lock(&self) -> Result<lock::Own, PlaceError> {
         let path = self.root.join("lock");
-        let held = lock::try_lock(&path, Hold::Alone).map_err(failed("lock", &path))?;
+        let held = lock::try_own(&path, Hold::Alone).map_err(failed("lock", &path))?;
         held.ok_or_else(|| PlaceError::Busy { directory: self.directory.clone() })
     }
 }

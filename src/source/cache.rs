@@ -14,7 +14,7 @@
 //! - One runner is one circle of trust: whoever may run jobs on it could read the folder anyway, so a commit that
 //!   is in the cache is given to every job that names the repository, without asking the server again.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -109,7 +109,7 @@ impl Entry {
         patience: Duration,
         say: impl Fn(),
         cancel: &CancellationToken,
-    ) -> Result<Option<File>, SourceError> {
+    ) -> Result<Option<lock::Own>, SourceError> {
         let wait = async {
             let mut said = false;
             loop {
@@ -130,11 +130,11 @@ impl Entry {
         }
     }
 
-    pub(super) fn try_lock(&self, hold: Hold) -> io::Result<Option<File>> {
+    pub(super) fn try_lock(&self, hold: Hold) -> io::Result<Option<lock::Own>> {
         if let Some(folder) = self.lock.parent() {
             create_private_dir_all(folder)?;
         }
-        lock::try_lock(&self.lock, hold)
+        lock::try_own(&self.lock, hold)
     }
 
     /// Whether there is a copy that nobody was killed over.
@@ -156,9 +156,9 @@ impl Entry {
     }
 
     /// Counts as a use of the copy.
-    pub(super) fn touch(held: &File) {
+    pub(super) fn touch(held: &lock::Own) {
         // Without it the copy goes a little early.
-        let _ = held.set_modified(SystemTime::now());
+        let _ = held.file().set_modified(SystemTime::now());
     }
 
     pub(super) fn last_use(&self) -> SystemTime {

@@ -9,7 +9,6 @@
 //! The cache is there to save time. Whatever is wrong with it, the copy is made anew once, and after that the
 //! job goes on without it. Only what the server itself refuses is an error.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +19,7 @@ use super::commits::Target;
 use super::git::{IN_BARE, IN_CHECKOUT};
 use super::url::mask_url;
 use super::{Fetcher, Log, SourceError};
-use crate::files::lock::Hold;
+use crate::files::lock::{self, Hold};
 use crate::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";
@@ -155,7 +154,7 @@ impl Fetcher {
     }
 
     /// False when the copy does not have the commit.
-    async fn read_out(&self, entry: &Entry, held: &File, wish: Wish<'_>) -> Result<bool, SourceError> {
+    async fn read_out(&self, entry: &Entry, held: &lock::Own, wish: Wish<'_>) -> Result<bool, SourceError> {
         let kept = self.kept(entry, wish.cancel).await?;
         let Some(name) = kept.iter().find(|name| name.ends_with(wish.commit)) else { return Ok(false) };
         let copy = entry.folder.to_string_lossy();

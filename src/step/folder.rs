@@ -412,7 +412,9 @@ impl Folder {
         }
         // The order matters: whoever holds the lock may write the exit between two looks, so the lock is
         // tried first. Without a holder the files no longer change.
-        let driven = self.try_lock()?.is_none();
+        let path = self.lock_path();
+        let own = lock::try_own(&path, Hold::Alone);
+        let driven = own.map_err(|source| FolderError::Io { action: "lock", path, source })?.is_none();
         Ok(Stage::of(driven, self.supervisor()?.is_some(), self.exit()?.is_some()))
     }
 }

@@ -1,7 +1,7 @@
 //! All step folders of one runner.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +54,7 @@ pub struct Store {
     left: Mutex<BTreeSet<String>>,
     /// Steps that are done, and since when.
     retired: Mutex<HashMap<String, Instant>>,
-    _lock: File,
+    _lock: lock::Own,
 }
 
 impl Store {
@@ -71,7 +71,7 @@ impl Store {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
+        let lock = lock::try_own(&path, Hold::Alone).map_err(failed)?;
         let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,

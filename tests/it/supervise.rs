@@ -283,7 +283,14 @@ async fn what_cannot_be_started_says_why() {
     let nowhere = Launch { directory: step.work.join("missing"), ..step.to_launch() };
     let error = step.try_launch(&nowhere).unwrap_err();
     assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
-    let lock = step.folder.try_lock().unwrap().expect("a failed launch gives the lock back");
+    // A failed launch gives the lock back, though a program that another test is just starting may have it for a moment.
+    let mut lock = None;
+    until("the lock", || {
+        lock = step.folder.try_lock().unwrap();
+        lock.is_some()
+    })
+    .await;
+    let lock = lock.unwrap();
     let error =
         launch(Path::new("/nowhere/hawser"), &step.folder, lock, None, &step.to_launch()).unwrap_err();
     assert!(matches!(error, LaunchError::Start { .. }), "{error}");

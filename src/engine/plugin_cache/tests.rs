@@ -22,8 +22,11 @@ fn only_one_may_hold_the_lock_and_it_passes_on_with_the_last_copy_of_the_file() 
     drop(lock);
     assert_eq!(cache.holder(), "a/b/c");
     assert!(cache.try_lock("a/b/c").unwrap().is_none());
+    // A program that another test is just starting may have a copy too, for a moment.
     drop(copy);
-    assert!(cache.try_lock("a/b/c").unwrap().is_some());
+    while cache.try_lock("a/b/c").unwrap().is_none() {
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn the_files_and_the_lock_say_where_a_step_stands() {
     assert_eq!(folder.stage().unwrap(), Stage::Running);
     folder.set_supervisor(&note()).unwrap();
     assert_eq!(folder.stage().unwrap(), Stage::Running);
-    drop(lock);
+    lock.unlock().unwrap();
     assert_eq!(folder.stage().unwrap(), Stage::Lost);
     folder.set_exit(&exit()).unwrap();
     assert_eq!(folder.stage().unwrap(), Stage::Conclude);

@@ -222,7 +222,8 @@ async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_mean
             let Ok(Prepared::Run(launch)) = waiting.await.unwrap() else { panic!("not prepared") };
             assert!(place.cache().try_lock("a/b/c").unwrap().is_none(), "nobody holds the lock");
             drop(launch);
-            assert!(place.cache().try_lock("a/b/c").unwrap().is_some());
+            // A program that another test is just starting may have a copy of the file, for a moment.
+            until("it lets go", || place.cache().try_lock("a/b/c").unwrap().is_some());
         }
     }
 }
