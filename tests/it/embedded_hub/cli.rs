@@ -47,14 +47,17 @@ fn hawser(directory: &Path) -> Command {
 impl HubProcess {
     async fn start(directory: &Path, listen: &str) -> Self {
         let data = directory.join(".hawser-hub");
+        let printed = directory.join("hub.out");
         let process = hawser(directory)
             .args(["hub", "--listen", listen])
-            .stdout(std::fs::File::create(directory.join("hub.out")).unwrap())
+            .stdout(std::fs::File::create(&printed).unwrap())
             .spawn()
             .unwrap();
+        // The last of what it says of itself comes after the note of where it listens.
+        let introduced = || std::fs::read_to_string(&printed).unwrap().contains("hawser job apply SOURCE\n");
         let url = soon(async {
             loop {
-                if let Some(url) = listening_url(&data).unwrap() {
+                if let (Some(url), true) = (listening_url(&data).unwrap(), introduced()) {
                     return url;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
