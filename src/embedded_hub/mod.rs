@@ -259,7 +259,7 @@ impl EmbeddedHub {
             Listening::Online { cut, server } => {
                 self.end(&cut, server).await;
                 let failed = |source| HubError::Listen { address: self.address, source };
-                *listening = Listening::Offline(bind(self.address).map_err(failed)?);
+                *listening = Listening::Offline(bind_again(self.address).await.map_err(failed)?);
                 self.shared.note(HubEvent::Offline);
                 Ok(())
             }
@@ -323,6 +323,25 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
+}
+
+/// So long a port may still be taken after its listener was closed.
+const LAST_LISTENER: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Takes the port of a listener that was closed just now. A program that this process is starting has a copy of it until it is that
+/// program.
+async fn bind_again(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let since = std::time::Instant::now();
+    loop {
+        match bind(address) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && since.elapsed() < LAST_LISTENER =>
+            {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            bound => return bound,
+        }
+    }
 }
 
 fn serve(shared: &Arc<Shared>, inner: TcpListener, cut: CancellationToken) -> Listening {

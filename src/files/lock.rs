@@ -11,6 +11,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
@@ -18,6 +20,9 @@ use super::PRIVATE_FILE;
 
 /// What is read of a holder's name. The longest is that of a module, three directory names.
 const LONGEST_NAME: u64 = 1024;
+
+/// Between two tries of a lock that is waited for.
+const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
@@ -57,6 +62,19 @@ impl Drop for Own {
 /// The same as [`try_lock`], for this process alone.
 pub fn try_own(path: &Path, hold: Hold) -> io::Result<Option<Own>> {
     Ok(try_lock(path, hold)?.map(Own))
+}
+
+/// The same with a moment of patience: the last holder may have died while it was starting a program, which has a copy of the
+/// file until it is that program.
+pub fn own_within(path: &Path, hold: Hold, patience: Duration) -> io::Result<Option<Own>> {
+    let since = Instant::now();
+    loop {
+        let own = try_own(path, hold)?;
+        if own.is_some() || since.elapsed() >= patience {
+            return Ok(own);
+        }
+        thread::sleep(RETRY);
+    }
 }
 
 /// Takes the lock of a file that is open. One that this very open file holds already is simply taken again.
@@ -138,6 +156,20 @@ mod tests {
         assert!(try_own(&path, Hold::Alone).unwrap().is_none());
         drop(own);
         try_own(&path, Hold::Alone).unwrap().unwrap();
+    }
+
+    #[test]
+    fn patience_outlasts_a_holder_that_is_about_to_go() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("lock");
+        let held = try_own(&path, Hold::Alone).unwrap().unwrap();
+        assert!(own_within(&path, Hold::Alone, Duration::ZERO).unwrap().is_none());
+        let going = thread::spawn(move || {
+            thread::sleep(3 * RETRY);
+            drop(held);
+        });
+        own_within(&path, Hold::Alone, Duration::from_secs(600)).unwrap().unwrap();
+        going.join().unwrap();
     }
 
     #[test]

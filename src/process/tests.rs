@@ -55,12 +55,12 @@ async fn a_cancel_interrupts_first_and_returns_when_the_whole_group_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let (pids, seen) = (folder.path().join("pids"), folder.path().join("interrupted"));
     let script = format!(
-        "trap 'echo yes > \"{seen}\"' INT; bash -c \"trap '' INT; exec sleep 1000\" & echo $! $$ > '{pids}.new'; mv '{pids}.new' '{pids}'; while true; do sleep 0.05; done",
+        "trap 'echo yes > \"{seen}\"' INT; bash -c \"trap '' INT; exec sleep 1000\" & echo $! $$ > '{pids}.new'; mv '{pids}.new' '{pids}'; while true; do sleep 1; done",
         seen = seen.display(),
         pids = pids.display()
     );
     let cancel = CancellationToken::new();
-    let tool = Tool { grace: Duration::from_millis(500), ..bash(&script) };
+    let tool = Tool { grace: Duration::from_secs(5), ..bash(&script) };
     let run = tokio::spawn({
         let cancel = cancel.clone();
         async move { tool.run(&cancel).await }

@@ -30,6 +30,9 @@ pub enum StoreError {
     Folder(#[from] FolderError),
 }
 
+/// So long a runner that was killed just now may hold the lock by a program that it was starting.
+const LAST_HOLDER: Duration = Duration::from_secs(3);
+
 /// No push waits for so long to be taken.
 const RETIRED_REMEMBERED: Duration = Duration::from_secs(10 * 60);
 
@@ -71,7 +74,7 @@ impl Store {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = lock::try_own(&path, Hold::Alone).map_err(failed)?;
+        let lock = lock::own_within(&path, Hold::Alone, LAST_HOLDER).map_err(failed)?;
         let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,

@@ -29,6 +29,10 @@ pub(super) struct Hold {
 impl Hold {
     /// Stops them, and lists all processes of the step as they are then.
     pub(super) fn of(script: Pid) -> (Self, Vec<Member>) {
+        Self::within(script, LIMIT)
+    }
+
+    fn within(script: Pid, limit: Duration) -> (Self, Vec<Member>) {
         let since = Instant::now();
         let mut hold = Self { stopped: Vec::new() };
         hold.stop(script);
@@ -42,7 +46,7 @@ impl Hold {
                 all_still = false;
                 hold.stop(moving.pid);
             }
-            if all_still || since.elapsed() >= LIMIT {
+            if all_still || since.elapsed() >= limit {
                 return (hold, members);
             }
             thread::sleep(PAUSE);
@@ -89,7 +93,7 @@ mod tests {
     fn what_is_held_starts_nothing_and_goes_on_afterwards() {
         let (mut child, pid) = busy();
         for _ in 0..20 {
-            let (held, members) = Hold::of(pid);
+            let (held, members) = Hold::within(pid, Duration::MAX);
             let before = in_group(members);
             // Commands that were started before may end, but there is none that was not there.
             for _ in 0..20 {

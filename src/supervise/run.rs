@@ -95,14 +95,15 @@ struct Script<'a> {
     events: mpsc::Receiver<Event>,
     /// The `cancel.json` that was seen last.
     cancel_seen: Option<(u64, SystemTime)>,
-    /// Once the script was interrupted, until it has noticed.
+    /// Once the script was interrupted.
     interrupted: Option<Interrupted>,
 }
 
 /// What is known about who has taken the interrupt.
 #[derive(Debug)]
 struct Interrupted {
-    again: Again,
+    /// Until the script has noticed; then it starts nothing by mistake any more.
+    again: Option<Again>,
     stuck: Stuck,
     /// When it was looked at last.
     looked: Instant,
@@ -290,11 +291,11 @@ impl<'a> Script<'a> {
         let after = platform::members(self.pid);
         drop(held);
         let again = Again::new(self.pid, getpid(), &before, &after);
-        self.interrupted = Some(Interrupted { again, stuck: Stuck::default(), looked: Instant::now() });
+        self.interrupted =
+            Some(Interrupted { again: Some(again), stuck: Stuck::default(), looked: Instant::now() });
     }
 
-    /// Interrupts those that have missed it, until the script has noticed; then it starts nothing by mistake any more. Ends
-    /// those that it has done no good.
+    /// Interrupts those that have missed it, and ends those that it has done no good.
     fn interrupt_again(&mut self) {
         let Some(interrupted) = &mut self.interrupted else { return };
         if interrupted.looked.elapsed() < LOOK {
@@ -304,11 +305,15 @@ impl<'a> Script<'a> {
         let now = platform::members(self.pid);
         // In this order, see `again`.
         let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
-        if self.reaped || noticed {
+        if self.reaped {
             self.interrupted = None;
             return;
         }
-        let missed = processes(interrupted.again.missed(&now));
+        if noticed {
+            interrupted.again = None;
+        }
+        let missed =
+            interrupted.again.as_mut().map(|again| processes(again.missed(&now))).unwrap_or_default();
         let stuck = processes(interrupted.stuck.find(&now));
         for process in &missed {
             let _ = kill_process(process.pid, Signal::INT);

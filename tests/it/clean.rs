@@ -106,7 +106,7 @@ async fn what_old_jobs_left_goes_only_when_told_and_what_is_young_or_running_sta
     }
     assert!(said.contains("its script still runs") && said.contains("only copy"), "{said}");
     assert!(said.contains(" B") && said.contains("removed "), "{said}");
-    drop(lock);
+    lock.unlock().unwrap();
     let said = cleaner.cleans(&["--yes"]);
     assert!(!running.exists(), "{said}");
     assert!(cleaner.cleans(&[]).contains("nothing to remove"));

@@ -56,7 +56,8 @@ async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
     let of_name = |name: &str| -> Vec<Process> {
         below(runner.pid()).into_iter().filter(|process| process.name == name).collect()
     };
-    assert_eq!(of_name("bash").len(), 1, "the orphan is there");
+    // While it starts a command there are two of that name for a moment.
+    assert!(!of_name("bash").is_empty(), "the orphan is there");
 
     fs::write(&gate, "").unwrap();
     until("the orphan is gone, and no zombie is left of it", || of_name("bash").is_empty().then_some(()))

@@ -272,11 +272,12 @@ async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
     let world = World::with(options).await;
     let url = world.repository("repo", EMPTY);
     let _runner = world.runner("one");
-    let gate = world.path("gate");
+    let (gate, floodgate) = (world.path("gate"), world.path("floodgate"));
     const FLOOD: u32 = 600_000;
-    let flood = world.hub.submit(printing(&world, &url, "flood", FLOOD, None));
+    let flood = world.hub.submit(printing(&world, &url, "flood", FLOOD, Some(&floodgate)));
     let quiet = world.hub.submit(printing(&world, &url, "quiet", 1, Some(&gate)));
     until("both scripts run", || (runs(&world, "flood") + runs(&world, "quiet") == 2).then_some(())).await;
+    fs::write(&floodgate, "").unwrap();
     until("the flood flows", || (counter.lock().unwrap().next.get(&flood)? > &1000).then_some(())).await;
 
     fs::write(&gate, "").unwrap();
@@ -404,8 +405,10 @@ async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
     let id = world.hub.submit(printing(&world, &url, "once", 10, Some(&gate)));
     seen(&world, id, "begin").await;
     // Two different ones: the system may make one of two that are the same.
+    runner.signal(Signal::STOP);
     runner.signal(Signal::TERM);
     runner.signal(Signal::INT);
+    runner.signal(Signal::CONT);
     until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
@@ -631,7 +634,11 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_
 async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_safe() {
     let world = World::new().await;
     let pid_file = world.path("terraform.pid");
-    let command = format!("echo $PPID > '{}'; echo started; exec sleep 5", pid_file.display());
+    let command = format!(
+        "echo $PPID > '{}'; echo started; while [ -d '{}' ]; do sleep 0.2; done",
+        pid_file.display(),
+        world.dir.path().display()
+    );
     let module = format!(
         "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
     );
@@ -811,7 +818,8 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     seen(&world, id, "begin").await;
     let folder = validate_folder(&runner).await;
     let supervisor = supervisor_pid(&folder);
-    fs::remove_dir_all(&folder).unwrap();
+    // In one go: the runner and the supervisor work in it.
+    fs::rename(&folder, world.path("removed")).unwrap();
     rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
 
     // Its slot is free again.

@@ -18,7 +18,7 @@ use hawser::supervise::{LaunchError, launch, program, wait};
 use hawser::tasks::Launch;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, write_program};
 
 const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
@@ -74,7 +74,9 @@ impl Step {
 
     async fn wait(&self) {
         let lock = tokio::time::timeout(PATIENCE, wait(&self.folder, &CancellationToken::new())).await;
-        lock.expect("the step ends").unwrap().expect("nobody has cancelled");
+        let lock = lock.expect("the step ends").unwrap().expect("nobody has cancelled");
+        // Not by closing the file alone: another test may just be starting a program, which has a copy.
+        lock.unlock().unwrap();
     }
 
     /// Launches, waits, and reads the exit.
@@ -265,8 +267,7 @@ async fn a_second_supervisor_is_refused_while_the_first_runs() {
 async fn what_cannot_be_started_says_why() {
     let step = Step::new("true");
     let without_path = step.work.join("without-path");
-    fs::write(&without_path, format!("#!/bin/sh\nPATH=/nowhere exec '{HAWSER}' \"$@\"\n")).unwrap();
-    fs::set_permissions(&without_path, fs::Permissions::from_mode(0o700)).unwrap();
+    write_program(&without_path, &format!("#!/bin/sh\nPATH=/nowhere exec '{HAWSER}' \"$@\"\n"));
     let lock = step.folder.try_lock().unwrap().unwrap();
     launch(&without_path, &step.folder, lock, None, &step.to_launch()).unwrap();
     step.wait().await;

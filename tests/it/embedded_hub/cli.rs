@@ -457,7 +457,7 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
     check(&job(&one, &["list"]).await, 69, &["no hub has been started", "--data"]);
-    let hub = HubProcess::start(&one, "127.0.0.1:0").await;
+    let hub = HubProcess::start(&one, &format!("{}:0", own_loopback())).await;
     let other = HubProcess::start(&two, "127.0.0.1:0").await;
     check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
     let missing = ["admin token", &hub.url, "--data", "HAWSER_HUB_ADMIN_TOKEN", "identity.json"];

@@ -103,9 +103,10 @@ async fn an_unknown_host_names_the_server_url() {
 
 #[tokio::test]
 async fn a_refused_connection_names_the_server_url() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // Bound, and nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
     let client = Client::start(address);
     expect(client, &[&address.to_string(), "does not accept connections", "Server.Url"]).await;
 }

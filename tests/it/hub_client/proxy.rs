@@ -1,7 +1,6 @@
 //! Proxies come from the environment, which belongs to a whole process: so each of these tests starts this test
 //! binary again, with an environment of its own, and looks at what the client in there reports.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use hawser::hub::LineStatus;
@@ -107,10 +106,10 @@ async fn a_proxy_that_opens_no_way_is_told_from_a_server_that_is_down() {
 #[tokio::test]
 async fn a_proxy_that_is_down_or_unknown_names_the_variable() {
     let bench = Bench::start().await;
-    let nobody: SocketAddr = {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap()
-    };
+    // Bound, and nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nobody = socket.local_addr().unwrap();
     let proxy = format!("http://user:pass@{nobody}");
     let report = bench.report("https://hub.test", &[("HTTPS_PROXY", &proxy)]).await;
     assert!(report.contains(&format!("the proxy {nobody} does not accept connections")), "{report}");
@@ -141,10 +140,10 @@ async fn a_host_in_no_proxy_is_reached_directly() {
 #[tokio::test]
 async fn a_server_on_this_machine_is_reached_without_the_proxy_and_the_proxy_is_not_blamed() {
     let bench = Bench::start().await;
-    let nobody: SocketAddr = {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap()
-    };
+    // Bound, and nobody listens.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nobody = socket.local_addr().unwrap();
     let proxy = bench.proxy_url("user:pass@");
     let report = bench.report(&format!("https://{nobody}"), &[("HTTPS_PROXY", &proxy)]).await;
     assert!(report.contains(&format!("{nobody} does not accept connections: check Server.Url")), "{report}");

@@ -1,6 +1,5 @@
 //! Which commit a revision means.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -213,9 +212,7 @@ async fn a_server_that_wants_credentials_causes_an_error_and_no_prompt() {
 
 /// Puts a program in front of those that git and we would find.
 fn stand_in(folder: &Path, name: &str, script: &str) {
-    let path = folder.join(name);
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    crate::support::write_program(&folder.join(name), &format!("#!/bin/sh\n{script}\n"));
 }
 
 #[tokio::test]

@@ -10,7 +10,10 @@ pub(crate) mod scripted_hub;
 pub(crate) mod steps;
 pub(crate) mod world;
 
+use std::io::Write as _;
 use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -18,10 +21,23 @@ use std::time::Duration;
 /// hang into a failure, and no test says anything by it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Writes a program that this process is going to start. Another one writes it: what this one has open for writing, a program
+/// that another test is just starting has open too for a moment, and nothing can be executed meanwhile.
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let mut install = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    install.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(install.wait().unwrap().success());
+}
+
 /// An address of this machine that nobody else here uses, for a server that goes away and comes back to its port. On
 /// 127.0.0.1 that port may be taken meanwhile, by another test's server or by any connection that is made here.
 pub(crate) fn own_loopback() -> Ipv4Addr {
-    static USED: AtomicU32 = AtomicU32::new(0);
+    static USED: AtomicU32 = AtomicU32::new(1);
     let [_, third, second, first] = USED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let [.., process] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 16 + process % 224 + third, second, first.max(1))

@@ -156,13 +156,14 @@ async fn a_state_that_cannot_be_written_is_kept_safe_and_the_printed_command_pus
 #[tokio::test]
 async fn a_cancelled_apply_whose_state_cannot_be_written_says_so_in_the_log() {
     let server = StateServer::start();
-    let sleeps = "resource \"terraform_data\" \"slow\" {\n  provisioner \"local-exec\" {\n    command = \"echo now \
+    let sleeps = "resource \"terraform_data\" \"slow\" {\n  depends_on = [terraform_data.it]\n  provisioner \"local-exec\" {\n    command = \"echo now \
                   sleeping; exec sleep 300.25\"\n  }\n}\n";
     let bench = Bench::new(&[("main.tf", &format!("{}{sleeps}", server.module()))]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     server.kept.lock().unwrap().refuses_state = true;
-    let interrupt = Interrupt { at: "now sleeping", kind: CancelKind::Graceful };
+    // Not the line that says what will be executed.
+    let interrupt = Interrupt { at: "\u{1b}[0mnow sleeping", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     let files = rescued(&bench);
