@@ -26,7 +26,7 @@ pub(super) struct Stuck {
 }
 
 impl Stuck {
-    /// Who is stuck, by a new list.
+    /// Who is found to be stuck, by a new list.
     pub(super) fn find(&mut self, now: &[Member]) -> Vec<Member> {
         let childless = |it: &&Member| !now.iter().any(|other| other.parent == it.pid.as_raw_pid());
         let before = std::mem::take(&mut self.watched);
@@ -36,9 +36,10 @@ impl Stuck {
             if shell.worked == worked {
                 continue;
             }
-            let seen = seen + u32::from(shell.interrupt_waits);
-            self.watched.insert(shell.id(), (seen, shell.worked));
-            if seen >= SEEN {
+            let now_seen = seen + u32::from(shell.interrupt_waits);
+            self.watched.insert(shell.id(), (now_seen, shell.worked));
+            // Once: the kill may take its time on a busy machine.
+            if seen < SEEN && now_seen == SEEN {
                 found.push(shell.clone());
             }
         }
@@ -81,6 +82,13 @@ mod tests {
         assert_eq!(found((1..10).map(|look| vec![stopped(look * 50)])), None, "it is stopped");
         let engine = |look| Member { name: "terraform".to_owned(), ..shell(look, true) };
         assert_eq!(found((1..10).map(|look| vec![engine(look * 50)])), None, "it is no shell");
+    }
+
+    #[test]
+    fn it_is_found_once() {
+        let mut stuck = Stuck::default();
+        let found = (1..10).filter(|look| !stuck.find(&[shell(look * 50, true)]).is_empty()).count();
+        assert_eq!(found, 1);
     }
 
     #[test]
