@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
 use crate::contract::{Engine, Task};
-use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
+use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
@@ -172,6 +172,8 @@ async fn work(place: &Place, errand: Errand, vault: Vault) -> Result<Finished, F
         identity: Some(identity.clone()),
         // Steps that a killed run left behind are finished first; nobody waits for what they report.
         acknowledge_unknown_jobs: true,
+        // They are shown as they come, and nothing is kept of them: a job may write for hours.
+        logs: LogKeeping::Events,
         ..HubOptions::default()
     };
     let hub = EmbeddedHub::start(options).await.map_err(|error| Failure::temporary(error.to_string()))?;

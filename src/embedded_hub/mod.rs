@@ -172,7 +172,13 @@ impl EmbeddedHub {
 
     /// A reader of all events from the first on. Each reader has a place of its own.
     pub fn events(&self) -> Events {
-        Events::new(&self.shared.events)
+        Events::new(&self.shared.events, false)
+    }
+
+    /// A reader of all events that nobody has taken yet, which takes them off the list: nobody else will see them, and
+    /// they need no memory any more.
+    pub fn take_events(&self) -> Events {
+        Events::new(&self.shared.events, true)
     }
 
     pub fn all_events(&self) -> Vec<Recorded> {
