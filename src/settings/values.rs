@@ -6,15 +6,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::{self, PemObject as _};
 use serde_json::Value;
 use thiserror::Error;
 use url::Url;
 use uuid::Uuid;
 
 use super::shape::Kind;
+use crate::hub::AuthoritiesError;
 use crate::policy::{FilePatternError, FlagNameError, ModulePatternError, SourcePatternError};
 
 /// What is wrong, and what to do about it.
@@ -72,12 +70,8 @@ pub enum Fault {
     NoValue { option: String },
     #[error("argument {position} is no setting; settings are written --Section:Key=value")]
     StrayArgument { position: usize },
-    #[error("cannot be read as a PEM file: {0}")]
-    UnreadablePem(String),
-    #[error("holds no certificate in PEM form")]
-    NoCertificate,
-    #[error("holds a certificate that cannot be used: {0}")]
-    UnusableCertificate(String),
+    #[error(transparent)]
+    NotAuthorities(AuthoritiesError),
     #[error("cannot read it: {0}")]
     Unreadable(String),
     #[error("is not valid JSON: {what} at line {line}, column {column}")]
@@ -187,20 +181,6 @@ fn base_url(text: &str) -> Result<Url, Fault> {
         || url.query().is_some()
         || url.fragment().is_some();
     if has_more { Err(Fault::NotBaseUrl) } else { Ok(url) }
-}
-
-/// The file of `Server.CaFile`, which is read again when a connection is made.
-pub(super) fn authorities(path: &Path) -> Result<(), Fault> {
-    let unreadable = |error: pem::Error| match error {
-        pem::Error::Io(error) => Fault::UnreadablePem(error.to_string()),
-        error => Fault::UnreadablePem(error.to_string()),
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-        let added = roots.add(certificate.map_err(unreadable)?);
-        added.map_err(|error| Fault::UnusableCertificate(error.to_string()))?;
-    }
-    if roots.is_empty() { Err(Fault::NoCertificate) } else { Ok(()) }
 }
 
 fn path(text: &str, places: Places<'_>) -> Result<Value, Fault> {
