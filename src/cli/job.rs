@@ -12,7 +12,7 @@ use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
-use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
+use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 use crate::local::view;
 
 /// Names the admin token where there is no data directory.
@@ -99,7 +99,7 @@ struct Submit {
     /// terraform, tofu or pulumi
     #[arg(long, default_value = "terraform")]
     engine: Engine,
-    /// Value of a variable that the module declares; a list or an object is written as HCL
+    /// Value of a variable that the module declares, as terraform's own -var takes it: HCL for lists and objects, else just text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
     /// Environment variable of the engine
@@ -243,8 +243,7 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     spec.namespace_name = args.namespace.unwrap_or(names.namespace);
     spec.module_name = args.module.unwrap_or(names.module);
     spec.engine = args.engine;
-    spec.parameters = args.vars.into_iter().map(|(name, value)| (name, hcl_value(&value))).collect();
-    spec.parameters_must_be_declared = true;
+    spec.typed_parameters = args.vars.into_iter().collect();
     spec.env_vars = args.envs.into_iter().collect();
     spec.instance = args.instance;
     spec.needs_approval = args.needs_approval;

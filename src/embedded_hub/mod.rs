@@ -51,7 +51,7 @@ pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, LOG_PERIOD_SECONDS};
 pub use job::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
-pub use jobs::{Hooks, JobKind, JobSpec, hcl_string, hcl_value};
+pub use jobs::{Hooks, JobKind, JobSpec};
 pub use orchestrator::Refusal;
 pub use reports::outcome_of;
 pub use shared::{HubOptions, LogKeeping, LogObserver};

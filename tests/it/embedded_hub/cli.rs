@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use super::client::{Client, Reachable, http};
+use super::client::{Client, Reachable, entry, http};
 use super::{soon, work_off};
 use crate::support::git::Repo;
 use crate::support::own_loopback;
@@ -104,7 +104,7 @@ async fn a_submitted_job_is_followed_to_its_end() {
     let (output, ()) = tokio::join!(job(&directory, &arguments), async {
         for task in JobKind::Apply.tasks() {
             if task == Task::Variables {
-                declare(&mut client, &["name"]).await;
+                declare(&mut client, &[("name", "string")]).await;
                 continue;
             }
             let request = work_off(&mut client, task).await;
@@ -134,16 +134,19 @@ async fn a_submitted_job_is_followed_to_its_end() {
     assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
 }
 
-/// Answers the discovery of variables with these.
-async fn declare(client: &mut Client, names: &[&str]) {
+/// Answers the discovery of variables with these names and types.
+async fn declare(client: &mut Client, variables: &[(&str, &str)]) {
     let task = Task::Variables;
     let request = client.pushed(task.pushed_as()).await;
-    let job = request["jobId"].clone();
-    client.claim(&job, task).await.unwrap();
+    client.claim(&request["jobId"], task).await.unwrap();
     client.log(&request, task, &[&format!("{task} at work")]).await.unwrap();
-    let variables = names.iter().map(|name| {
+    complete(client, &request, variables).await;
+}
+
+async fn complete(client: &mut Client, request: &Value, variables: &[(&str, &str)]) {
+    let variables = variables.iter().map(|(name, kind)| {
         json!({
-            "name": name, "type": "string", "description": null, "sensitive": false, "nullable": false,
+            "name": name, "type": kind, "description": null, "sensitive": false, "nullable": false,
             "fromExtraFile": false,
         })
     });
@@ -151,7 +154,34 @@ async fn declare(client: &mut Client, names: &[&str]) {
         "moduleId": request["metadata"]["moduleId"], "timestamp": 1_800_000_000_000_u64, "checksum": "0".repeat(64),
         "variables": variables.collect::<Vec<_>>(),
     });
-    client.call("VariablesCompleted", vec![job, set]).await.unwrap();
+    client.call("VariablesCompleted", vec![request["jobId"].clone(), set]).await.unwrap();
+}
+
+/// What a value means depends on the variable, not on what it looks like; and what was not read may be declared.
+#[tokio::test]
+async fn a_value_is_what_its_variable_takes_and_a_file_that_is_not_read_may_declare_any() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let source = "https://example.org/x.git";
+    let arguments = ["plan", source, "--var", "text=[1]", "--var", "list=[1]", "--var", "zzz=1"];
+    let (output, plan) = tokio::join!(job(home.path(), &arguments), async {
+        for task in [Task::GetDefinitiveRevision, Task::GetModule, Task::Init, Task::Validate] {
+            work_off(&mut client, task).await;
+        }
+        let task = Task::Variables;
+        let request = client.pushed(task.pushed_as()).await;
+        client.claim(&request["jobId"], task).await.unwrap();
+        let mut warning = entry(&request, task, "b.tf cannot be parsed");
+        warning["level"] = json!(3);
+        client.call("AddLogs", vec![json!([warning])]).await.unwrap();
+        complete(&mut client, &request, &[("text", "string"), ("list", "list(number)")]).await;
+        work_off(&mut client, Task::Plan).await
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected = json!({"text": "\"[1]\"", "list": "[1]", "zzz": "\"1\""});
+    assert_eq!(plan["resolvedParameters"], expected);
+    hub.stop().await;
 }
 
 #[tokio::test]
@@ -161,7 +191,7 @@ async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_pl
     let mut client = Client::connect(&hub, "a").await;
     let source = "https://example.org/x.git";
     for (declared, part) in [
-        (&["name"][..], "variable \"zzz\" is not declared by the module"),
+        (&[("name", "string")][..], "variable \"zzz\" is not declared by the module"),
         // A module without any variable.
         (&[], "variables \"name\", \"zzz\" are not declared by the module"),
     ] {
