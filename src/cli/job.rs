@@ -6,6 +6,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+use url::Url;
 use uuid::Uuid;
 
 use super::hub::DEFAULT_DATA;
@@ -27,7 +28,7 @@ pub(super) struct Args {
     command: Command,
     /// URL of the hub; not given: the one that runs with the data directory. The admin token is in the data
     /// directory, or in the environment variable HAWSER_HUB_ADMIN_TOKEN
-    #[arg(long, global = true, value_name = "URL", help_heading = HUB)]
+    #[arg(long, global = true, value_name = "URL", help_heading = HUB, value_parser = hub_url)]
     hub: Option<String>,
     /// The hub's data directory, or the directory that it is in
     #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR", help_heading = HUB)]
@@ -65,6 +66,14 @@ struct Job {
     /// The job's id, as `hawser job apply` and `hawser job list` print it
     #[arg(value_name = "JOB", value_parser = job_id)]
     id: Uuid,
+}
+
+fn hub_url(text: &str) -> Result<String, String> {
+    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    match Url::parse(text) {
+        Ok(url) if is_http(&url) => Ok(text.to_owned()),
+        _ => Err("write it with scheme and port, such as http://127.0.0.1:8900".to_owned()),
+    }
 }
 
 fn job_id(text: &str) -> Result<Uuid, String> {
@@ -158,10 +167,12 @@ async fn run(args: Args) -> Result<(), Failure> {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
             client.cancel(job.id, kind).await.map_err(failure)?;
             let asked = match kind {
-                CancelKind::Graceful => "asked to stop (with --kill its processes are ended)",
-                CancelKind::Kill => "asked to end its processes now",
+                CancelKind::Graceful => {
+                    "its engine is asked to stop, and may take a while; --kill does not wait"
+                }
+                CancelKind::Kill => "its processes are to end now",
             };
-            out::line(format_args!("job {0}: {asked}; hawser job follow {0} shows how it ends", job.id));
+            out::line(format_args!("job {0}: {asked}. hawser job follow {0} shows how it ends", job.id));
             Ok(())
         }
         Command::Approve(job) => {

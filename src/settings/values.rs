@@ -32,7 +32,7 @@ pub enum Fault {
     NotInteger { min: u64, max: u64 },
     #[error("is none of {}", names.join(", "))]
     NotOneOf { names: Vec<String> },
-    #[error("is not a URL ({0}); write it like https://snapcd.example.com:20001")]
+    #[error("is not a URL ({}); write it like https://snapcd.example.com:20001", not_url(*.0))]
     NotUrl(url::ParseError),
     #[error("is not an http or https URL; write it like https://snapcd.example.com:20001")]
     NotHttp,
@@ -76,6 +76,8 @@ pub enum Fault {
     Unreadable(String),
     #[error("is not valid JSON: {what} at line {line}, column {column}")]
     NotJson { what: String, line: usize, column: usize },
+    #[error("is empty; write {{}} into it, or remove it")]
+    NothingInFile,
     #[error("must hold a JSON object")]
     NotObject,
     #[error("is no environment name: it becomes a part of the file name appsettings.{{Environment}}.json")]
@@ -92,6 +94,14 @@ pub enum Fault {
     NotVariable,
     #[error("was refused: {0}")]
     Refused(String),
+}
+
+/// The crate calls a URL without a scheme a relative one.
+fn not_url(error: url::ParseError) -> String {
+    match error {
+        url::ParseError::RelativeUrlWithoutBase => "it does not begin with https:// or http://".to_owned(),
+        error => error.to_string(),
+    }
 }
 
 /// What a path is made absolute with.

@@ -309,7 +309,7 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
     let cancelled = job(directory, &["cancel", &id]).await;
     assert!(cancelled.status.success());
     let said = text(&cancelled.stdout);
-    assert!(said.contains(&id) && said.contains("asked to stop") && said.contains("--kill"), "{said}");
+    assert!(said.contains(&id) && said.contains("is asked to stop") && said.contains("--kill"), "{said}");
     assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
     let killed = job(directory, &["cancel", &id, "--kill"]).await;
     assert!(killed.status.success() && text(&killed.stdout).contains("end its processes"));
@@ -503,12 +503,21 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     std::fs::create_dir(one.join("plain")).unwrap();
     check(&job(&one, &["plan", "plain"]).await, 64, &["git repository", "hawser local"]);
     let taken = hub.url.trim_start_matches("http://").to_owned();
-    let output = soon(hawser(&two).args(["hub", "--listen", &taken]).output()).await.unwrap();
+    let three = home.path().join("three");
+    std::fs::create_dir(&three).unwrap();
+    let output = soon(hawser(&three).args(["hub", "--listen", &taken]).output()).await.unwrap();
     check(&output, 69, &[&taken, "--listen"]);
+    let output = soon(hawser(&three).args(["hub", "--listen", "localhost"]).output()).await.unwrap();
+    check(&output, 64, &["IP address", "127.0.0.1:8900"]);
+    // A second hub would take the first one's place in the directory, and leave none there at its end.
+    let output = soon(hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output()).await.unwrap();
+    check(&output, 75, &["another hawser hub", &hub.url, "--data"]);
+    check(&job(&one, &["list"]).await, 0, &["no jobs"]);
+    check(&job(&one, &["list", "--hub", &taken]).await, 64, &["scheme", "http://127.0.0.1:8900"]);
     let url = hub.url.clone();
     hub.stop().await;
     check(&job(&one, &["list"]).await, 69, &["no hub runs"]);
-    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "hawser hub"]);
+    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "refused", "hawser hub"]);
 }
 
 #[tokio::test]
