@@ -14,6 +14,7 @@ use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
 use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
+use crate::hooks::quote::quote;
 use crate::local::view;
 
 /// Names the admin token where there is no data directory.
@@ -141,12 +142,13 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 
 async fn run(args: Args) -> Result<(), Failure> {
     let Args { command, hub, data } = args;
+    let options = options(hub.as_deref(), &data);
     let client = client(hub, &data)?;
     match command {
-        Command::Apply(submit) => self::submit(&client, JobKind::Apply, *submit).await,
-        Command::Plan(submit) => self::submit(&client, JobKind::Plan, *submit).await,
-        Command::Destroy(submit) => self::submit(&client, JobKind::Destroy, *submit).await,
-        Command::Follow(job) => follow::follow(&client, job.id).await,
+        Command::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await,
+        Command::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await,
+        Command::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await,
+        Command::Follow(job) => follow::follow(&client, &options, job.id).await,
         Command::List => {
             let jobs = client.list().await.map_err(failure)?;
             if jobs.is_empty() {
@@ -168,11 +170,14 @@ async fn run(args: Args) -> Result<(), Failure> {
             client.cancel(job.id, kind).await.map_err(failure)?;
             let asked = match kind {
                 CancelKind::Graceful => {
-                    "its engine is asked to stop, and may take a while; --kill does not wait"
+                    "asked to stop; an engine at work may take a while, --kill does not wait for it"
                 }
                 CancelKind::Kill => "its processes are to end now",
             };
-            out::line(format_args!("job {0}: {asked}. hawser job follow {0} shows how it ends", job.id));
+            out::line(format_args!(
+                "job {0}: {asked}. hawser job follow {0}{options} shows how it ends",
+                job.id
+            ));
             Ok(())
         }
         Command::Approve(job) => {
@@ -186,6 +191,14 @@ async fn run(args: Args) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// What the next command needs as well to find the same hub.
+fn options(hub: Option<&str>, data: &Path) -> String {
+    let hub = hub.map(|url| format!(" --hub {}", quote(url))).unwrap_or_default();
+    let is_usual = data == Path::new(DEFAULT_DATA);
+    let data = if is_usual { String::new() } else { format!(" --data {}", quote(&data.to_string_lossy())) };
+    format!("{hub}{data}")
 }
 
 /// Finds the hub and its token: each from the command line or environment, else from the data directory.
@@ -234,7 +247,7 @@ fn no_token(hub: Option<&str>, data: &Path) -> Failure {
     }
 }
 
-async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(), Failure> {
+async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit) -> Result<(), Failure> {
     let place = if args.registry {
         source::Place { url: args.source, subdirectory: None }
     } else {
@@ -269,7 +282,7 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     }
     out::line(format_args!("job {job}"));
     out::foreign_line(&module);
-    follow::follow(client, job).await
+    follow::follow(client, options, job).await
 }
 
 /// What the user is told, and what to do about it.

@@ -186,7 +186,7 @@ fn narrow(path: PathBuf) -> Result<Option<PathBuf>, DataError> {
     use std::os::unix::fs::PermissionsExt;
     let narrowed = || -> io::Result<bool> {
         // Through the handle: the path may lead elsewhere a moment later.
-        let file = std::fs::File::open(&path)?;
+        let file = File::open(&path)?;
         let mut permissions = file.metadata()?.permissions();
         let open = permissions.mode() & 0o077 != 0;
         if open {
