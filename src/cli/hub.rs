@@ -8,7 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, out};
 use crate::embedded_hub::{
-    EmbeddedHub, Events, HubData, HubEvent, HubOptions, LOG_PERIOD_SECONDS, ListeningNote, Recorded,
+    DataError, EmbeddedHub, Events, HubData, HubEvent, HubOptions, LOG_PERIOD_SECONDS, ListeningNote,
+    Recorded,
 };
 
 /// Where `hawser hub` keeps its identity and `hawser job` looks for it.
@@ -20,7 +21,7 @@ const KEPT_EVENTS: usize = 10_000;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Address and port to listen on; port 0 takes a free one
-    #[arg(long, default_value = "127.0.0.1:8900", value_name = "ADDRESS:PORT")]
+    #[arg(long, default_value = "127.0.0.1:8900", value_name = "ADDRESS:PORT", value_parser = address)]
     listen: SocketAddr,
     /// Directory with the hub's identity and secrets, made at the first start; git ignores it
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
@@ -36,16 +37,23 @@ pub(super) struct Args {
     redispatch: bool,
 }
 
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an IP address and a port, such as 127.0.0.1:8900".to_owned())
+}
+
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     crate::files::keep_private();
     super::runtime()?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> Result<(), Failure> {
-    let data = if args.stateless { Ok(HubData::generate()) } else { HubData::load_or_create(&args.data) };
-    let data = data.map_err(|error| {
-        Failure::failed(error.to_string()).hint("another directory can be named with --data")
-    })?;
+    // Held until the end.
+    let (_lock, data) = if args.stateless {
+        (None, HubData::generate())
+    } else {
+        let lock = HubData::lock(&args.data).map_err(no_data)?;
+        (Some(lock), HubData::load_or_create(&args.data).map_err(no_data)?)
+    };
     if let Some(path) = &data.was_open {
         out::aside(format_args!(
             "warning: {} was open to others on this machine, who may know the hub's secrets; now it is its owner's alone \
@@ -66,14 +74,15 @@ async fn serve(args: Args) -> Result<(), Failure> {
     })
     .await
     .map_err(|error| {
-        Failure::unavailable(error.to_string()).hint("another address can be named with --listen")
+        Failure::unavailable(error.to_string())
+            .hint("another `hawser hub` may be running already; another address can be named with --listen")
     })?;
     let url = reachable_url(hub.address());
     let _note = if args.stateless {
         None
     } else {
         let note = ListeningNote::write(&args.data, &url);
-        Some(note.map_err(|error| Failure::failed(error.to_string()))?)
+        Some(note.map_err(no_data)?)
     };
     introduce(&hub, &url, &args, &data);
     let events = hub.events();
@@ -83,6 +92,16 @@ async fn serve(args: Args) -> Result<(), Failure> {
     }
     hub.shutdown().await;
     Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
+fn no_data(error: DataError) -> Failure {
+    let message = error.to_string();
+    let failure = match error {
+        DataError::InUse { .. } => Failure::temporary(message),
+        _ => Failure::failed(message),
+    };
+    failure.hint("another directory can be named with --data")
 }
 
 /// Listening on all addresses is no address to connect to.

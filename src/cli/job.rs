@@ -6,13 +6,15 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+use url::Url;
 use uuid::Uuid;
 
 use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
 use crate::contract::requests::CancelKind;
 use crate::contract::{Engine, SourceRevisionType, SourceType};
-use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, hcl_value, listening_url};
+use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
+use crate::hooks::quote::quote;
 use crate::local::view;
 
 /// Names the admin token where there is no data directory.
@@ -27,7 +29,7 @@ pub(super) struct Args {
     command: Command,
     /// URL of the hub; not given: the one that runs with the data directory. The admin token is in the data
     /// directory, or in the environment variable HAWSER_HUB_ADMIN_TOKEN
-    #[arg(long, global = true, value_name = "URL", help_heading = HUB)]
+    #[arg(long, global = true, value_name = "URL", help_heading = HUB, value_parser = hub_url)]
     hub: Option<String>,
     /// The hub's data directory, or the directory that it is in
     #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR", help_heading = HUB)]
@@ -67,6 +69,14 @@ struct Job {
     id: Uuid,
 }
 
+fn hub_url(text: &str) -> Result<String, String> {
+    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    match Url::parse(text) {
+        Ok(url) if is_http(&url) => Ok(text.to_owned()),
+        _ => Err("write it with scheme and port, such as http://127.0.0.1:8900".to_owned()),
+    }
+}
+
 fn job_id(text: &str) -> Result<Uuid, String> {
     text.parse().map_err(|_| "not the id of a job; `hawser job list` shows them".to_owned())
 }
@@ -99,7 +109,7 @@ struct Submit {
     /// terraform, tofu or pulumi
     #[arg(long, default_value = "terraform")]
     engine: Engine,
-    /// Value of a variable that the module declares; a list or an object is written as HCL
+    /// Value of a variable that the module declares, as terraform's own -var takes it: HCL for lists and objects, else just text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
     /// Environment variable of the engine
@@ -132,12 +142,13 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 
 async fn run(args: Args) -> Result<(), Failure> {
     let Args { command, hub, data } = args;
+    let options = options(hub.as_deref(), &data);
     let client = client(hub, &data)?;
     match command {
-        Command::Apply(submit) => self::submit(&client, JobKind::Apply, *submit).await,
-        Command::Plan(submit) => self::submit(&client, JobKind::Plan, *submit).await,
-        Command::Destroy(submit) => self::submit(&client, JobKind::Destroy, *submit).await,
-        Command::Follow(job) => follow::follow(&client, job.id).await,
+        Command::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await,
+        Command::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await,
+        Command::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await,
+        Command::Follow(job) => follow::follow(&client, &options, job.id).await,
         Command::List => {
             let jobs = client.list().await.map_err(failure)?;
             if jobs.is_empty() {
@@ -158,10 +169,15 @@ async fn run(args: Args) -> Result<(), Failure> {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
             client.cancel(job.id, kind).await.map_err(failure)?;
             let asked = match kind {
-                CancelKind::Graceful => "asked to stop (with --kill its processes are ended)",
-                CancelKind::Kill => "asked to end its processes now",
+                CancelKind::Graceful => {
+                    "asked to stop; an engine at work may take a while, --kill does not wait for it"
+                }
+                CancelKind::Kill => "its processes are to end now",
             };
-            out::line(format_args!("job {0}: {asked}; hawser job follow {0} shows how it ends", job.id));
+            out::line(format_args!(
+                "job {0}: {asked}. hawser job follow {0}{options} shows how it ends",
+                job.id
+            ));
             Ok(())
         }
         Command::Approve(job) => {
@@ -175,6 +191,14 @@ async fn run(args: Args) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// What the next command needs as well to find the same hub.
+fn options(hub: Option<&str>, data: &Path) -> String {
+    let hub = hub.map(|url| format!(" --hub {}", quote(url))).unwrap_or_default();
+    let is_usual = data == Path::new(DEFAULT_DATA);
+    let data = if is_usual { String::new() } else { format!(" --data {}", quote(&data.to_string_lossy())) };
+    format!("{hub}{data}")
 }
 
 /// Finds the hub and its token: each from the command line or environment, else from the data directory.
@@ -223,7 +247,7 @@ fn no_token(hub: Option<&str>, data: &Path) -> Failure {
     }
 }
 
-async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(), Failure> {
+async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit) -> Result<(), Failure> {
     let place = if args.registry {
         source::Place { url: args.source, subdirectory: None }
     } else {
@@ -243,8 +267,7 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     spec.namespace_name = args.namespace.unwrap_or(names.namespace);
     spec.module_name = args.module.unwrap_or(names.module);
     spec.engine = args.engine;
-    spec.parameters = args.vars.into_iter().map(|(name, value)| (name, hcl_value(&value))).collect();
-    spec.parameters_must_be_declared = true;
+    spec.typed_parameters = args.vars.into_iter().collect();
     spec.env_vars = args.envs.into_iter().collect();
     spec.instance = args.instance;
     spec.needs_approval = args.needs_approval;
@@ -259,7 +282,7 @@ async fn submit(client: &AdminClient, kind: JobKind, args: Submit) -> Result<(),
     }
     out::line(format_args!("job {job}"));
     out::foreign_line(&module);
-    follow::follow(client, job).await
+    follow::follow(client, options, job).await
 }
 
 /// What the user is told, and what to do about it.

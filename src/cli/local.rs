@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
 use crate::contract::{Engine, Task};
-use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec};
+use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
@@ -90,7 +90,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
     snapshot::check(&directory).map_err(|error| no_snapshot(&error))?;
     let engine = place::engine(args.engine, &directory).map_err(no_place)?;
-    let parameters = variables::encode(&args.variables, &directory, engine)
+    variables::check(&args.variables, &directory, engine)
         .map_err(|error| Failure::usage(error.to_string()))?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
@@ -110,7 +110,12 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     };
     let errand = Errand {
         title: Title { verb, subject, engine: engine.program() },
-        spec: JobSpec { engine, parameters, needs_approval: !args.plan, ..job(kind, &place, &snapshot) },
+        spec: JobSpec {
+            engine,
+            typed_parameters: args.variables.into_iter().collect(),
+            needs_approval: !args.plan,
+            ..job(kind, &place, &snapshot)
+        },
         yes: args.yes,
         notes: notes(&snapshot),
     };
@@ -157,7 +162,7 @@ fn job(kind: JobKind, place: &Place, snapshot: &Snapshot) -> JobSpec {
 }
 
 fn notes(snapshot: &Snapshot) -> Vec<String> {
-    let state = "The state file in the directory is not used: hawser local keeps a state of its own.";
+    let state = "The state in the directory is not used: hawser local keeps a state of its own.";
     if snapshot.leaves_state_behind { vec![state.to_owned()] } else { Vec::new() }
 }
 
@@ -172,6 +177,8 @@ async fn work(place: &Place, errand: Errand, vault: Vault) -> Result<Finished, F
         identity: Some(identity.clone()),
         // Steps that a killed run left behind are finished first; nobody waits for what they report.
         acknowledge_unknown_jobs: true,
+        // They are shown as they come, and nothing is kept of them: a job may write for hours.
+        logs: LogKeeping::Events,
         ..HubOptions::default()
     };
     let hub = EmbeddedHub::start(options).await.map_err(|error| Failure::temporary(error.to_string()))?;

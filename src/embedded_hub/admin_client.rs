@@ -13,7 +13,7 @@ use crate::contract::requests::CancelKind;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("no hub answers at {url}: {source}")]
+    #[error("no hub answers at {url}: {}", cause(source))]
     NotRunning { url: String, source: reqwest::Error },
     #[error("the hub at {url} does not accept the admin token")]
     WrongToken { url: String },
@@ -27,6 +27,15 @@ pub enum AdminError {
     Unreadable { url: String, source: reqwest::Error },
     #[error("cannot make an HTTP client: {0}")]
     Client(reqwest::Error),
+}
+
+/// What is behind an error: the client only says that it has sent a request.
+fn cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }
 
 /// Talks to the admin API of one hub.

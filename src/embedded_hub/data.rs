@@ -6,8 +6,10 @@
 //! |---|---|
 //! | `.gitignore` | that none of this belongs into the repository that the directory may be in |
 //! | `identity.json` | the runner record, its credentials, and the token of the admin API |
+//! | `lock` | held by the hub that runs now: a second one would take its runners and the note below |
 //! | `listening.json` | `url` of the hub that runs now; removed at the end of it |
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -17,9 +19,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::identity::{Identity, random_secret};
+use crate::files::lock::{self, Hold};
 
 const IDENTITY: &str = "identity.json";
 const LISTENING: &str = "listening.json";
+const LOCK: &str = "lock";
 const IGNORE: &str = ".gitignore";
 
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +34,8 @@ pub enum DataError {
     Damaged { path: PathBuf, source: serde_json::Error },
     #[error("cannot write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
+    #[error("another hawser hub runs with the data directory {directory}{}", url.as_ref().map(|url| format!(", at {url}")).unwrap_or_default())]
+    InUse { directory: PathBuf, url: Option<String> },
 }
 
 /// The identity of a hub, and the token with which jobs are submitted to it.
@@ -79,6 +85,20 @@ impl HubData {
             admin_token: file.admin_token,
             was_open: None,
         }))
+    }
+
+    /// Keeps a second hub away from the directory for as long as the file is held.
+    pub fn lock(directory: &Path) -> Result<File, DataError> {
+        let path = directory.join(LOCK);
+        let held = create_private(directory).and_then(|()| lock::try_lock(&path, Hold::Alone));
+        match held {
+            Ok(Some(held)) => Ok(held),
+            Ok(None) => {
+                let url = listening_url(directory).unwrap_or_default();
+                Err(DataError::InUse { directory: directory.to_owned(), url })
+            }
+            Err(source) => Err(DataError::Write { path, source }),
+        }
     }
 
     /// Also puts in order who may see what is there.
@@ -166,7 +186,7 @@ fn narrow(path: PathBuf) -> Result<Option<PathBuf>, DataError> {
     use std::os::unix::fs::PermissionsExt;
     let narrowed = || -> io::Result<bool> {
         // Through the handle: the path may lead elsewhere a moment later.
-        let file = std::fs::File::open(&path)?;
+        let file = File::open(&path)?;
         let mut permissions = file.metadata()?.permissions();
         let open = permissions.mode() & 0o077 != 0;
         if open {

@@ -1,7 +1,8 @@
 //! What happened at the hub, in order and without gaps.
 //!
 //! Every event is kept (up to [`HubOptions::keep_events`](super::HubOptions)), and each reader has a place of its
-//! own in the list that begins at the first, so a reader that comes late or is slow misses nothing.
+//! own in the list that begins at the first, so a reader that comes late or is slow misses nothing. A reader that
+//! is the only one may take what it has read off the list, so that a long job needs no more memory than a short one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -71,7 +72,7 @@ pub enum HubEvent {
         instance: String,
         entries: usize,
     },
-    /// Only with [`LogKeeping::All`](super::LogKeeping).
+    /// Only with [`LogKeeping::All`](super::LogKeeping) and [`LogKeeping::Events`](super::LogKeeping).
     Log(Arc<LogEntry<'static>>),
     /// Logs of a task whose result came over a connection that broke: the runner could not know.
     LogsRepeated {
@@ -205,19 +206,27 @@ impl EventLog {
 pub struct Events {
     log: Arc<EventLog>,
     next: u64,
+    /// What was read is not kept for anybody else.
+    takes: bool,
     count: watch::Receiver<u64>,
 }
 
 impl Events {
-    pub(super) fn new(log: &Arc<EventLog>) -> Self {
-        Self { log: Arc::clone(log), next: 0, count: log.count.subscribe() }
+    pub(super) fn new(log: &Arc<EventLog>, takes: bool) -> Self {
+        Self { log: Arc::clone(log), next: 0, takes, count: log.count.subscribe() }
     }
 
     /// The next event if it has happened already.
     pub fn try_next(&mut self) -> Option<Recorded> {
-        let kept = self.log.kept();
-        let index = usize::try_from(self.next.saturating_sub(kept.first)).ok()?;
-        let event = kept.events.get(index)?.clone();
+        let mut kept = self.log.kept();
+        let event = if self.takes {
+            let event = kept.events.pop_front()?;
+            kept.first += 1;
+            event
+        } else {
+            let index = usize::try_from(self.next.saturating_sub(kept.first)).ok()?;
+            kept.events.get(index)?.clone()
+        };
         self.next = event.number + 1;
         Some(event)
     }
@@ -313,5 +322,27 @@ fn word(kind: CancelKind) -> &'static str {
     match kind {
         CancelKind::Graceful => "gracefully",
         CancelKind::Kill => "by force",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_takes_events_gets_each_once_and_leaves_nothing() {
+        let log = Arc::new(EventLog::new(usize::MAX));
+        let mut taker = Events::new(&log, true);
+        for round in 0..3 {
+            log.record(Timestamp::UNIX_EPOCH, HubEvent::Offline);
+            log.record(Timestamp::UNIX_EPOCH, HubEvent::Online);
+            let taken = [taker.try_next(), taker.try_next(), taker.try_next()];
+            let numbers = taken.map(|event| event.map(|it| it.number));
+            assert_eq!(numbers, [Some(round * 2), Some(round * 2 + 1), None]);
+            assert!(log.all().is_empty());
+        }
+        // Another reader goes on behind what was taken.
+        log.record(Timestamp::UNIX_EPOCH, HubEvent::Offline);
+        assert_eq!(Events::new(&log, false).try_next().map(|it| it.number), Some(6));
     }
 }

@@ -12,7 +12,9 @@ use uuid::Uuid;
 use super::events::ConnectionId;
 use super::jobs::JobSpec;
 use crate::contract::requests::CancelKind;
-use crate::contract::{LogEntry, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet};
+use crate::contract::{
+    LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,
+};
 
 /// Where a job stands, for those who look at it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,7 +187,9 @@ pub(super) struct Job {
     pub(super) cancels_pushed: BTreeSet<(String, CancelKind)>,
     pub(super) definitive_revision: Option<String>,
     pub(super) logs: Logs,
-    variables: Option<VariableSet>,
+    pub(super) variables: Option<VariableSet>,
+    /// The runner could not read all that may declare variables.
+    variables_are_in_doubt: bool,
     plan: Option<PlanData>,
     resources: Option<u64>,
     outputs: Option<OutputSet>,
@@ -219,6 +223,7 @@ impl Job {
             definitive_revision: None,
             logs: Logs::new(keep_logs),
             variables: None,
+            variables_are_in_doubt: false,
             plan: None,
             resources: None,
             outputs: None,
@@ -301,6 +306,13 @@ impl Job {
         };
     }
 
+    pub(super) fn logged(&mut self, entry: &Arc<LogEntry<'static>>) {
+        self.logs.add(entry);
+        // A warning of that task names a file that it could not read, and always comes before its result.
+        let is_warning = matches!(entry.level, LogLevel::Warning | LogLevel::Error | LogLevel::Fatal);
+        self.variables_are_in_doubt |= is_warning && entry.task_name == Task::Variables.name();
+    }
+
     fn learn(&mut self, success: &Success) {
         match success {
             Success::Done => {}
@@ -315,6 +327,10 @@ impl Job {
     /// Ends the job when the variables of the module are known and do not fit what was submitted.
     fn misfit(&self, success: &Success) -> Option<Phase> {
         let Success::Variables(declared) = success else { return None };
+        if self.variables_are_in_doubt {
+            // The engine warns of what it does not know.
+            return None;
+        }
         let undeclared = self.spec.undeclared(declared.as_ref());
         let names: Vec<_> = undeclared.iter().map(|name| format!("{name:?}")).collect();
         let error = match &names[..] {
@@ -387,7 +403,7 @@ impl Logs {
         Self { kept: keep.then(Vec::new), count: 0, hash: Sha256::new(), last: None }
     }
 
-    pub(super) fn add(&mut self, entry: &Arc<LogEntry<'static>>) {
+    fn add(&mut self, entry: &Arc<LogEntry<'static>>) {
         self.count += 1;
         self.hash.update(entry.message.as_bytes());
         self.hash.update(b"\n");

@@ -10,7 +10,7 @@ use crate::contract::enums::WireEnum;
 use crate::contract::requests::{self, BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
 use crate::contract::{
     CommandTask, Common, Engine, FlagList, FlagLists, Metadata, Request, Source, SourceRevisionType,
-    SourceType, Task, TaskRequest, VariableSet,
+    SourceType, Task, TaskRequest, Variable, VariableSet,
 };
 
 /// Which tasks a job has.
@@ -81,11 +81,12 @@ pub struct JobSpec {
     pub module_id: Option<Uuid>,
     pub subdirectory: Option<String>,
     pub engine: Engine,
-    /// Values are HCL already; [`hcl_value`] makes them from what people type.
+    /// Values are HCL already.
     pub parameters: BTreeMap<String, String>,
-    /// End the job before its plan when the module declares no variable for a parameter, which the runner would leave out.
-    /// Not for Pulumi, which takes any key.
-    pub parameters_must_be_declared: bool,
+    /// Values as people type them. They become HCL when the variables of the module are known by the rule of terraform's own `-var`. One that the
+    /// module does not declare ends the job before its plan: the engine would leave it out with a warning. Not for Pulumi,
+    /// which takes any key.
+    pub typed_parameters: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
     pub hooks: Hooks,
     /// Each task gets the entries that name it and those that name none.
@@ -123,7 +124,7 @@ impl JobSpec {
             subdirectory: None,
             engine: Engine::Terraform,
             parameters: BTreeMap::new(),
-            parameters_must_be_declared: false,
+            typed_parameters: BTreeMap::new(),
             env_vars: BTreeMap::new(),
             hooks: Hooks::default(),
             flags: FlagLists::default(),
@@ -156,13 +157,20 @@ impl JobSpec {
 
     /// Parameters that must be declared and are not; `None` is a module without variables.
     pub(super) fn undeclared(&self, declared: Option<&VariableSet>) -> Vec<&str> {
-        if !self.parameters_must_be_declared || self.engine == Engine::Pulumi {
+        if self.engine == Engine::Pulumi {
             return Vec::new();
         }
-        let is_declared = |name: &str| {
-            declared.is_some_and(|set| set.variables.iter().any(|variable| variable.name == name))
-        };
-        self.parameters.keys().map(String::as_str).filter(|name| !is_declared(name)).collect()
+        let is_declared = |name: &&str| variable(declared, name).is_some();
+        self.typed_parameters.keys().map(String::as_str).filter(|name| !is_declared(name)).collect()
+    }
+
+    fn resolved_parameters(&self, declared: Option<&VariableSet>) -> BTreeMap<String, String> {
+        let mut parameters = self.parameters.clone();
+        for (name, text) in &self.typed_parameters {
+            let value = typed_value(text, self.engine, variable(declared, name));
+            parameters.insert(name.clone(), value);
+        }
+        parameters
     }
 
     fn id_of_names(&self) -> Uuid {
@@ -184,6 +192,7 @@ impl JobSpec {
         job_id: Uuid,
         organization_id: Uuid,
         definitive_revision: Option<&str>,
+        declared: Option<&VariableSet>,
     ) -> Request {
         let common = Common {
             job_id,
@@ -191,10 +200,15 @@ impl JobSpec {
             metadata: self.metadata(),
             report_active_job_frequency_seconds: self.report_every_seconds,
         };
-        Request { common, task: self.task_request(task, definitive_revision) }
+        Request { common, task: self.task_request(task, definitive_revision, declared) }
     }
 
-    fn task_request(&self, task: Task, definitive_revision: Option<&str>) -> TaskRequest {
+    fn task_request(
+        &self,
+        task: Task,
+        definitive_revision: Option<&str>,
+        declared: Option<&VariableSet>,
+    ) -> TaskRequest {
         let (engine, hooks) = (self.engine, self.hooks.clone());
         let mut source = self.source.clone();
         if let Some(revision) = definitive_revision {
@@ -233,7 +247,7 @@ impl JobSpec {
                     engine,
                     plan_before_hook: hooks.plan_before,
                     plan_after_hook: hooks.plan_after,
-                    resolved_parameters: self.parameters.clone(),
+                    resolved_parameters: self.resolved_parameters(declared),
                 },
                 self.flags_for(CommandTask::Plan),
             ),
@@ -242,7 +256,7 @@ impl JobSpec {
                     engine,
                     plan_destroy_before_hook: hooks.plan_destroy_before,
                     plan_destroy_after_hook: hooks.plan_destroy_after,
-                    resolved_parameters: self.parameters.clone(),
+                    resolved_parameters: self.resolved_parameters(declared),
                 },
                 self.flags_for(CommandTask::Plan),
             ),
@@ -301,14 +315,26 @@ impl JobSpec {
     }
 }
 
-/// What people type after `name=` as an HCL expression. Lists, objects and quoted strings are HCL already;
-/// everything else is a string, which the engine converts to the type that the variable declares.
-pub fn hcl_value(text: &str) -> String {
-    if text.starts_with(['[', '{', '"']) { text.to_owned() } else { hcl_string(text) }
+fn variable<'a>(declared: Option<&'a VariableSet>, name: &str) -> Option<&'a Variable> {
+    declared?.variables.iter().find(|variable| variable.name == name)
+}
+
+/// What people type after `name=` as HCL, by the rule that terraform has for its own `-var`: for a variable that is
+/// declared as a string, number or bool, or without a type, it is the text as it was typed; for any other it is an
+/// expression. For Pulumi it is always text. Of a variable that is not known only the look of the value can tell.
+fn typed_value(text: &str, engine: Engine, declared: Option<&Variable>) -> String {
+    // Old configurations write the type in quotes.
+    let kind = |it: &Variable| it.kind.as_deref().map(|kind| kind.trim().trim_matches('"').to_owned());
+    let is_text = match declared {
+        _ if engine == Engine::Pulumi => true,
+        Some(variable) => matches!(kind(variable).as_deref(), None | Some("string" | "number" | "bool")),
+        None => !text.starts_with(['[', '{', '"']),
+    };
+    if is_text { hcl_string(text) } else { text.to_owned() }
 }
 
 /// A text as an HCL string that means just this text.
-pub fn hcl_string(text: &str) -> String {
+fn hcl_string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     let mut characters = text.chars().peekable();
@@ -344,7 +370,7 @@ mod tests {
         });
         spec.flags.terraform_flags = vec![Flag::new(TerraformFlag::NoColor, None)].into();
         for task in Task::ALL {
-            let request = spec.request(task, Uuid::new_v4(), Uuid::new_v4(), Some("abc"));
+            let request = spec.request(task, Uuid::new_v4(), Uuid::new_v4(), Some("abc"), None);
             let read = Push::read(task.pushed_as(), &[request.write()]).unwrap();
             assert_eq!(read, Push::Task(Box::new(request)));
         }
@@ -371,7 +397,8 @@ mod tests {
     #[test]
     fn the_definitive_revision_flows_into_get_module() {
         let spec = JobSpec::new(JobKind::Apply, "x");
-        let TaskRequest::GetModule(source, _) = spec.task_request(Task::GetModule, Some("c0ffee")) else {
+        let TaskRequest::GetModule(source, _) = spec.task_request(Task::GetModule, Some("c0ffee"), None)
+        else {
             panic!("not a GetModule");
         };
         assert_eq!(source.source_definitive_revision.as_deref(), Some("c0ffee"));
@@ -386,8 +413,37 @@ mod tests {
         assert_ne!(spec.metadata().module_id, other.metadata().module_id);
     }
 
+    fn declared(kind: Option<&str>) -> Variable {
+        Variable {
+            name: "x".to_owned(),
+            kind: kind.map(str::to_owned),
+            description: None,
+            sensitive: false,
+            nullable: false,
+            from_extra_file: false,
+        }
+    }
+
     #[test]
-    fn typed_values_become_hcl_that_means_what_was_typed() {
+    fn plain_variables_get_the_text_as_it_was_typed_and_the_others_an_expression() {
+        for (kind, typed, hcl) in [
+            (Some("string"), "[1, 2]", r#""[1, 2]""#),
+            (Some("string"), "${x}", r#""$${x}""#),
+            (Some("number"), "3", r#""3""#),
+            (Some("bool"), "true", r#""true""#),
+            (None, "{a}", r#""{a}""#),
+            (Some("\"string\""), "\"x\"", r#""\"x\"""#),
+            (Some("list(string)"), "[\"a\"]", "[\"a\"]"),
+            (Some("any"), "true", "true"),
+        ] {
+            let value = typed_value(typed, Engine::Terraform, Some(&declared(kind)));
+            assert_eq!(value, hcl, "{kind:?} {typed}");
+        }
+        assert_eq!(typed_value("[draft", Engine::Pulumi, None), "\"[draft\"");
+    }
+
+    #[test]
+    fn a_value_for_a_variable_that_is_not_known_is_what_it_looks_like() {
         for (typed, hcl) in [
             ("plain", "\"plain\""),
             ("007", "\"007\""),
@@ -398,7 +454,7 @@ mod tests {
             ("\"quoted\"", "\"quoted\""),
             ("", "\"\""),
         ] {
-            assert_eq!(hcl_value(typed), hcl);
+            assert_eq!(typed_value(typed, Engine::Tofu, None), hcl);
         }
     }
 }

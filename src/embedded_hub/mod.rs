@@ -51,7 +51,7 @@ pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, LOG_PERIOD_SECONDS};
 pub use job::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
-pub use jobs::{Hooks, JobKind, JobSpec, hcl_string, hcl_value};
+pub use jobs::{Hooks, JobKind, JobSpec};
 pub use orchestrator::Refusal;
 pub use reports::outcome_of;
 pub use shared::{HubOptions, LogKeeping, LogObserver};
@@ -172,7 +172,13 @@ impl EmbeddedHub {
 
     /// A reader of all events from the first on. Each reader has a place of its own.
     pub fn events(&self) -> Events {
-        Events::new(&self.shared.events)
+        Events::new(&self.shared.events, false)
+    }
+
+    /// A reader of all events that nobody has taken yet, which takes them off the list: nobody else will see them, and
+    /// they need no memory any more.
+    pub fn take_events(&self) -> Events {
+        Events::new(&self.shared.events, true)
     }
 
     pub fn all_events(&self) -> Vec<Recorded> {

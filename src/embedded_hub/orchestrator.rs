@@ -261,7 +261,13 @@ fn push_task(
     if record.state == TaskState::Pending {
         record.state = TaskState::Dispatched;
     }
-    let request = job.spec.request(task, job.id, policy.organization_id, job.definitive_revision.as_deref());
+    let request = job.spec.request(
+        task,
+        job.id,
+        policy.organization_id,
+        job.definitive_revision.as_deref(),
+        job.variables.as_ref(),
+    );
     vec![
         Action::Push { connection, method: task.pushed_as(), payload: request.write() },
         Action::Note(HubEvent::Dispatched { job: job.id, task, instance: instance.to_owned(), again }),

@@ -27,6 +27,8 @@ pub enum LogKeeping {
     /// In memory, with the job and as events.
     #[default]
     All,
+    /// As events only, for a reader that takes them.
+    Events,
     /// Nothing but count and digest.
     Digest,
     /// As `Digest`, and each entry is shown to the observer.
@@ -37,6 +39,7 @@ impl fmt::Debug for LogKeeping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::All => "All",
+            Self::Events => "Events",
             Self::Digest => "Digest",
             Self::Observe(_) => "Observe",
         })
@@ -179,7 +182,9 @@ impl Shared {
                             push(handle, method, payload);
                         }
                     }
-                    Action::Logs(entries) if matches!(self.options.logs, LogKeeping::All) => {
+                    Action::Logs(entries)
+                        if matches!(self.options.logs, LogKeeping::All | LogKeeping::Events) =>
+                    {
                         for entry in entries {
                             self.events.record(now, HubEvent::Log(entry));
                         }

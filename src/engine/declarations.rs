@@ -5,6 +5,8 @@
 //! over as the engines do. `override.tf` and `*_override.tf` come last and replace single attributes.
 //! A file that cannot be parsed is named in a warning, and the rest still counts.
 
+mod json;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
@@ -17,6 +19,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use self::json::{Members, bodies};
 use super::outputs::hex;
 use super::{EngineError, values};
 use crate::contract::{Engine, Variable, VariableSet};
@@ -111,8 +114,11 @@ impl Declarations {
             };
             // The parser takes a byte order mark for a syntax error.
             let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-            let parsed =
-                if name.ends_with(".json") { found.json(&name, text) } else { found.hcl(&name, text) };
+            let parsed = if name.ends_with(".json") {
+                found.json(&name, text).map_err(|error| error.to_string())
+            } else {
+                found.hcl(&name, text)
+            };
             if let Err(reason) = parsed {
                 let reason = reason.lines().next().unwrap_or_default().to_owned();
                 found.warnings.push(format!(
@@ -138,20 +144,18 @@ impl Declarations {
         Ok(())
     }
 
-    fn json(&mut self, file: &str, text: &str) -> Result<(), String> {
-        let root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        for root in bodies(&root) {
-            for (kind, blocks) in
-                root.iter().filter(|(kind, _)| ["variable", "output"].contains(&kind.as_str()))
-            {
-                for (name, body) in bodies(blocks).flatten() {
-                    if kind == "output" {
-                        self.output(file, name.clone());
-                        continue;
-                    }
-                    for attributes in bodies(body) {
-                        self.variable(file, name.clone(), json_variable(attributes));
-                    }
+    fn json(&mut self, file: &str, text: &str) -> Result<(), serde_json::Error> {
+        for (kind, blocks) in bodies(text)?.into_iter().flat_map(|root| root.0) {
+            if !["variable", "output"].contains(&kind.as_str()) {
+                continue;
+            }
+            for (name, body) in bodies(blocks.get())?.into_iter().flat_map(|block| block.0) {
+                if kind == "output" {
+                    self.output(file, name);
+                    continue;
+                }
+                for attributes in bodies(body.get())? {
+                    self.variable(file, name.clone(), json_variable(&attributes)?);
                 }
             }
         }
@@ -275,36 +279,31 @@ fn hcl_variable(body: &Body, text: &str) -> Declared {
     }
 }
 
-fn json_variable(attributes: &serde_json::Map<String, Value>) -> Declared {
-    let text = |name: &str| attributes.get(name).and_then(Value::as_str).map(str::to_owned);
+fn json_variable(attributes: &Members) -> Result<Declared, serde_json::Error> {
+    let mut members = serde_json::Map::new();
+    for (name, value) in &attributes.0 {
+        members.insert(name.clone(), serde_json::from_str(value.get())?);
+    }
+    let text = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_owned);
     // JSON has no bare words, and a string that says true is taken for it.
-    let switch = |name: &str| match attributes.get(name) {
+    let switch = |name: &str| match members.get(name) {
         Some(Value::Bool(value)) => Some(*value),
         Some(Value::String(text)) => text.parse().ok(),
         _ => None,
     };
-    Declared {
+    Ok(Declared {
         file: String::new(),
         kind: text("type"),
         description: text("description"),
         sensitive: switch("sensitive"),
         nullable: switch("nullable"),
-        default: attributes.get("default").map(|value| !value.is_null()),
-        default_texts: attributes.get("default").map(json_texts).unwrap_or_default(),
-    }
+        default: members.get("default").map(|value| !value.is_null()),
+        default_texts: members.get("default").map(json_texts).unwrap_or_default(),
+    })
 }
 
 fn json_texts(value: &Value) -> Vec<String> {
     serde_json::value::to_raw_value(value).map(|raw| values::json_texts(&raw)).unwrap_or_default()
-}
-
-/// In the JSON syntax a block may be an object or an array of them.
-fn bodies(value: &Value) -> impl Iterator<Item = &serde_json::Map<String, Value>> {
-    let (one, many) = match value {
-        Value::Array(items) => (None, items.as_slice()),
-        other => (Some(other), &[][..]),
-    };
-    one.into_iter().chain(many).filter_map(Value::as_object)
 }
 
 #[cfg(test)]

@@ -27,12 +27,8 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 pub enum SetupError {
     #[error("Server.Url {url} is not an http or https URL with a host")]
     Url { url: String },
-    #[error("Server.CaFile {path} cannot be read: {source}", path = path.display())]
-    UnreadableCaFile { path: PathBuf, source: pem::Error },
-    #[error("Server.CaFile {path} holds no certificate in PEM form", path = path.display())]
-    EmptyCaFile { path: PathBuf },
-    #[error("Server.CaFile {path} holds a certificate that cannot be used: {source}", path = path.display())]
-    UnusableCaFile { path: PathBuf, source: rustls::Error },
+    #[error("Server.CaFile {path} {source}", path = path.display())]
+    CaFile { path: PathBuf, source: AuthoritiesError },
     #[error(
         "Server.Url {url} is plain http to another machine, which Server.RefusePlainHttp refuses: use https, or a server \
          on this machine"
@@ -42,6 +38,17 @@ pub enum SetupError {
     Tls { source: rustls::Error },
     #[error("the HTTP client cannot be set up: {source}")]
     Client { source: reqwest::Error },
+}
+
+/// What is wrong with the file of `Server.CaFile`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthoritiesError {
+    #[error("cannot be read as a PEM file: {0}")]
+    Unreadable(String),
+    #[error("holds no certificate in PEM form")]
+    Empty,
+    #[error("holds a certificate that cannot be used: {0}")]
+    Unusable(String),
 }
 
 /// The client for the line itself. A server on this machine is reached without a proxy, as in Go and .NET: no proxy
@@ -120,19 +127,25 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {
     let (added, unusable) = roots.add_parsable_certificates(system.certs);
     debug!(added, unusable, "authorities of the system");
     if let Some(path) = ca_file {
-        let unreadable = |source| SetupError::UnreadableCaFile { path: path.to_owned(), source };
-        let mut found = false;
-        for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-            roots
-                .add(certificate.map_err(unreadable)?)
-                .map_err(|source| SetupError::UnusableCaFile { path: path.to_owned(), source })?;
-            found = true;
-        }
-        if !found {
-            return Err(SetupError::EmptyCaFile { path: path.to_owned() });
-        }
+        let unusable = |source| SetupError::CaFile { path: path.to_owned(), source };
+        roots.extend(authorities(path).map_err(unusable)?.roots);
     }
     Ok(roots)
+}
+
+/// The authorities in the file of `Server.CaFile`. The settings look at them too, to tell what is wrong with all the
+/// other problems.
+pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
+    let unreadable = |error: pem::Error| match error {
+        pem::Error::Io(error) => AuthoritiesError::Unreadable(error.to_string()),
+        error => AuthoritiesError::Unreadable(error.to_string()),
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
+        let added = roots.add(certificate.map_err(unreadable)?);
+        added.map_err(|error| AuthoritiesError::Unusable(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(AuthoritiesError::Empty) } else { Ok(roots) }
 }
 
 /// The body of an answer, cut where it grows beyond all reason.
@@ -184,10 +197,12 @@ mod tests {
 
         let empty = folder.path().join("empty.pem");
         std::fs::write(&empty, "no certificate\n").unwrap();
-        assert!(matches!(attempt("https://h/", Some(&empty)), Err(SetupError::EmptyCaFile { .. })));
+        let error = attempt("https://h/", Some(&empty)).unwrap_err();
+        assert!(matches!(error, SetupError::CaFile { source: AuthoritiesError::Empty, .. }), "{error}");
 
         let broken = folder.path().join("broken.pem");
         std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-        assert!(matches!(attempt("https://h/", Some(&broken)), Err(SetupError::UnusableCaFile { .. })));
+        let error = attempt("https://h/", Some(&broken)).unwrap_err();
+        assert!(matches!(error, SetupError::CaFile { source: AuthoritiesError::Unusable(_), .. }), "{error}");
     }
 }

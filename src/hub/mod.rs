@@ -34,7 +34,8 @@ use tokio_util::sync::CancellationToken;
 use crate::redact::Vault;
 
 pub use endpoint::{Endpoint, Timing};
-pub use http::SetupError;
+pub(crate) use http::authorities;
+pub use http::{AuthoritiesError, SetupError};
 pub use line::{CallError, Line, LineStatus, Pending, Pushed};
 
 /// An HTTP client with the settings of the line (authorities, proxies), for what the runner fetches besides.

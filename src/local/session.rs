@@ -40,7 +40,7 @@ pub async fn run(
     let mut runner_gone = pin!(runner_gone);
     let mut refresh = tokio::time::interval(view::REFRESH);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut events = hub.events();
+    let mut events = hub.take_events();
     let mut session = Session::begin(hub, errand);
     loop {
         tokio::select! {
@@ -133,21 +133,20 @@ impl<'a> Session<'a> {
     }
 
     fn ask(&mut self) {
-        self.screen.clear();
         self.screen.print(&std::mem::take(&mut self.lines));
         self.question.ask(self.view.question());
     }
 
     fn draw(&mut self) {
+        self.view.look_like(self.screen.look());
         if self.question.is_open() {
             return;
         }
+        let lines = std::mem::take(&mut self.lines);
         if self.finished.is_some() {
-            self.screen.clear();
-        }
-        self.screen.print(&std::mem::take(&mut self.lines));
-        if self.finished.is_none() {
-            self.screen.refresh(&self.view, since(self.began, Timestamp::now()));
+            self.screen.print(&lines);
+        } else {
+            self.screen.draw(&lines, &self.view, since(self.began, Timestamp::now()));
         }
     }
 }

@@ -61,7 +61,7 @@ pub struct Snapshot {
     pub other_subdirectories: BTreeSet<PathBuf>,
     /// Only the directory was taken, because no repository around it has its files.
     pub is_alone: bool,
-    /// A state file lies in the directory. It is not part of the snapshot.
+    /// A state lies in the directory, or states of workspaces do. They are not part of the snapshot.
     pub leaves_state_behind: bool,
 }
 
@@ -100,7 +100,9 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
         other_subdirectories: other_subdirectories(&directory, &subdirectory),
         subdirectory: subdirectory.to_string_lossy().into_owned(),
         is_alone: inside.as_os_str().is_empty() && !directory.join(".git").exists(),
-        leaves_state_behind: own.iter().any(|name| name.as_bytes().ends_with(b".tfstate")),
+        leaves_state_behind: own
+            .iter()
+            .any(|name| name.as_bytes().ends_with(b".tfstate") || name == "terraform.tfstate.d"),
     })
 }
 

@@ -1,14 +1,11 @@
-//! `--var name=value` as HCL, by the rule that terraform has for its own `-var`: the value of a variable that is
-//! declared as a string, number or bool, or without a type, is the text as it was typed; the value of any other
-//! is an expression.
+//! Whether a directory declares the variables that `--var` gives. How a value is meant is decided when the job has read
+//! the declarations for itself.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use uuid::Uuid;
 
 use crate::contract::{Engine, Variable};
-use crate::embedded_hub::{hcl_string, hcl_value};
 use crate::engine::declarations::Declarations;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,31 +14,18 @@ pub enum VariableError {
     Undeclared { name: String, meant: Option<String> },
 }
 
-/// The parameters of a job for the module in `directory`.
-pub fn encode(
-    given: &[(String, String)],
-    directory: &Path,
-    engine: Engine,
-) -> Result<BTreeMap<String, String>, VariableError> {
-    let declared = match engine {
-        Engine::Terraform | Engine::Tofu if !given.is_empty() => declared(directory, engine),
-        // Pulumi takes any key.
-        _ => None,
-    };
-    let mut parameters = BTreeMap::new();
-    for (name, value) in given {
-        let value = match &declared {
-            None => hcl_value(value),
-            Some(Declared { variables, are_all }) => match variables.iter().find(|it| it.name == *name) {
-                None if !are_all => hcl_value(value),
-                None => return Err(undeclared(name, variables)),
-                Some(variable) if is_plain(variable.kind.as_deref()) => hcl_string(value),
-                Some(_) => value.clone(),
-            },
-        };
-        parameters.insert(name.clone(), value);
+/// Refuses variables that `directory` does not declare, before anything is made for it. When it is not sure, it lets
+/// the engine judge.
+pub fn check(given: &[(String, String)], directory: &Path, engine: Engine) -> Result<(), VariableError> {
+    // Pulumi takes any key.
+    if given.is_empty() || engine == Engine::Pulumi {
+        return Ok(());
     }
-    Ok(parameters)
+    let Some(Declared { variables, are_all: true }) = declared(directory, engine) else { return Ok(()) };
+    match given.iter().find(|(name, _)| !variables.iter().any(|it| it.name == *name)) {
+        Some((name, _)) => Err(undeclared(name, &variables)),
+        None => Ok(()),
+    }
 }
 
 struct Declared {
@@ -58,12 +42,6 @@ fn declared(directory: &Path, engine: Engine) -> Option<Declared> {
     Some(Declared { variables, are_all: declarations.warnings.is_empty() })
 }
 
-fn is_plain(kind: Option<&str>) -> bool {
-    // Old configurations write the type in quotes.
-    let kind = kind.map(|kind| kind.trim().trim_matches('"'));
-    matches!(kind, None | Some("string" | "number" | "bool"))
-}
-
 fn undeclared(name: &str, variables: &[Variable]) -> VariableError {
     let near = |variable: &&Variable| strsim::damerau_levenshtein(&variable.name, name);
     let meant = variables.iter().min_by_key(near).filter(|it| near(it) <= 2).map(|it| it.name.clone());
@@ -74,60 +52,46 @@ fn undeclared(name: &str, variables: &[Variable]) -> VariableError {
 mod tests {
     use super::*;
 
-    const DECLARED: &str = r#"
-        variable "text" { type = string }
-        variable "count_of" { type = number }
-        variable "untyped" {}
-        variable "old" { type = "string" }
-        variable "list" { type = list(string) }
-        variable "anything" { type = any }
-    "#;
+    const DECLARED: &str = "variable \"text\" { type = string }\nvariable \"list\" { type = list(string) }\n";
 
-    fn encoded(name: &str, value: &str) -> Result<String, VariableError> {
+    fn check_one(files: &[(&str, &str)], name: &str, engine: Engine) -> Result<(), VariableError> {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("main.tf"), DECLARED).unwrap();
-        let given = [(name.to_owned(), value.to_owned())];
-        encode(&given, directory.path(), Engine::Terraform).map(|all| all[name].clone())
-    }
-
-    #[test]
-    fn plain_variables_get_the_text_as_it_was_typed_and_the_others_an_expression() {
-        for (name, typed, hcl) in [
-            ("text", "[1, 2]", r#""[1, 2]""#),
-            ("text", "${x}", r#""$${x}""#),
-            ("count_of", "3", r#""3""#),
-            ("untyped", "{a}", r#""{a}""#),
-            ("old", "\"x\"", r#""\"x\"""#),
-            ("list", "[\"a\"]", "[\"a\"]"),
-            ("anything", "true", "true"),
-        ] {
-            assert_eq!(encoded(name, typed).as_deref(), Ok(hcl), "{name}={typed}");
+        for (file, contents) in files {
+            std::fs::write(directory.path().join(file), contents).unwrap();
         }
+        check(&[(name.to_owned(), "x".to_owned())], directory.path(), engine)
     }
 
     #[test]
     fn a_variable_that_is_not_declared_is_refused_with_the_nearest_name() {
-        let error = encoded("txt", "").unwrap_err().to_string();
-        assert!(error.contains("\"txt\"") && error.contains("\"text\""), "{error}");
-        let error = encoded("something_else", "").unwrap_err().to_string();
-        assert!(!error.contains("did you mean"), "{error}");
+        let error =
+            |name| check_one(&[("main.tf", DECLARED)], name, Engine::Terraform).unwrap_err().to_string();
+        assert!(error("txt").contains("\"txt\"") && error("txt").contains("\"text\""), "{}", error("txt"));
+        assert!(!error("something_else").contains("did you mean"));
+        check_one(&[("main.tf", DECLARED)], "list", Engine::Terraform).unwrap();
+        check_one(&[("main.tf", DECLARED)], "any:key", Engine::Pulumi).unwrap();
     }
 
+    /// Each of these is a declaration to terraform.
     #[test]
-    fn a_file_that_cannot_be_parsed_may_declare_any_variable() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("main.tf"), DECLARED).unwrap();
-        std::fs::write(directory.path().join("more.tf"), "variable \"more\" {}\nresource {").unwrap();
-        let given = [("more", "a"), ("text", "[1]")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let encoded = encode(&given, directory.path(), Engine::Terraform).unwrap();
-        assert_eq!((encoded["more"].as_str(), encoded["text"].as_str()), ("\"a\"", "\"[1]\""));
-    }
-
-    #[test]
-    fn what_cannot_be_read_and_pulumi_are_left_to_the_engine() {
-        let directory = tempfile::tempdir().unwrap();
-        let given = [("any:key".to_owned(), "x".to_owned())];
-        let encoded = encode(&given, directory.path(), Engine::Pulumi).unwrap();
-        assert_eq!(encoded["any:key"], "\"x\"");
+    fn a_variable_is_found_wherever_and_however_it_is_declared() {
+        let deep = format!("variable \"x\" {{ default = {}{} }}", "[".repeat(99), "]".repeat(99));
+        for (file, contents) in [
+            ("a.tf", "\u{feff}variable \"x\" {}\r\n"),
+            ("a.tf", "locals {\n  a = <<-E\n    variable \"y\" { \"\n  E\n}\nvariable x {}"),
+            ("a.tf", "/* variable \"y\" { */ variable /* a */ \"x\" { # b\n} // c"),
+            ("a.tf", "variable \"x\" {}\nlocals { a = provider::p::f(1) }\n"),
+            ("a.tf.json", r#"{"//": "c", "variable": [{"x": [{}]}], "variable": {"y": {}}}"#),
+            // Not to be read by us.
+            ("a.tf", &deep),
+            ("a.tf.json", r#"{"variable": {"x": {"default": 1e400}}}"#),
+            ("a.tf", "variable \"x\" {}\nresource {"),
+        ] {
+            check_one(&[("main.tf", DECLARED), (file, contents)], "x", Engine::Terraform)
+                .unwrap_or_else(|error| panic!("{contents}: {error}"));
+        }
+        let overridden = [("a.tf", "variable \"x\" {}"), ("a_override.tf", "variable \"x\" { default = 1 }")];
+        check_one(&overridden, "x", Engine::Tofu).unwrap();
+        check_one(&[("a.tofu", "variable \"x\" {}")], "x", Engine::Tofu).unwrap();
     }
 }

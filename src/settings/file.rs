@@ -33,6 +33,9 @@ pub(super) fn read(dir: &Path, name: &str, findings: &mut Findings, given: &mut 
 
 fn parse(bytes: &[u8]) -> Result<Node, Fault> {
     let text = std::str::from_utf8(bytes).map_err(|_| Fault::NotUnicode)?;
+    if text.trim_start_matches('\u{feff}').trim().is_empty() {
+        return Err(Fault::NothingInFile);
+    }
     match json5::from_str(text).map_err(|error| not_json(&error))? {
         node @ Node::Object(_) => Ok(node),
         Node::Null | Node::Text(_) | Node::Rounded(_) | Node::List(_) => Err(Fault::NotObject),
@@ -41,9 +44,35 @@ fn parse(bytes: &[u8]) -> Result<Node, Fault> {
 
 fn not_json(error: &json5::Error) -> Fault {
     let (line, column) = error.position().map_or((1, 1), |at| (at.line + 1, at.column + 1));
-    let whole = error.to_string();
-    let what = whole.rsplit_once(" at line ").map_or(whole.as_str(), |(what, _)| what);
-    Fault::NotJson { what: what.to_owned(), line, column }
+    Fault::NotJson { what: what_is_wrong(error), line, column }
+}
+
+/// The crate's words are those of a parser, which has only looked at the first letter of what it cannot read.
+fn what_is_wrong(error: &json5::Error) -> String {
+    use json5::ErrorCode as Code;
+    let ends_inside = |what: &str| format!("the file ends inside {what}, in what begins");
+    match error.code() {
+        Some(Code::EofParsingArray) => ends_inside("a list"),
+        Some(Code::EofParsingComment) => ends_inside("a comment"),
+        Some(Code::EofParsingObject) => ends_inside("an object"),
+        Some(Code::EofParsingString | Code::EofParsingEscapeSequence) => ends_inside("a text in quotes"),
+        Some(
+            Code::EofParsingValue
+            | Code::EofParsingBool
+            | Code::EofParsingNull
+            | Code::EofParsingNumber
+            | Code::EofParsingIdentifier,
+        ) => ends_inside("a value"),
+        Some(Code::ExpectedBool | Code::ExpectedNull | Code::ExpectedNumber | Code::ExpectedValue) => {
+            "expected a value (a text stands in quotes)".to_owned()
+        }
+        Some(Code::LineTerminatorInString) => "a text in quotes does not end before its line".to_owned(),
+        Some(Code::TrailingCharacters) => "there is more after the end of the object".to_owned(),
+        _ => {
+            let whole = error.to_string();
+            whole.rsplit_once(" at line ").map_or(whole.as_str(), |(what, _)| what).to_owned()
+        }
+    }
 }
 
 /// JSON as the layers need it: scalars as text, and every member of an object, duplicates included.

@@ -51,6 +51,8 @@ use model::WorkingDirectorySettings;
 use shape::Shape;
 use values::Places;
 
+use crate::hub;
+
 /// Files with references to secrets, by their present and their older name.
 const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
 
@@ -176,8 +178,9 @@ fn read(origins: &Origins) -> Read {
     findings.complete_twice(&effective);
     policy::check(&effective, &mut findings);
     if let Some(path) = object["Server"]["CaFile"].as_str()
-        && let Err(fault) = values::authorities(Path::new(path))
+        && let Err(error) = hub::authorities(Path::new(path))
     {
+        let fault = Fault::NotAuthorities(error);
         let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);
         findings.problem(CA_FILE, Some(path.to_owned()), origin, fault);
     }

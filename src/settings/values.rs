@@ -6,15 +6,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::{self, PemObject as _};
 use serde_json::Value;
 use thiserror::Error;
 use url::Url;
 use uuid::Uuid;
 
 use super::shape::Kind;
+use crate::hub::AuthoritiesError;
 use crate::policy::{FilePatternError, FlagNameError, ModulePatternError, SourcePatternError};
 
 /// What is wrong, and what to do about it.
@@ -34,7 +32,7 @@ pub enum Fault {
     NotInteger { min: u64, max: u64 },
     #[error("is none of {}", names.join(", "))]
     NotOneOf { names: Vec<String> },
-    #[error("is not a URL ({0}); write it like https://snapcd.example.com:20001")]
+    #[error("is not a URL ({}); write it like https://snapcd.example.com:20001", not_url(*.0))]
     NotUrl(url::ParseError),
     #[error("is not an http or https URL; write it like https://snapcd.example.com:20001")]
     NotHttp,
@@ -72,16 +70,14 @@ pub enum Fault {
     NoValue { option: String },
     #[error("argument {position} is no setting; settings are written --Section:Key=value")]
     StrayArgument { position: usize },
-    #[error("cannot be read as a PEM file: {0}")]
-    UnreadablePem(String),
-    #[error("holds no certificate in PEM form")]
-    NoCertificate,
-    #[error("holds a certificate that cannot be used: {0}")]
-    UnusableCertificate(String),
+    #[error(transparent)]
+    NotAuthorities(AuthoritiesError),
     #[error("cannot read it: {0}")]
     Unreadable(String),
     #[error("is not valid JSON: {what} at line {line}, column {column}")]
     NotJson { what: String, line: usize, column: usize },
+    #[error("is empty; write {{}} into it, or remove it")]
+    NothingInFile,
     #[error("must hold a JSON object")]
     NotObject,
     #[error("is no environment name: it becomes a part of the file name appsettings.{{Environment}}.json")]
@@ -98,6 +94,14 @@ pub enum Fault {
     NotVariable,
     #[error("was refused: {0}")]
     Refused(String),
+}
+
+/// The crate calls a URL without a scheme a relative one.
+fn not_url(error: url::ParseError) -> String {
+    match error {
+        url::ParseError::RelativeUrlWithoutBase => "it does not begin with https:// or http://".to_owned(),
+        error => error.to_string(),
+    }
 }
 
 /// What a path is made absolute with.
@@ -187,20 +191,6 @@ fn base_url(text: &str) -> Result<Url, Fault> {
         || url.query().is_some()
         || url.fragment().is_some();
     if has_more { Err(Fault::NotBaseUrl) } else { Ok(url) }
-}
-
-/// The file of `Server.CaFile`, which is read again when a connection is made.
-pub(super) fn authorities(path: &Path) -> Result<(), Fault> {
-    let unreadable = |error: pem::Error| match error {
-        pem::Error::Io(error) => Fault::UnreadablePem(error.to_string()),
-        error => Fault::UnreadablePem(error.to_string()),
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-        let added = roots.add(certificate.map_err(unreadable)?);
-        added.map_err(|error| Fault::UnusableCertificate(error.to_string()))?;
-    }
-    if roots.is_empty() { Err(Fault::NoCertificate) } else { Ok(()) }
 }
 
 fn path(text: &str, places: Places<'_>) -> Result<Value, Fault> {

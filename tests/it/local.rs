@@ -385,6 +385,31 @@ fn a_reader_that_goes_away_does_not_stop_the_job() {
     assert!(case.state().contains("kept"));
 }
 
+/// Everything that the engine says is shown and nothing of it kept, whatever the length of the job.
+#[test]
+fn a_job_that_writes_much_needs_no_more_memory_for_it() {
+    const LINES: usize = 60_000;
+    let case = Case::with(&format!(
+        "resource \"terraform_data\" \"x\" {{\n  provisioner \"local-exec\" {{\n    quiet = true\n    \
+         command = \"seq -f 'line %.0f.' {LINES}\"\n  }}\n}}\n"
+    ));
+    let module = case.module();
+    let mut child = case.command(&[module.to_str().unwrap(), "--yes"]).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    // More is still to be written than a pipe holds, so it is there to be looked at.
+    let mut memory_at = |line: usize| {
+        read_until(&mut out, &format!(": line {line}."));
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        own.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    let (early, late) = (memory_at(LINES / 10), memory_at(LINES - LINES / 10));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(wait(child).success(), "{rest}");
+    assert!(late < early + 10_000, "{early} kB grew to {late} kB");
+}
+
 #[test]
 fn a_proxy_in_the_environment_does_not_come_between_hub_and_runner() {
     let case = Case::with("output \"x\" { value = \"reached\" }\n");

@@ -18,22 +18,25 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// Ends well only when the job completed. The job is the hub's: it goes on when whoever follows it is interrupted.
-pub(super) async fn follow(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
+/// `options` lead the commands that are named to the same hub.
+pub(super) async fn follow(client: &AdminClient, options: &str, job: Uuid) -> Result<(), Failure> {
     let listen = |kind| {
         signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
     };
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let kind = tokio::select! {
-        done = watch(client, job) => return done,
+        done = watch(client, options, job) => return done,
         _ = interrupt.recv() => SignalKind::interrupt(),
         _ = terminate.recv() => SignalKind::terminate(),
     };
     let number = u8::try_from(kind.as_raw_value()).unwrap_or_default();
-    out::aside(format_args!("the job goes on: hawser job follow {job}, or hawser job cancel {job}"));
+    out::aside(format_args!(
+        "the job goes on: hawser job follow {job}{options}, or hawser job cancel {job}{options}"
+    ));
     Err(Failure::interrupted(number))
 }
 
-async fn watch(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
+async fn watch(client: &AdminClient, options: &str, job: Uuid) -> Result<(), Failure> {
     let mut shown = Shown::default();
     let (mut from, mut seen) = (0, String::new());
     loop {
@@ -46,7 +49,7 @@ async fn watch(client: &AdminClient, job: Uuid) -> Result<(), Failure> {
         let complete = logs.is_empty();
         if complete {
             shown.tasks_up_to(&now, None);
-            shown.waiting(&now, &runners);
+            shown.waiting(&now, &runners, options);
         }
         if complete && now.state.is_ended() {
             return conclude(&now);
@@ -95,11 +98,11 @@ impl Shown {
         }
     }
 
-    fn waiting(&mut self, job: &JobSnapshot, runners: &[String]) {
+    fn waiting(&mut self, job: &JobSnapshot, runners: &[String], options: &str) {
         let waits = match job.state {
             JobState::Queued => Some(format!("── waiting for {}", missing(job.instance.as_deref(), runners))),
             JobState::AwaitingApproval => {
-                Some(format!("── waiting for approval: hawser job approve {0} (or reject {0})", job.id))
+                Some(format!("── waiting for approval: hawser job approve {0}{options} (or reject)", job.id))
             }
             _ => None,
         };

@@ -151,7 +151,7 @@ impl Orchestrator {
             }
             let entry = Arc::new(entry);
             if let Some(job) = self.jobs.get_mut(&entry.job_id) {
-                job.logs.add(&entry);
+                job.logged(&entry);
             }
             taken.push(entry);
         }

@@ -103,6 +103,16 @@ fn json_files_are_read_in_each_of_their_forms() {
     assert!(variables[1].nullable);
 }
 
+/// The engines take each for a block of its own.
+#[test]
+fn a_name_that_stands_twice_in_a_json_file_hides_nothing() {
+    let module = Module::new(&[
+        ("a.tf.json", r#"{"variable": {"a": {}}, "variable": {"b": {}}, "output": 1, "variable": "x"}"#),
+        ("b.tf.json", r#"[{"variable": [{"c": {}, "c": {}}, 1]}, "x", {"variable": {"d": [[], {}]}}]"#),
+    ]);
+    assert_eq!(module.names(Engine::Terraform), ["a", "b", "c", "d"]);
+}
+
 #[test]
 fn tofu_files_take_precedence_for_tofu_and_do_not_exist_for_terraform() {
     let module = Module::new(&[

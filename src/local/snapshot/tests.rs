@@ -185,6 +185,11 @@ fn state_and_downloaded_providers_never_go_in_even_when_tracked() {
     let snapshot = case.take("p").unwrap();
     assert!(snapshot.leaves_state_behind);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/main.tf"]);
+    // States of workspaces are states as well.
+    case.write("q/main.tf", "");
+    assert!(!case.take("q").unwrap().leaves_state_behind);
+    case.write("q/terraform.tfstate.d/dev/terraform.tfstate", "");
+    assert!(case.take("q").unwrap().leaves_state_behind);
 }
 
 #[test]

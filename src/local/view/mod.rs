@@ -5,6 +5,7 @@
 //! and files: one line per thing that happened, each with its task in front, no colours, nothing redrawn.
 //! Either way the plan comes as a small table, the outputs stand at the end, and sensitive ones are masked.
 
+mod block;
 mod event;
 mod paint;
 mod screen;
@@ -108,6 +109,11 @@ impl View {
             outputs: None,
             resources: None,
         }
+    }
+
+    /// The terminal may have another width now.
+    pub fn look_like(&mut self, look: Look) {
+        self.look = look;
     }
 
     /// What is asked before anything is changed.

@@ -1,4 +1,4 @@
-//! The thin part: puts lines on stdout, keeps the block below them, and asks the question on stderr.
+//! The thin part: puts lines and the block below them on stdout, and asks the question on stderr.
 //!
 //! Nothing here fails: when stdout has gone away (a closed terminal, `| head`), the job goes on without it.
 
@@ -7,12 +7,15 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use console::Term;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::block::Block;
 use super::{Look, View};
 
 /// Lines of output that must still fit above the block; in a lower terminal only one row is kept.
 const OUTPUT_ROOM: usize = 6;
+
+/// Lines are not broken into shorter pieces than this, whatever the terminal.
+const NARROWEST: usize = 20;
 
 /// How often the block is drawn when nothing happens.
 pub const REFRESH: Duration = Duration::from_millis(100);
@@ -20,15 +23,13 @@ pub const REFRESH: Duration = Duration::from_millis(100);
 /// Where the view is shown.
 #[derive(Debug)]
 pub struct Screen {
-    look: Look,
     /// Only for the live form.
-    block: Option<Block>,
+    live: Option<Live>,
 }
 
-#[derive(Debug)]
-struct Block {
-    all: MultiProgress,
-    rows: Vec<ProgressBar>,
+#[derive(Debug, Default)]
+struct Live {
+    block: Block,
     tick: usize,
 }
 
@@ -39,74 +40,53 @@ impl Screen {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
         if !terminal.is_term() || no_colour || dumb {
-            return Self { look: Look::PLAIN, block: None };
+            return Self { live: None };
         }
-        let (_, width) = terminal.size();
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::term(terminal, 20));
-        let look = Look { live: true, width: usize::from(width).max(20) };
-        Self { look, block: Some(Block { all, rows: Vec::new(), tick: 0 }) }
+        Self { live: Some(Live::default()) }
     }
 
+    /// How the view is to look from now on: somebody may have changed the size of the terminal.
     pub fn look(&self) -> Look {
-        self.look
-    }
-
-    pub fn print(&self, lines: &[String]) {
-        match &self.block {
-            // In one piece, since each call draws the block anew. An empty string would print nothing at all.
-            Some(block) if !block.rows.is_empty() && !lines.is_empty() => {
-                let text = lines.join("\n");
-                let _ = block.all.println(if text.is_empty() { " " } else { &text });
-            }
-            _ => {
-                let mut out = io::stdout().lock();
-                for line in lines {
-                    let _ = writeln!(out, "{line}");
-                }
-                let _ = out.flush();
-            }
+        match self.live {
+            Some(_) => Look { live: true, width: size().1.max(NARROWEST) },
+            None => Look::PLAIN,
         }
     }
 
-    /// Draws the block anew.
-    pub fn refresh(&mut self, view: &View, now: Duration) {
-        let Some(block) = &mut self.block else { return };
-        block.tick += 1;
-        let (height, _) = Term::stdout().size();
-        let mut lines = vec![" ".to_owned()];
-        lines.extend(view.block(now, block.tick));
-        if lines.len() + OUTPUT_ROOM > usize::from(height) {
-            lines = view.one_row(now, block.tick).into_iter().collect();
-        }
-        while block.rows.len() > lines.len() {
-            if let Some(row) = block.rows.pop() {
-                row.finish_and_clear();
-                block.all.remove(&row);
+    /// Prints lines, and draws the block anew below them.
+    pub fn draw(&mut self, lines: &[String], view: &View, now: Duration) {
+        let mut rows = Vec::new();
+        if let Some(live) = &mut self.live {
+            live.tick += 1;
+            let (height, _) = size();
+            rows.push(String::new());
+            rows.extend(view.block(now, live.tick));
+            if rows.len() + OUTPUT_ROOM >= height {
+                rows = view.one_row(now, live.tick).into_iter().collect();
             }
         }
-        while block.rows.len() < lines.len() {
-            let row = ProgressBar::new_spinner();
-            // A template of one placeholder is always valid; the default would only look different.
-            row.set_style(
-                ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
-            );
-            block.rows.push(block.all.add(row));
-        }
-        for (row, line) in block.rows.iter().zip(lines) {
-            row.set_message(line);
-            row.tick();
-        }
+        self.put(lines, &rows);
     }
 
-    /// Takes the block away. What is printed from now on stays.
-    pub fn clear(&mut self) {
-        if let Some(block) = &mut self.block {
-            for row in block.rows.drain(..) {
-                row.finish_and_clear();
-            }
-            let _ = block.all.clear();
-        }
+    /// Takes the block away and prints lines where it was.
+    pub fn print(&mut self, lines: &[String]) {
+        self.put(lines, &[]);
     }
+
+    fn put(&mut self, lines: &[String], rows: &[String]) {
+        let mut block = Block::default();
+        let block = self.live.as_mut().map_or(&mut block, |live| &mut live.block);
+        let text = block.draw(size().1, lines, rows);
+        let mut out = io::stdout().lock();
+        let _ = out.write_all(text.as_bytes());
+        let _ = out.flush();
+    }
+}
+
+/// Rows and columns of the terminal at this moment.
+fn size() -> (usize, usize) {
+    let (height, width) = Term::stdout().size();
+    (height.into(), width.into())
 }
 
 /// Says something to whoever is to answer, not to the file or the program that the output goes to.

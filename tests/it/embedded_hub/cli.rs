@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use super::client::{Client, Reachable, http};
+use super::client::{Client, Reachable, entry, http};
 use super::{soon, work_off};
 use crate::support::git::Repo;
 use crate::support::own_loopback;
@@ -107,7 +107,7 @@ async fn a_submitted_job_is_followed_to_its_end() {
     let (output, ()) = tokio::join!(job(&directory, &arguments), async {
         for task in JobKind::Apply.tasks() {
             if task == Task::Variables {
-                declare(&mut client, &["name"]).await;
+                declare(&mut client, &[("name", "string")]).await;
                 continue;
             }
             let request = work_off(&mut client, task).await;
@@ -137,16 +137,19 @@ async fn a_submitted_job_is_followed_to_its_end() {
     assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
 }
 
-/// Answers the discovery of variables with these.
-async fn declare(client: &mut Client, names: &[&str]) {
+/// Answers the discovery of variables with these names and types.
+async fn declare(client: &mut Client, variables: &[(&str, &str)]) {
     let task = Task::Variables;
     let request = client.pushed(task.pushed_as()).await;
-    let job = request["jobId"].clone();
-    client.claim(&job, task).await.unwrap();
+    client.claim(&request["jobId"], task).await.unwrap();
     client.log(&request, task, &[&format!("{task} at work")]).await.unwrap();
-    let variables = names.iter().map(|name| {
+    complete(client, &request, variables).await;
+}
+
+async fn complete(client: &mut Client, request: &Value, variables: &[(&str, &str)]) {
+    let variables = variables.iter().map(|(name, kind)| {
         json!({
-            "name": name, "type": "string", "description": null, "sensitive": false, "nullable": false,
+            "name": name, "type": kind, "description": null, "sensitive": false, "nullable": false,
             "fromExtraFile": false,
         })
     });
@@ -154,7 +157,34 @@ async fn declare(client: &mut Client, names: &[&str]) {
         "moduleId": request["metadata"]["moduleId"], "timestamp": 1_800_000_000_000_u64, "checksum": "0".repeat(64),
         "variables": variables.collect::<Vec<_>>(),
     });
-    client.call("VariablesCompleted", vec![job, set]).await.unwrap();
+    client.call("VariablesCompleted", vec![request["jobId"].clone(), set]).await.unwrap();
+}
+
+/// What a value means depends on the variable, not on what it looks like; and what was not read may be declared.
+#[tokio::test]
+async fn a_value_is_what_its_variable_takes_and_a_file_that_is_not_read_may_declare_any() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let source = "https://example.org/x.git";
+    let arguments = ["plan", source, "--var", "text=[1]", "--var", "list=[1]", "--var", "zzz=1"];
+    let (output, plan) = tokio::join!(job(home.path(), &arguments), async {
+        for task in [Task::GetDefinitiveRevision, Task::GetModule, Task::Init, Task::Validate] {
+            work_off(&mut client, task).await;
+        }
+        let task = Task::Variables;
+        let request = client.pushed(task.pushed_as()).await;
+        client.claim(&request["jobId"], task).await.unwrap();
+        let mut warning = entry(&request, task, "b.tf cannot be parsed");
+        warning["level"] = json!(3);
+        client.call("AddLogs", vec![json!([warning])]).await.unwrap();
+        complete(&mut client, &request, &[("text", "string"), ("list", "list(number)")]).await;
+        work_off(&mut client, Task::Plan).await
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected = json!({"text": "\"[1]\"", "list": "[1]", "zzz": "\"1\""});
+    assert_eq!(plan["resolvedParameters"], expected);
+    hub.stop().await;
 }
 
 #[tokio::test]
@@ -164,7 +194,7 @@ async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_pl
     let mut client = Client::connect(&hub, "a").await;
     let source = "https://example.org/x.git";
     for (declared, part) in [
-        (&["name"][..], "variable \"zzz\" is not declared by the module"),
+        (&[("name", "string")][..], "variable \"zzz\" is not declared by the module"),
         // A module without any variable.
         (&[], "variables \"name\", \"zzz\" are not declared by the module"),
     ] {
@@ -285,7 +315,7 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
     assert!(said.contains(&id) && said.contains("asked to stop") && said.contains("--kill"), "{said}");
     assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
     let killed = job(directory, &["cancel", &id, "--kill"]).await;
-    assert!(killed.status.success() && text(&killed.stdout).contains("end its processes"));
+    assert!(killed.status.success() && text(&killed.stdout).contains("its processes are to end now"));
     client.pushed("CancelKill").await;
     client.call("GetDefinitiveRevisionCancelled", vec![json!(id)]).await.unwrap();
     assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
@@ -302,7 +332,7 @@ async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
     let mut client = Client::connect(&hub, "a").await;
     for (name, code) in [("-INT", 130), ("-TERM", 143)] {
         let mut follow = hawser(directory);
-        follow.args(["job", "apply", "https://example.org/x.git"]);
+        follow.args(["job", "apply", "https://example.org/x.git", "--data", "."]);
         let follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let process = follow.id().unwrap().to_string();
         let (mut follow, mut shown) = (follow, String::new());
@@ -318,7 +348,9 @@ async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
         let output = soon(follow.wait_with_output()).await.unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
-        assert!(error.contains("the job goes on"), "{error}");
+        // As it is said, it has to find the same hub.
+        let cancel = format!("hawser job cancel {id} --data .");
+        assert!(error.contains("the job goes on") && error.contains(&cancel), "{error}");
         for command in ["follow", "cancel"] {
             assert!(error.contains(&format!("hawser job {command} {id}")), "{error}");
         }
@@ -476,12 +508,21 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     std::fs::create_dir(one.join("plain")).unwrap();
     check(&job(&one, &["plan", "plain"]).await, 64, &["git repository", "hawser local"]);
     let taken = hub.url.trim_start_matches("http://").to_owned();
-    let output = soon(hawser(&two).args(["hub", "--listen", &taken]).output()).await.unwrap();
+    let three = home.path().join("three");
+    std::fs::create_dir(&three).unwrap();
+    let output = soon(hawser(&three).args(["hub", "--listen", &taken]).output()).await.unwrap();
     check(&output, 69, &[&taken, "--listen"]);
+    let output = soon(hawser(&three).args(["hub", "--listen", "localhost"]).output()).await.unwrap();
+    check(&output, 64, &["IP address", "127.0.0.1:8900"]);
+    // A second hub would take the first one's place in the directory, and leave none there at its end.
+    let output = soon(hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output()).await.unwrap();
+    check(&output, 75, &["another hawser hub", &hub.url, "--data"]);
+    check(&job(&one, &["list"]).await, 0, &["no jobs"]);
+    check(&job(&one, &["list", "--hub", &taken]).await, 64, &["scheme", "http://127.0.0.1:8900"]);
     let url = hub.url.clone();
     hub.stop().await;
     check(&job(&one, &["list"]).await, 69, &["no hub runs"]);
-    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "hawser hub"]);
+    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "refused", "hawser hub"]);
 }
 
 #[tokio::test]

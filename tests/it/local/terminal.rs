@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,6 +17,11 @@ struct Terminal {
     child: Child,
     keyboard: File,
     shown: Arc<Mutex<Vec<u8>>>,
+}
+
+fn resize(terminal: impl AsFd, columns: u16) {
+    let size = Winsize { ws_row: 40, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).unwrap();
 }
 
 impl Terminal {
@@ -33,8 +39,7 @@ impl Terminal {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
-        let size = Winsize { ws_row: 40, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&ours, size).unwrap();
+        resize(&ours, 80);
         let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
         let theirs = || Stdio::from(OpenOptions::new().read(true).write(true).open(&name).unwrap());
         let mut command = case.command(arguments);
@@ -63,9 +68,13 @@ impl Terminal {
     }
 
     fn see(&self, words: &str) {
+        self.until(words, |shown| shown.contains(words));
+    }
+
+    fn until(&self, what: &str, is_shown: impl Fn(&str) -> bool) {
         let start = Instant::now();
-        while !self.shown().contains(words) {
-            assert!(start.elapsed() < PATIENCE, "{words:?} was not shown:\n{}", self.shown());
+        while !is_shown(&self.shown()) {
+            assert!(start.elapsed() < PATIENCE, "{what:?} was not shown:\n{}", self.shown());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -146,4 +155,37 @@ fn with_no_color_a_terminal_gets_plain_lines_and_still_the_question() {
         Terminal::open(&case, &[module.to_str().unwrap()], &[("NO_COLOR", "1")]).answer("yes\n");
     assert!(status.success(), "{shown}");
     assert!(!shown.contains('\u{1b}') && shown.contains("Plan       done in"), "{shown}");
+}
+
+#[test]
+fn a_terminal_that_becomes_narrower_gets_lines_and_rows_that_fit() {
+    let case = Case::new();
+    let go_on = case.root.path().join("go on");
+    let command = format!("echo the first; while ! test -e '{}'; do sleep 0.1; done", go_on.display());
+    let line = "words ".repeat(30);
+    case.write(
+        "main.tf",
+        &format!(
+            "resource \"terraform_data\" \"x\" {{\n  provisioner \"local-exec\" {{\n    quiet = true\n    \
+             command = \"{command}; echo {line} and the last\"\n  }}\n}}\n"
+        ),
+    );
+    let module = case.module();
+    let terminal = Terminal::open(&case, &[module.to_str().unwrap(), "--yes"], &[]);
+    terminal.see("the first");
+    resize(&terminal.keyboard, 33);
+    // What is drawn now may have been begun before.
+    let drawn = terminal.shown().matches("Outputs").count();
+    terminal.until("the block", |shown| shown.matches("Outputs").count() > drawn + 2);
+    let before = terminal.shown().len();
+    std::fs::write(&go_on, "").unwrap();
+    terminal.see("Applied in");
+    let shown = terminal.shown();
+    // Not even blanks may stand where there is no room: the terminal would break the row.
+    let text = console::strip_ansi_codes(&shown[before..]).into_owned();
+    let rows: Vec<&str> = text.lines().skip(1).map(|row| row.trim_end_matches('\r')).collect();
+    let wide: Vec<_> = rows.iter().filter(|row| console::measure_text_width(row) > 33).collect();
+    assert!(wide.is_empty(), "{wide:#?}\n{text}");
+    assert!(text.contains("and the last"), "{text}");
+    assert!(wait(terminal.child).success());
 }

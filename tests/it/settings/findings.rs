@@ -166,7 +166,22 @@ fn a_broken_file_is_reported_with_line_and_column_and_hides_no_other_problem() {
     for (text, fault) in [("[1]", Fault::NotObject), ("\"x\"", Fault::NotObject)] {
         assert_eq!(World::empty().file("appsettings.json", text).one_problem().fault, fault);
     }
-    for text in ["", "{} {}", "{", &"[".repeat(100_000), &format!("{{a:{}", "{a:".repeat(100_000))] {
+    for text in ["", " \n", "\u{feff}"] {
+        assert_eq!(World::empty().file("appsettings.json", text).one_problem().fault, Fault::NothingInFile);
+    }
+    for (text, what) in [
+        ("not json", "expected a value (a text stands in quotes) at line 1, column 2"),
+        (
+            "{\"a\": {\"b\": \"c}}",
+            "the file ends inside a text in quotes, in what begins at line 1, column 7",
+        ),
+        ("{\"a\": {\"b\": 1", "the file ends inside an object, in what begins at line 1, column 7"),
+        ("{} {}", "there is more after the end of the object at line 1, column 4"),
+    ] {
+        let told = World::empty().file("appsettings.json", text).one_problem().to_string();
+        assert_eq!(told, format!("appsettings.json: is not valid JSON: {what}"));
+    }
+    for text in ["{", &"[".repeat(100_000), &format!("{{a:{}", "{a:".repeat(100_000))] {
         let fault = World::empty().file("appsettings.json", text).one_problem().fault;
         assert!(matches!(fault, Fault::NotJson { .. }), "{fault:?}");
     }
