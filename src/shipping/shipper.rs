@@ -89,6 +89,7 @@ pub struct Shipper {
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     removals: FuturesUnordered<JoinHandle<Removed>>,
     last_id: u64,
+    draining: bool,
     distrusted: Option<(u64, Instant)>,
     cap: CapWatch,
 }
@@ -118,6 +119,7 @@ impl Shipper {
             answers: FuturesUnordered::new(),
             removals: FuturesUnordered::new(),
             last_id: 0,
+            draining: false,
             distrusted: None,
             cap: CapWatch::new(settings.job_log_stream.max_unsent_bytes, Instant::now()),
         };
@@ -157,6 +159,10 @@ impl Shipper {
                 if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder.name() == name) {
                     lane.conclude();
                 }
+            }
+            Command::Drain => {
+                self.draining = true;
+                self.lanes.values_mut().for_each(Lane::start_over);
             }
         }
     }
@@ -306,14 +312,29 @@ impl Shipper {
         self.status.send_modify(|status| status.steps -= 1);
     }
 
+    /// Steps that have ended and cannot be shipped as things are.
+    fn stuck(&self) -> usize {
+        if !self.draining {
+            return 0;
+        }
+        let of_queue = |queue: Vec<LaneId>| {
+            let lanes: Vec<&Lane> = queue.iter().filter_map(|id| self.lanes.get(id)).collect();
+            let is_stuck = lanes.first().is_some_and(|first| first.is_stuck());
+            if is_stuck { lanes.iter().filter(|lane| lane.has_outcome()).count() } else { 0 }
+        };
+        self.turns.queues().map(of_queue).sum()
+    }
+
     fn report(&self) {
         let connected = matches!(*self.line_status.borrow(), LineStatus::Connected { .. });
         let unanswered = self.lanes.values().map(Lane::in_flight).sum();
         let buffered_bytes = self.lanes.values().map(Lane::buffered).sum();
         let problem = self.lanes.values().find_map(|lane| Some((lane.step.folder.name(), lane.problem()?)));
+        let stuck = self.stuck();
         self.status.send_if_modified(|status| {
             let new = ShippingStatus {
                 steps: status.steps,
+                stuck,
                 stopped: status.stopped,
                 unanswered,
                 buffered_bytes,

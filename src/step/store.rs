@@ -1,6 +1,7 @@
 //! All step folders of one runner.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,10 @@ pub enum StoreError {
 /// No push waits for so long to be taken.
 const RETIRED_REMEMBERED: Duration = Duration::from_secs(10 * 60);
 
+/// Half a second in all.
+const LOCK_ATTEMPTS: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
 /// An empty file for each folder that was set aside and of which the server has still to be told. It is there before
 /// the folder is moved, so that no crash in between makes a task disappear.
 const UNTOLD: &str = "untold";
@@ -43,6 +48,27 @@ pub enum Created {
     New(Folder, StepRequest),
     /// The same task is here already: running, waiting, or done and not yet acknowledged.
     Known(Folder),
+}
+
+/// Steps of another instance of the same runner, which nobody is there to go on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abandoned {
+    pub instance: String,
+    pub path: PathBuf,
+    pub steps: usize,
+}
+
+impl fmt::Display for Abandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { instance, path, steps } = self;
+        let path = path.display();
+        write!(
+            f,
+            "{path} holds steps ({steps}) that the server has still to be told of, and no runner of that instance is running \
+             here. They wait for one: start hawser once with Runner.Instance set to {instance:?}. If that was the name of a \
+             host or container that is gone, set Runner.Instance to a name that stays"
+        )
+    }
 }
 
 /// The `steps` directory. Holding a `Store` means holding its lock: no two runners share one.
@@ -71,7 +97,15 @@ impl Store {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
+        let mut lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
+        // Somebody may have it for a moment only, to see whether anybody does: see `abandoned_by_others`.
+        for _ in 0..LOCK_ATTEMPTS {
+            if lock.is_some() {
+                break;
+            }
+            std::thread::sleep(LOCK_PAUSE);
+            lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
+        }
         let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,
@@ -107,6 +141,34 @@ impl Store {
         if let Err(error) = emptied {
             warn!("cannot empty {}: {error}", path.display());
         }
+    }
+
+    /// What other instances of this runner have left in the same working directory. Replicas may share it: one that is
+    /// running holds its lock, and is left out.
+    pub fn abandoned_by_others(&self) -> Vec<Abandoned> {
+        let others = self.root.parent().map(fs::read_dir);
+        let mut abandoned: Vec<Abandoned> = others
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| *path != self.root)
+            .filter_map(|path| {
+                let names = ["steps", UNTOLD].map(|name| fs::read_dir(path.join(name)).into_iter().flatten());
+                let names: BTreeSet<_> =
+                    names.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+                if names.is_empty() {
+                    return None;
+                }
+                // It is held for no longer than this takes. What cannot be told is not warned about.
+                drop(lock::try_lock_existing(&path.join("lock"), Hold::Alone).ok()??);
+                let instance = decoded(&path.file_name()?.to_string_lossy());
+                Some(Abandoned { instance, path, steps: names.len() })
+            })
+            .collect();
+        abandoned.sort_by(|one, other| one.instance.cmp(&other.instance));
+        abandoned
     }
 
     /// The names of the folders that were set aside, by this process or an earlier one, and of which nobody has been
@@ -307,6 +369,14 @@ fn encoded(instance: &str) -> String {
         Some(rest) => format!("%2E{rest}"),
         None if text.is_empty() => "%".to_owned(),
         None => text,
+    }
+}
+
+/// The instance name that a folder stands for.
+fn decoded(folder: &str) -> String {
+    match folder {
+        "%" => String::new(),
+        _ => percent_encoding::percent_decode_str(folder).decode_utf8_lossy().into_owned(),
     }
 }
 

@@ -52,6 +52,45 @@ fn instance_names_do_not_lead_anywhere_else() {
     assert_eq!(encoded(".."), "%2E.");
     assert_eq!(encoded(""), "%");
     assert_eq!(encoded("a b/ä"), "a%20b%2F%C3%A4");
+    for name in ["host-1.example_x", "../../etc", "..", "", "a b/ä", "%", "100%25"] {
+        assert_eq!(decoded(&encoded(name)), name);
+    }
+}
+
+#[test]
+fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let other = |name: &str| Store::open(root.path(), Uuid::nil(), name).unwrap();
+    drop(other("nothing left"));
+    let running = other("running");
+    create(&running, "a");
+    let gone = other("old name");
+    create(&gone, "a");
+    let damaged = create(&gone, "b");
+    gone.set_aside(&damaged, "for the test");
+    let path = gone.root.clone();
+    drop(gone);
+    // Of another runner, which has a server's record of its own.
+    create(&Store::open(root.path(), Uuid::from_u128(1), "else").unwrap(), "a");
+
+    let own = open(root.path()).unwrap();
+    create(&own, "a");
+    let expected = Abandoned { instance: "old name".to_owned(), path, steps: 2 };
+    assert_eq!(own.abandoned_by_others(), [expected]);
+}
+
+#[test]
+fn who_looks_for_others_does_not_keep_them_from_starting() {
+    let root = tempfile::tempdir().unwrap();
+    let looking = Store::open(root.path(), Uuid::nil(), "b").unwrap();
+    create(&open(root.path()).unwrap(), "step");
+    std::thread::scope(|threads| {
+        let opened = threads.spawn(|| (0..500).try_for_each(|_| open(root.path()).map(drop)));
+        while !opened.is_finished() {
+            looking.abandoned_by_others();
+        }
+        opened.join().unwrap().unwrap();
+    });
 }
 
 #[test]
