@@ -209,7 +209,8 @@ async fn look(store: &Arc<Store>, vault: &Vault, folders: Vec<Folder>) -> Vec<Lo
     .await
 }
 
-/// Each in a thread of its own turn: when that fails, it is one folder that could not be looked at, and not all of them.
+/// Looks at one after the other, each as a task of its own: when that fails, it is one folder that could not be looked at, and
+/// not all of them.
 async fn look_at_each<T: Send + 'static>(
     folders: Vec<Folder>,
     look: impl Fn(&Folder) -> Result<T, FolderError> + Send + Sync + 'static,
