@@ -187,15 +187,14 @@ impl Lane {
         }
     }
 
-    /// Looks whether the outcome has been written; false when there is not even a folder any more.
+    /// Looks whether the outcome has been written; false when somebody has removed the folder.
     fn look_for_outcome(&mut self, now: Instant) -> bool {
         if self.concluded || self.looked.is_some_and(|last| now.duration_since(last) < POLL) {
             return true;
         }
         self.looked = Some(now);
-        let folder = self.step.folder.path();
-        self.concluded = folder.join("outcome.json").exists();
-        self.concluded || folder.exists()
+        self.concluded = self.has_outcome();
+        self.concluded || !self.step.folder.is_gone()
     }
 
     fn offer(&mut self, policy: &Policy, now: Instant) -> io::Result<Offer> {

@@ -11,7 +11,6 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -87,7 +86,7 @@ pub struct Shipper {
     lanes: BTreeMap<LaneId, Lane>,
     turns: Turns,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
-    removals: FuturesUnordered<JoinHandle<Removed>>,
+    removals: FuturesUnordered<BoxFuture<'static, Removed>>,
     last_id: u64,
     draining: bool,
     distrusted: Option<(u64, Instant)>,
@@ -145,7 +144,7 @@ impl Shipper {
                     }
                     self.lanes.values_mut().for_each(Lane::save);
                 }
-                Some(Ok(removed)) = self.removals.next() => self.forget(removed),
+                Some(removed) = self.removals.next() => self.forget(removed),
                 changed = self.line_status.changed(), if line_open => line_open = changed.is_ok(),
                 () = until(wake) => {}
             }
@@ -285,10 +284,13 @@ impl Shipper {
                 match self.store.retire(&step.folder) {
                     Ok(gone) => {
                         let store = Arc::clone(&self.store);
-                        self.removals.push(tokio::task::spawn_blocking(move || {
-                            store.discard(&gone);
+                        let discarding = tokio::task::spawn_blocking(move || store.discard(&gone));
+                        let removed = async move {
+                            // A thread that fails has said so itself, and the next start removes the rest.
+                            let _ = discarding.await;
                             Removed { name, waiting, result: Ok(()) }
-                        }));
+                        };
+                        self.removals.push(removed.boxed());
                     }
                     Err(error) => self.forget(Removed { name, waiting, result: Err(error) }),
                 }

@@ -97,15 +97,7 @@ impl Store {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let mut lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
-        // Somebody may have it for a moment only, to see whether anybody does: see `abandoned_by_others`.
-        for _ in 0..LOCK_ATTEMPTS {
-            if lock.is_some() {
-                break;
-            }
-            std::thread::sleep(LOCK_PAUSE);
-            lock = lock::try_lock(&path, Hold::Alone).map_err(failed)?;
-        }
+        let lock = patiently(|| lock::try_lock(&path, Hold::Alone)).map_err(failed)?;
         let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,
@@ -358,6 +350,17 @@ impl Store {
             warn!("cannot remove {}: {error}", gone.display());
         }
     }
+}
+
+/// Tries for a moment: somebody may have the lock only to see whether anybody does ([`Store::abandoned_by_others`]).
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<Option<T>>) -> io::Result<Option<T>> {
+    for _ in 1..LOCK_ATTEMPTS {
+        if let Some(lock) = attempt()? {
+            return Ok(Some(lock));
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    attempt()
 }
 
 /// An instance name as a file name: letters, digits, `-`, `_` and dots inside stay, the rest is %-encoded.

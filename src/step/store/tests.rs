@@ -85,17 +85,19 @@ fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
 }
 
 #[test]
-fn who_looks_for_others_does_not_keep_them_from_starting() {
-    let root = tempfile::tempdir().unwrap();
-    let looking = Store::open(root.path(), Uuid::nil(), "b").unwrap();
-    create(&open(root.path()).unwrap(), "step");
-    std::thread::scope(|threads| {
-        let opened = threads.spawn(|| (0..500).try_for_each(|_| open(root.path()).map(drop)));
-        while !opened.is_finished() {
-            looking.abandoned_by_others();
-        }
-        opened.join().unwrap().unwrap();
-    });
+fn a_lock_that_somebody_has_for_a_moment_is_had_and_one_that_is_held_is_not() {
+    let mut attempts = 0;
+    let mut after = |busy: u32| {
+        attempts = 0;
+        let lock = patiently(|| {
+            attempts += 1;
+            Ok((attempts > busy).then_some(()))
+        });
+        (lock.unwrap(), attempts)
+    };
+    assert_eq!(after(0), (Some(()), 1));
+    assert_eq!(after(3), (Some(()), 4));
+    assert_eq!(after(u32::MAX), (None, LOCK_ATTEMPTS));
 }
 
 #[test]
@@ -264,6 +266,11 @@ fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
     folder.request_cancel_within(minute).unwrap();
     folder.request_cancel(CancelKind::Graceful).unwrap();
     assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Kill, None));
+
+    // Nobody hears of a cancel from a note that cannot be read.
+    fs::write(folder.cancel_path(), "{").unwrap();
+    folder.request_cancel(CancelKind::Graceful).unwrap();
+    assert_eq!(cancel().kind, CancelKind::Graceful);
 }
 
 #[test]
