@@ -131,8 +131,10 @@ pub async fn run(
     let leaving = async {
         asked(&mut shutdown, Shutdown::Drain).await;
         info!("shutting down: no new work is started; what an earlier run left is still being taken up");
-        scheduler.drain().await;
-        asked(&mut shutdown, Shutdown::Now).await;
+        tokio::select! {
+            () = async { scheduler.drain().await; std::future::pending().await } => {}
+            () = asked(&mut shutdown, Shutdown::Now) => {}
+        }
     };
     tokio::select! {
         () = recovery.at_start(found) => {}
@@ -166,8 +168,8 @@ pub async fn run(
     }
 
     info!("shutting down: no new work is started, running steps are finished and everything is shipped");
-    scheduler.drain().await;
     let drained = async {
+        scheduler.drain().await;
         let limit = settings.runner.drain_timeout_seconds.map(Duration::from_secs);
         let since = Instant::now();
         finish_running(&scheduler, limit).await;

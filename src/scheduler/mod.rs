@@ -136,9 +136,13 @@ impl Scheduler {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Starts nothing any more. What waits stays in its folder for the next start.
+    /// Starts nothing any more. What waits stays in its folder for the next start. When this returns, the [load](Self::load)
+    /// tells of everything that was started before.
     pub async fn drain(&self) {
-        self.send(Command::Drain).await;
+        let (drained, wait) = oneshot::channel();
+        self.send(Command::Drain(drained)).await;
+        // A loop that has ended starts nothing either.
+        let _ = wait.await;
     }
 
     pub fn load(&self) -> watch::Receiver<Load> {

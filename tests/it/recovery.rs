@@ -647,6 +647,29 @@ async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_ta
     world.assert_no_violation();
 }
 
+/// With one thread for everything that does not wait, and a log that cannot be read, nothing else moves any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_leaves_at_once_though_the_only_thread_hangs() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("only", 10).await;
+    until("a line is noted as acknowledged", || folder.join("shipped").exists().then_some(())).await;
+    runner.kill();
+    let log = folder.join("output.log");
+    fs::rename(&log, world.path("output.log")).unwrap();
+    hang(&world, &log);
+
+    let mut next = world.runner_with("one", &[("TOKIO_WORKER_THREADS", "1")]);
+    until("the step is found", || next.log().contains("left by an earlier run").then_some(())).await;
+    leaves_at_once(&mut next).await;
+
+    fs::rename(world.path("output.log"), &log).unwrap();
+    let _last = world.runner("one");
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "only"), 1);
+    world.assert_no_violation();
+}
+
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
     until("the script is supervised", || {
