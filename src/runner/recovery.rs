@@ -7,6 +7,7 @@
 //! among those that the [store](Store::left) remembers, and is looked at again and again while the runner runs.
 
 use std::fmt::Display;
+use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,12 +202,23 @@ impl Recovery {
 
 async fn look(store: &Arc<Store>, vault: &Vault, folders: Vec<Folder>) -> Vec<Looked> {
     let (store, redactor) = (Arc::clone(store), vault.redactor());
-    look_at_each(folders, move |folder| {
+    let look = move |folder: &Folder| {
         let request = store.look(folder)?;
         folder.mend_shipped()?;
         Ok((folder.stage()?, intake::reread(folder.clone(), &request, &redactor)?))
-    })
-    .await
+    };
+    look_at_each(folders, move |folder| look(folder).map_err(|problem| unless_away(folder, problem))).await
+}
+
+/// Where not even the place of the folder is there, the disk is away, and the folder may be sound.
+fn unless_away(folder: &Folder, problem: FolderError) -> FolderError {
+    match folder.path().parent().map(fs::read_dir) {
+        Some(Err(source)) if problem.is_damage() => {
+            let source = io::Error::other(format!("its disk is away: {source}"));
+            FolderError::Io { action: "look at", path: folder.path().to_owned(), source }
+        }
+        _ => problem,
+    }
 }
 
 /// Looks at one after the other, each as a task of its own: when that fails, it is one folder that could not be looked at, and

@@ -967,6 +967,29 @@ async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_damaged() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("away", 10).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+    let next = world.runner_with("one", &[("Logging__LogLevel__Default", "Debug")]);
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+
+    let steps = folder.parent().unwrap();
+    let away = steps.with_file_name("away");
+    fs::rename(steps, &away).unwrap();
+    until("it is looked at again", || next.log().contains("its disk is away").then_some(())).await;
+    fs::rename(&away, steps).unwrap();
+    fs::remove_file(&blocked).unwrap();
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "away"), 1);
+    assert_complete(&numbers(&world.messages(id)), 10);
+    assert!(!next.log().contains("set aside"), "{}", next.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("later", 1).await;
     runner.kill();
