@@ -1,4 +1,4 @@
-//! The runner as a whole: recover, connect, work, drain, leave.
+//! The runner as a whole: look at the step folders, connect, recover, work, drain, leave.
 
 mod recovery;
 
