@@ -1216,14 +1216,16 @@ async fn a_cancel_outlives_a_restart_of_the_runner() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
     let UnderWay { world, runner, id, folder, .. } = under_way("cancelled", 1).await;
-    // Neither root nor anybody else can write a file where a folder is.
-    fs::create_dir(folder.join("cancel.json")).unwrap();
+    // A link to itself: neither root nor anybody else can read it, and the supervisor sees no cancel in it. (A folder would be one to it,
+    // which wants something that it cannot read.)
+    std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     until("it is tried again", || runner.log().contains("is tried again").then_some(())).await;
     let is_answer = |event: &hawser::embedded_hub::Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
     assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
+    assert!(!folder.join("exit.json").exists(), "the script has not heard of it either");
 
-    fs::remove_dir(folder.join("cancel.json")).unwrap();
+    fs::remove_file(folder.join("cancel.json")).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     until("the cancel is answered", || world.hub.all_events().iter().any(is_answer).then_some(())).await;
