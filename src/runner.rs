@@ -1,4 +1,4 @@
-//! The runner as a whole: recover, connect, work, drain, leave.
+//! The runner as a whole: look at the step folders, connect, recover, work, drain, leave.
 
 mod recovery;
 
@@ -18,9 +18,8 @@ use crate::redact::Vault;
 use crate::scheduler::{Scheduler, Tools};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
-use crate::step::{Store, StoreError};
+use crate::step::StoreError;
 use crate::supervise;
-use crate::workspace::privacy;
 use recovery::Recovery;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
@@ -33,6 +32,8 @@ const ENDING_AT_ONCE: Duration = Duration::from_secs(1);
 
 /// How long shipping may take beyond the drain limit.
 const SHIPPING_GRACE: Duration = Duration::from_secs(10);
+
+const LEAVING_AT_ONCE: &str = "leaving at once; steps that run go on, and the next start picks them up";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
@@ -84,14 +85,22 @@ pub async fn run(
     // Whatever way this function ends, nothing that it started outlives it.
     let _stop_all = stop.clone().drop_guard();
 
-    let narrowed = privacy::narrow(&settings.working_directory);
-    narrowed.done.iter().for_each(|line| info!("{line}"));
-    narrowed.warnings.iter().for_each(|line| warn!("{line}"));
-    let store = Arc::new(Store::open(
-        &settings.working_directory.working_directory,
-        settings.runner.id,
-        &settings.runner.instance,
-    )?);
+    // What was here before comes first. Nothing is begun and nobody connected to until all of it has been looked at, so
+    // whoever is asked to stop meanwhile can simply leave, though the disk may hang.
+    let audit = Audit::new(&settings);
+    let opening = async {
+        let opened = recovery::open(&settings, &vault).await?;
+        audit.open().await;
+        Ok::<_, RunnerError>(opened)
+    };
+    let (store, found) = tokio::select! {
+        biased;
+        () = asked(&mut shutdown, Shutdown::Drain) => {
+            info!("shutting down before anything was begun; what is in the step folders stays for the next start");
+            return Ok(());
+        }
+        opened = opening => opened?,
+    };
     let endpoint = hub::Endpoint::from(&*settings);
     let http = hub::http_client(&endpoint, &options.timing)?;
     let line_stop = CancellationToken::new();
@@ -107,12 +116,11 @@ pub async fn run(
         shipper: shipper.clone(),
         http,
         supervisor: options.supervisor,
-        audit: Audit::new(&settings),
+        audit,
     };
-    tools.audit.open().await;
     let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
 
-    // The socket may be up by now, but nobody has looked at the pushes yet: what was here before comes first.
+    // The socket may be up by now, but nobody looks at the pushes before this is done.
     let recovery = Recovery {
         store: Arc::clone(&store),
         settings: Arc::clone(&settings),
@@ -120,7 +128,21 @@ pub async fn run(
         scheduler: scheduler.clone(),
         shipper: shipper.clone(),
     };
-    recovery.at_start().await?;
+    let leaving = async {
+        asked(&mut shutdown, Shutdown::Drain).await;
+        info!("shutting down: no new work is started; what an earlier run left is still being taken up");
+        tokio::select! {
+            () = async { scheduler.drain().await; std::future::pending().await } => {}
+            () = asked(&mut shutdown, Shutdown::Now) => {}
+        }
+    };
+    tokio::select! {
+        () = recovery.at_start(found) => {}
+        () = leaving => {
+            warn!("{LEAVING_AT_ONCE}");
+            return Ok(());
+        }
+    }
     let recovering = tokio::spawn(recovery.keep_trying(stop.clone()));
     let intake = Intake::new(
         Arc::clone(&store),
@@ -142,34 +164,27 @@ pub async fn run(
         _ = &mut scheduling => return failed("scheduler"),
         _ = &mut session => return failed("session with the server"),
         () = shipper.stopped() => return failed("shipper"),
-        _ = shutdown.wait_for(|asked| *asked > Shutdown::No) => {}
+        () = asked(&mut shutdown, Shutdown::Drain) => {}
     }
 
     info!("shutting down: no new work is started, running steps are finished and everything is shipped");
-    scheduler.drain().await;
     let drained = async {
+        scheduler.drain().await;
         let limit = settings.runner.drain_timeout_seconds.map(Duration::from_secs);
         let since = Instant::now();
         finish_running(&scheduler, limit).await;
         // With a limit, a server that is away does not keep the runner: what is not shipped is on the disk.
         let patience = limit.map(|limit| limit.saturating_sub(since.elapsed()) + SHIPPING_GRACE);
+        shipper.drain().await;
         let shipped = everything_shipped(&shipper, &scheduler);
-        match patience {
+        let all = match patience {
             None => shipped.await,
-            Some(patience) => {
-                if tokio::time::timeout(patience, shipped).await.is_err() {
-                    warn!("not everything could be shipped in time: {}", &*shipper.status().borrow());
-                    return false;
-                }
-            }
+            Some(patience) => tokio::time::timeout(patience, shipped).await.unwrap_or(false),
+        };
+        if !all {
+            warn!("not everything could be shipped: {}", &*shipper.status().borrow());
         }
-        true
-    };
-    let leave_now = async {
-        // An error means that nobody can ask any more; then the drain goes on.
-        if shutdown.wait_for(|asked| *asked == Shutdown::Now).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        all
     };
     let ending = tokio::select! {
         all = drained => {
@@ -185,8 +200,8 @@ pub async fn run(
         () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
             return failed("line to the server");
         }
-        () = leave_now => {
-            warn!("leaving at once; steps that run go on, and the next start picks them up");
+        () = asked(&mut shutdown, Shutdown::Now) => {
+            warn!("{LEAVING_AT_ONCE}");
             ENDING_AT_ONCE
         }
     };
@@ -207,6 +222,13 @@ pub async fn run(
     Ok(())
 }
 
+/// Waits until that much is asked for. When nobody can ask any more, that is a wish to drain and nothing beyond it.
+async fn asked(shutdown: &mut watch::Receiver<Shutdown>, wish: Shutdown) {
+    if shutdown.wait_for(|asked| *asked >= wish).await.is_err() && wish == Shutdown::Now {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// Waits for running steps; at the limit they are interrupted, and later killed.
 async fn finish_running(scheduler: &Scheduler, limit: Option<Duration>) {
     let Some(limit) = limit else { return scheduler.idle().await };
@@ -223,17 +245,24 @@ async fn finish_running(scheduler: &Scheduler, limit: Option<Duration>) {
     scheduler.idle().await;
 }
 
-/// Waits until nothing is left to ship but the steps that were never started: those stay for the next start.
-async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) {
+/// Waits until nothing is left to ship but the steps that were never started: those stay for the next start. So does, in the
+/// end, what cannot be shipped (false).
+async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) -> bool {
     let (mut shipping, mut load) = (shipper.status(), scheduler.load());
     loop {
         let waiting = load.borrow_and_update().waiting;
-        if shipping.borrow_and_update().steps <= waiting {
-            return;
+        {
+            let shipping = shipping.borrow_and_update();
+            if shipping.steps <= waiting {
+                return true;
+            }
+            if shipping.steps <= waiting + shipping.stuck {
+                return false;
+            }
         }
         tokio::select! {
-            changed = shipping.changed() => if changed.is_err() { return },
-            changed = load.changed() => if changed.is_err() { return },
+            changed = shipping.changed() => if changed.is_err() { return false },
+            changed = load.changed() => if changed.is_err() { return false },
         }
     }
 }

@@ -41,10 +41,7 @@ impl Cleaning<'_> {
         let temp = &self.folders.temp_directory;
         for store in self.stores()? {
             let steps = store.join("steps");
-            // A step keeps its scratch space when it is set aside while its script runs.
-            let damaged = list(&store.join("damaged"))?.into_iter().filter(|path| lock(path).is_none());
-            let damaged: Vec<String> = damaged.filter_map(|path| step_of(&path)).collect();
-            let left = Scratch::left_behind(temp, &steps, &damaged)
+            let left = Scratch::left_behind(temp, &steps)
                 .map_err(|source| CleanError::Look { path: steps.clone(), source })?;
             for path in left {
                 self.take("scratch space without a step", &path, || remove_all(&path));
@@ -76,12 +73,6 @@ fn set_aside(damaged: &Path) -> SystemTime {
     let millis = name.rsplit_once('.').and_then(|(_, millis)| millis.parse().ok());
     let time = millis.and_then(|millis| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
     time.unwrap_or_else(|| changed(damaged))
-}
-
-/// The name that a damaged folder had as a step: without the time that was put behind it.
-fn step_of(damaged: &Path) -> Option<String> {
-    let name = damaged.file_name()?.to_str()?;
-    name.rsplit_once('.').map(|(step, _)| step.to_owned())
 }
 
 /// A path that somebody named, if it is that of a rescued state.

@@ -1,7 +1,7 @@
 //! `hawser run`: the program as it is deployed.
 
+use std::io;
 use std::sync::Once;
-
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,10 +41,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         server = %loaded.settings.server.url,
         "hawser starts"
     );
+    let (ask, asked) = watch::channel(Shutdown::No);
+    listen_for_signals(ask)?;
     let runtime = super::runtime()?;
     let ended = runtime.block_on(async {
-        let (ask, asked) = watch::channel(Shutdown::No);
-        listen_for_signals(ask)?;
         let mut told = asked.clone();
         tokio::spawn(async move {
             if told.wait_for(|asked| *asked > Shutdown::No).await.is_ok() {
@@ -83,13 +83,20 @@ fn failure(error: RunnerError, vault: &Vault) -> Failure {
 /// group.
 const ONE_WISH: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM or SIGINT asks for a drain, the second to leave now.
+/// How long the runner gets to leave at once. It takes a second when something hangs, unless what hangs is a thread that
+/// everything else is waiting for.
+const LEAVING: Duration = Duration::from_secs(3);
+
+/// The first SIGTERM or SIGINT asks for a drain, the second to leave now. In a thread of its own: with one processor the
+/// runner has one thread for everything that does not wait, and a disk that hangs under it must not make it deaf.
 fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
-    };
-    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    tokio::spawn(async move {
+    let failed = |error: io::Error| Failure::temporary(format!("cannot listen for signals: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let context = runtime.enter();
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    drop(context);
+    let listen = async move {
         let mut first: Option<Instant> = None;
         loop {
             tokio::select! {
@@ -101,12 +108,18 @@ fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
                 Some(at) if at.elapsed() < ONE_WISH => {
                     debug!("a signal right after the first changes nothing");
                 }
-                Some(_) => drop(ask.send_replace(Shutdown::Now)),
+                Some(_) => {
+                    ask.send_replace(Shutdown::Now);
+                    tokio::time::sleep(LEAVING).await;
+                    // All is as after a crash: the next start finds it in the folders.
+                    std::process::exit(0);
+                }
             }
             first.get_or_insert_with(Instant::now);
         }
-    });
-    Ok(())
+    };
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    thread.spawn(move || runtime.block_on(listen)).map(drop).map_err(failed)
 }
 
 /// Tells systemd, if it is there.

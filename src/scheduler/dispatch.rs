@@ -29,7 +29,7 @@ pub(super) enum Command {
     ReportAgain(String),
     Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Noted> },
     CancelAll { kind: CancelKind, noted: oneshot::Sender<Noted> },
-    Drain,
+    Drain(oneshot::Sender<()>),
 }
 
 /// Whom a cancel was meant for, and why it could not be noted in the folder of one of them.
@@ -81,12 +81,16 @@ impl Dispatch {
                 Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
                 _ = look_again.tick(), if self.machine.wants_to_look_again() => self.on(Event::LookAgain),
             }
-            let load = Load { running: self.machine.running(), waiting: self.machine.waiting() };
-            self.load.send_if_modified(|seen| std::mem::replace(seen, load) != load);
+            self.tell_load();
         }
         // Dropping the set aborts the drivers. Their steps are in their folders, scripts go on under their
         // supervisors, and the next start adopts both.
         self.drives.abort_all();
+    }
+
+    fn tell_load(&self) {
+        let load = Load { running: self.machine.running(), waiting: self.machine.waiting() };
+        self.load.send_if_modified(|seen| std::mem::replace(seen, load) != load);
     }
 
     /// One command after the other: none overtakes another, whatever the disk takes for it.
@@ -115,7 +119,11 @@ impl Dispatch {
             Command::CancelAll { kind, noted } => {
                 let _ = noted.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting).await);
             }
-            Command::Drain => self.on(Event::Drain),
+            Command::Drain(drained) => {
+                self.on(Event::Drain);
+                self.tell_load();
+                let _ = drained.send(());
+            }
         }
     }
 

@@ -126,17 +126,23 @@ impl Scheduler {
     }
 
     async fn audit_cancels(&self, noted: oneshot::Receiver<Noted>) -> Result<(), String> {
-        // The loop drops the sender only when it ends, and then there is nothing to wait for.
-        let Ok(Noted { meant, problem }) = noted.await else { return Ok(()) };
+        // The loop drops the sender only when it ends, and then nobody knows what was noted: the next start does it all.
+        let Ok(Noted { meant, problem }) = noted.await else {
+            return Err("the runner is stopping".to_owned());
+        };
         for step in meant {
             self.audit.cancelled(&step).await;
         }
         problem.map_or(Ok(()), Err)
     }
 
-    /// Starts nothing any more. What waits stays in its folder for the next start.
+    /// Starts nothing any more. What waits stays in its folder for the next start. When this returns, the [load](Self::load)
+    /// tells of everything that was started before.
     pub async fn drain(&self) {
-        self.send(Command::Drain).await;
+        let (drained, wait) = oneshot::channel();
+        self.send(Command::Drain(drained)).await;
+        // A loop that has ended starts nothing either.
+        let _ = wait.await;
     }
 
     pub fn load(&self) -> watch::Receiver<Load> {
@@ -153,5 +159,29 @@ impl Scheduler {
         if self.commands.send(command).await.is_err() {
             debug!("the scheduler has stopped; what was accepted stays in its folder");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancel_that_comes_when_the_scheduler_has_stopped_is_not_called_noted() {
+        let settings = json!({
+            "Runner": {
+                "Id": Uuid::from_u128(1), "OrganizationId": Uuid::from_u128(2), "Instance": "test",
+                "Credentials": {"ClientId": "id", "ClientSecret": "hush"},
+            },
+            "Server": {"Url": "http://localhost:1/"},
+        });
+        let settings: Settings = serde_json::from_value(settings).unwrap();
+        let (commands, _) = mpsc::channel(1);
+        let (_, load) = watch::channel(Load::default());
+        let (policy, audit) = (Arc::new(Policy::new(&settings)), Audit::new(&settings));
+        let scheduler = Scheduler { commands, load, policy, audit };
+        scheduler.cancel(Uuid::from_u128(3), CancelKind::Graceful).await.unwrap_err();
     }
 }

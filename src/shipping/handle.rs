@@ -13,6 +13,7 @@ use crate::step::Folder;
 pub(super) enum Command {
     Add { step: ShippedStep, done: oneshot::Sender<()> },
     Concluded { name: String },
+    Drain,
 }
 
 /// Where shipping stands; its text is the human status line.
@@ -20,6 +21,9 @@ pub(super) enum Command {
 pub struct ShippingStatus {
     /// Steps that are not yet completely shipped.
     pub steps: usize,
+    /// Those of them that have ended and whose lines or result are refused again and again, or wait behind such a one. Counted from
+    /// [`ShipperHandle::drain`] on.
+    pub stuck: usize,
     /// Calls that the server has not answered.
     pub unanswered: usize,
     /// Bytes of logs in memory. Everything else that waits is on the disk.
@@ -87,6 +91,13 @@ impl ShipperHandle {
     pub async fn concluded(&self, folder: &Folder) {
         // A shipper that has stopped leaves the rest to the next start.
         let _ = self.commands.send(Command::Concluded { name: folder.name() }).await;
+    }
+
+    /// Says that the runner only waits for what is left to ship. What was refused before is tried at once, and from then
+    /// on it is counted what seems to be refused for ever.
+    pub async fn drain(&self) {
+        // One that has stopped ships nothing more.
+        let _ = self.commands.send(Command::Drain).await;
     }
 
     pub fn status(&self) -> watch::Receiver<ShippingStatus> {

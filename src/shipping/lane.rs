@@ -32,6 +32,10 @@ use crate::step::{Folder, FolderError};
 /// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
 const LANE_WINDOW: usize = 4;
 
+/// What was refused so often in a row is not taken for a moment's trouble. With the delays in between this takes some ten
+/// seconds.
+const STUCK: u32 = 5;
+
 /// A step whose log and result are to be sent.
 #[derive(Debug, Clone)]
 pub struct ShippedStep {
@@ -133,6 +137,22 @@ impl Lane {
         self.retry.problem()
     }
 
+    /// Whatever was refused is tried at once, and counted from now on.
+    pub(super) fn start_over(&mut self) {
+        self.retry.start_over();
+        self.rests_until = None;
+    }
+
+    /// Whether it goes wrong again and again.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.retry.failures() >= STUCK
+    }
+
+    /// Whether the step has ended, for a lane that may not have had its turn yet.
+    pub(super) fn has_outcome(&self) -> bool {
+        self.concluded || self.step.folder.path().join("outcome.json").exists()
+    }
+
     /// What to do now. A call that is handed out counts as sent, under this id.
     pub(super) fn next(&mut self, id: u64, policy: &Policy, max_message_bytes: usize, now: Instant) -> Next {
         // Others' answers wake the loop too, and a flood makes many: the disk is not asked each time.
@@ -163,19 +183,18 @@ impl Lane {
             Ok(Offer::At(time)) => Next::At(time),
             Ok(Offer::Ended) if !self.window.is_empty() => Next::Wait,
             Ok(Offer::Ended) => self.result(id, max_message_bytes, now),
-            Err(error) => self.stumble(&format!("cannot read output.log: {error}"), now),
+            Err(error) => self.stumble(&format!("its log cannot be read: {error}"), now),
         }
     }
 
-    /// Looks whether the outcome has been written; false when there is not even a folder any more.
+    /// Looks whether the outcome has been written; false when somebody has removed the folder.
     fn look_for_outcome(&mut self, now: Instant) -> bool {
         if self.concluded || self.looked.is_some_and(|last| now.duration_since(last) < POLL) {
             return true;
         }
         self.looked = Some(now);
-        let folder = self.step.folder.path();
-        self.concluded = folder.join("outcome.json").exists();
-        self.concluded || folder.exists()
+        self.concluded = self.has_outcome();
+        self.concluded || !self.step.folder.is_gone()
     }
 
     fn offer(&mut self, policy: &Policy, now: Instant) -> io::Result<Offer> {
@@ -185,7 +204,7 @@ impl Lane {
         let log = match &mut self.log {
             Some(log) => log,
             none => {
-                // An earlier runner may have noted some.
+                // Nothing is sent before the secrets are known that an earlier run has noted in the folder.
                 self.secrets.recall(&self.step.folder).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
                 let veil = Veil::new(&path, self.secrets.clone(), policy.period());

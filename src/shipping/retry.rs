@@ -14,15 +14,17 @@ pub(super) struct Retry {
     delays: ExponentialBackoff,
     until: Option<Instant>,
     problem: Option<String>,
+    failures: u32,
 }
 
 impl Retry {
     pub(super) fn new() -> Self {
-        Self { delays: delays(), until: None, problem: None }
+        Self { delays: delays(), until: None, problem: None, failures: 0 }
     }
 
     /// Notes a failure, and says whether it is another than the last: only then is it worth a line in the log.
     pub(super) fn failed(&mut self, problem: &str, now: Instant) -> bool {
+        self.failures = self.failures.saturating_add(1);
         self.until = Some(now + self.delays.next().unwrap_or(LAST_DELAY));
         let new = self.problem.as_deref() != Some(problem);
         if new {
@@ -35,6 +37,16 @@ impl Retry {
         if self.problem.take().is_some() {
             *self = Self::new();
         }
+    }
+
+    /// Forgets how often it went wrong, so that it is tried at once.
+    pub(super) fn start_over(&mut self) {
+        *self = Self { problem: self.problem.take(), ..Self::new() };
+    }
+
+    /// How often in a row it went wrong.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
     }
 
     /// The time before which nothing should be tried.
@@ -73,7 +85,12 @@ mod tests {
             assert!(retry.not_before(now).unwrap() - now <= Duration::from_secs(30));
         }
         assert!(retry.not_before(now).unwrap() - now >= LAST_DELAY);
+        retry.start_over();
+        assert_eq!((retry.problem(), retry.not_before(now), retry.failures()), (Some("a"), None, 0));
+        assert!(!retry.failed("a", now));
+        assert_eq!(retry.failures(), 1);
         retry.succeeded();
+        assert_eq!(retry.failures(), 0);
         assert_eq!((retry.problem(), retry.not_before(now)), (None, None));
         assert!(retry.failed("a", now));
         assert!(retry.not_before(now).unwrap() - now <= 2 * FIRST_DELAY);

@@ -11,7 +11,6 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -87,8 +86,9 @@ pub struct Shipper {
     lanes: BTreeMap<LaneId, Lane>,
     turns: Turns,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
-    removals: FuturesUnordered<JoinHandle<Removed>>,
+    removals: FuturesUnordered<BoxFuture<'static, Removed>>,
     last_id: u64,
+    draining: bool,
     distrusted: Option<(u64, Instant)>,
     cap: CapWatch,
 }
@@ -118,6 +118,7 @@ impl Shipper {
             answers: FuturesUnordered::new(),
             removals: FuturesUnordered::new(),
             last_id: 0,
+            draining: false,
             distrusted: None,
             cap: CapWatch::new(settings.job_log_stream.max_unsent_bytes, Instant::now()),
         };
@@ -143,7 +144,7 @@ impl Shipper {
                     }
                     self.lanes.values_mut().for_each(Lane::save);
                 }
-                Some(Ok(removed)) = self.removals.next() => self.forget(removed),
+                Some(removed) = self.removals.next() => self.forget(removed),
                 changed = self.line_status.changed(), if line_open => line_open = changed.is_ok(),
                 () = until(wake) => {}
             }
@@ -157,6 +158,10 @@ impl Shipper {
                 if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder.name() == name) {
                     lane.conclude();
                 }
+            }
+            Command::Drain => {
+                self.draining = true;
+                self.lanes.values_mut().for_each(Lane::start_over);
             }
         }
     }
@@ -279,10 +284,13 @@ impl Shipper {
                 match self.store.retire(&step.folder) {
                     Ok(gone) => {
                         let store = Arc::clone(&self.store);
-                        self.removals.push(tokio::task::spawn_blocking(move || {
-                            store.discard(&gone);
+                        let discarding = tokio::task::spawn_blocking(move || store.discard(&gone));
+                        let removed = async move {
+                            // A thread that fails has said so itself, and the next start removes the rest.
+                            let _ = discarding.await;
                             Removed { name, waiting, result: Ok(()) }
-                        }));
+                        };
+                        self.removals.push(removed.boxed());
                     }
                     Err(error) => self.forget(Removed { name, waiting, result: Err(error) }),
                 }
@@ -306,14 +314,29 @@ impl Shipper {
         self.status.send_modify(|status| status.steps -= 1);
     }
 
+    /// Steps that have ended and cannot be shipped as things are.
+    fn stuck(&self) -> usize {
+        if !self.draining {
+            return 0;
+        }
+        let of_queue = |queue: Vec<LaneId>| {
+            let lanes: Vec<&Lane> = queue.iter().filter_map(|id| self.lanes.get(id)).collect();
+            let is_stuck = lanes.first().is_some_and(|first| first.is_stuck());
+            if is_stuck { lanes.iter().filter(|lane| lane.has_outcome()).count() } else { 0 }
+        };
+        self.turns.queues().map(of_queue).sum()
+    }
+
     fn report(&self) {
         let connected = matches!(*self.line_status.borrow(), LineStatus::Connected { .. });
         let unanswered = self.lanes.values().map(Lane::in_flight).sum();
         let buffered_bytes = self.lanes.values().map(Lane::buffered).sum();
         let problem = self.lanes.values().find_map(|lane| Some((lane.step.folder.name(), lane.problem()?)));
+        let stuck = self.stuck();
         self.status.send_if_modified(|status| {
             let new = ShippingStatus {
                 steps: status.steps,
+                stuck,
                 stopped: status.stopped,
                 unanswered,
                 buffered_bytes,

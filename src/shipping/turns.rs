@@ -36,6 +36,11 @@ impl Turns {
         self.queues.len()
     }
 
+    /// The steps of each that takes turns, the one that is being shipped first.
+    pub(super) fn queues(&self) -> impl Iterator<Item = Vec<LaneId>> {
+        self.queues.iter().map(|queue| queue.lanes.iter().map(|(_, id)| *id).collect())
+    }
+
     /// The step whose turn it is; its job goes to the end.
     pub(super) fn next(&mut self) -> Option<LaneId> {
         let (_, id) = *self.queues.front()?.lanes.first()?;

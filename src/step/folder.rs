@@ -293,8 +293,11 @@ impl Folder {
             |cancel: &Cancel| cancel.kind == CancelKind::Kill || cancel.kill_after_seconds.is_some();
         let is_enough =
             |earlier: &Cancel| earlier.kind >= kind && (kill_after.is_none() || has_limit(earlier));
-        if self.cancel()?.is_some_and(|earlier| is_enough(&earlier)) {
-            return Ok(());
+        match self.cancel() {
+            Ok(Some(earlier)) if is_enough(&earlier) => return Ok(()),
+            Err(error @ (FolderError::Io { .. } | FolderError::Newer { .. })) => return Err(error),
+            // Whatever a damaged note said, this is wanted now.
+            Ok(_) | Err(FolderError::Damaged { .. }) => {}
         }
         let kill_after_seconds = kill_after.map(|after| after.as_secs());
         self.write("cancel.json", &Cancel { kind, requested: Timestamp::now(), kill_after_seconds, by })

@@ -55,36 +55,29 @@ impl Scratch {
 
     /// Removes what steps have left that are no longer in `steps`, the folder of a store that the caller holds.
     pub fn sweep(temp_directory: &Path, steps: &Path) -> io::Result<()> {
-        // Whatever is there counts, also what could not be read: its script may still run.
-        let kept = fs::read_dir(steps)?
-            .map(|entry| Ok(Self::of(temp_directory, &Folder::at(entry?.path())).path))
-            .collect::<io::Result<HashSet<PathBuf>>>()?;
-        let kept: HashSet<_> = kept.iter().filter_map(|path| path.file_name()).collect();
-        let prefix = prefix(steps);
-        // Without the folder there is nothing left behind in it.
-        for entry in fs::read_dir(temp_directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if name.to_string_lossy().starts_with(&prefix) && !kept.contains(name.as_os_str()) {
-                Self { path: entry.path() }.remove_or_warn();
-            }
+        for path in Self::left_behind(temp_directory, steps)? {
+            Self { path }.remove_or_warn();
         }
         Ok(())
     }
 
-    /// The scratch folders of a store whose steps are in `steps` no more and not among `living` either. A runner may
-    /// hold the store and work in it.
-    pub fn left_behind(temp_directory: &Path, steps: &Path, living: &[String]) -> io::Result<Vec<PathBuf>> {
+    /// The scratch folders of a store whose steps are in `steps` no more, nor set aside with a script that still runs. A
+    /// runner may hold the store and work in it.
+    pub fn left_behind(temp_directory: &Path, steps: &Path) -> io::Result<Vec<PathBuf>> {
         let prefix = prefix(steps);
-        // In this order: a step is there before its scratch space is, so what has none later has ended.
+        // In this order: a step is there before its scratch space is, so what has none later has ended; and one that is
+        // set aside meanwhile is seen in the one place or in the other. Without the folder there is nothing left in it.
         let entries = fs::read_dir(temp_directory).into_iter().flatten().flatten();
         let mut found: Vec<PathBuf> = entries
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
             .map(|entry| entry.path())
             .collect();
-        let mut kept: HashSet<String> = living.iter().map(|name| digits(name.as_bytes(), 6)).collect();
+        // Whatever is there counts, also what could not be read: its script may still run.
+        let mut kept = HashSet::new();
         for entry in fs::read_dir(steps)? {
             kept.insert(digits(Folder::at(entry?.path()).name().as_bytes(), 6));
         }
+        kept.extend(set_aside_and_running(steps).map(|name| digits(name.as_bytes(), 6)));
         found.retain(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             !name.strip_prefix(&prefix).is_some_and(|step| kept.contains(step))
@@ -98,6 +91,20 @@ impl Scratch {
             warn!("cannot remove {}: {error}; the next start tries again", self.path.display());
         }
     }
+}
+
+/// The steps of damaged folders whose lock somebody holds, or of which that cannot be told.
+fn set_aside_and_running(steps: &Path) -> impl Iterator<Item = String> {
+    let damaged = fs::read_dir(steps.with_file_name("damaged")).into_iter().flatten().flatten();
+    damaged.map(|entry| Folder::at(entry.path())).filter_map(|folder| {
+        // Without a lock file no script was ever started, and none is made: it would change the folder.
+        let was_driven = folder.lock_path().symlink_metadata().is_ok();
+        if !was_driven || matches!(folder.try_lock(), Ok(Some(_))) {
+            return None;
+        }
+        // The time of that stands behind the step's name.
+        folder.name().rsplit_once('.').map(|(step, _)| step.to_owned())
+    })
 }
 
 /// What the names of all scratch folders of a store begin with.
@@ -133,18 +140,27 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let temp = root.path().join("temp");
         let folder = |store: &str, name: &str| Folder::at(root.path().join(store).join(name));
-        let living = folder("mine", "living");
+        let living = folder("mine/steps", "living");
         fs::create_dir_all(living.path()).unwrap();
         let made = |folder: &Folder| Scratch::of(&temp, folder).make().unwrap().unwrap().to_owned();
-        let (kept, gone) = (made(&living), made(&folder("mine", "gone")));
-        let others = made(&folder("others", "gone"));
+        let (kept, gone) = (made(&living), made(&folder("mine/steps", "gone")));
+        let others = made(&folder("others/steps", "gone"));
+        // Both were set aside, and the script of one still runs.
+        let set_aside = |name: &str| {
+            let damaged = folder("mine/damaged", &format!("{name}.1793709296000"));
+            fs::create_dir_all(damaged.path()).unwrap();
+            fs::write(damaged.lock_path(), "").unwrap();
+            (made(&folder("mine/steps", name)), damaged)
+        };
+        let ((running, driven), (ended, _)) = (set_aside("id.Running"), set_aside("id.Ended"));
+        let _lock = driven.try_lock().unwrap().unwrap();
         let stranger = temp.join("history-1");
         fs::create_dir(&stranger).unwrap();
 
-        Scratch::sweep(&temp, &root.path().join("mine")).unwrap();
+        Scratch::sweep(&temp, &root.path().join("mine/steps")).unwrap();
 
-        assert!(kept.exists() && others.exists() && stranger.exists());
-        assert!(!gone.exists());
+        assert!(kept.exists() && others.exists() && stranger.exists() && running.exists());
+        assert!(!gone.exists() && !ended.exists());
     }
 
     #[test]

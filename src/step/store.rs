@@ -1,6 +1,7 @@
 //! All step folders of one runner.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ pub enum StoreError {
     Folder(#[from] FolderError),
 }
 
-/// So long a runner that was killed just now may hold the lock by a program that it was starting.
+/// So long a runner that was killed just now may hold the lock by a program that it was starting, and another runner to see whether
+/// anybody does ([`Store::abandoned_by_others`]).
 const LAST_HOLDER: Duration = Duration::from_secs(3);
 
 /// No push waits for so long to be taken.
@@ -46,6 +48,27 @@ pub enum Created {
     New(Folder, StepRequest),
     /// The same task is here already: running, waiting, or done and not yet acknowledged.
     Known(Folder),
+}
+
+/// Steps of another instance of the same runner, which nobody is there to go on with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abandoned {
+    pub instance: String,
+    pub path: PathBuf,
+    pub steps: usize,
+}
+
+impl fmt::Display for Abandoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { instance, path, steps } = self;
+        let path = path.display();
+        write!(
+            f,
+            "{path} holds steps ({steps}) that the server has still to be told of, and no runner of that instance is running \
+             here. They wait for one: start hawser once with Runner.Instance set to {instance:?}. If that was the name of a \
+             host or container that is gone, set Runner.Instance to a name that stays"
+        )
+    }
 }
 
 /// The `steps` directory. Holding a `Store` means holding its lock: no two runners share one.
@@ -110,6 +133,34 @@ impl Store {
         if let Err(error) = emptied {
             warn!("cannot empty {}: {error}", path.display());
         }
+    }
+
+    /// What other instances of this runner have left in the same working directory. Replicas may share it: one that is
+    /// running holds its lock, and is left out.
+    pub fn abandoned_by_others(&self) -> Vec<Abandoned> {
+        let others = self.root.parent().map(fs::read_dir);
+        let mut abandoned: Vec<Abandoned> = others
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| *path != self.root)
+            .filter_map(|path| {
+                let names = ["steps", UNTOLD].map(|name| fs::read_dir(path.join(name)).into_iter().flatten());
+                let names: BTreeSet<_> =
+                    names.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+                if names.is_empty() {
+                    return None;
+                }
+                // It is held for no longer than this takes. What cannot be told is not warned about.
+                lock::try_lock_existing(&path.join("lock"), Hold::Alone).ok()??.unlock().ok()?;
+                let instance = decoded(&path.file_name()?.to_string_lossy());
+                Some(Abandoned { instance, path, steps: names.len() })
+            })
+            .collect();
+        abandoned.sort_by(|one, other| one.instance.cmp(&other.instance));
+        abandoned
     }
 
     /// The names of the folders that were set aside, by this process or an earlier one, and of which nobody has been
@@ -310,6 +361,14 @@ fn encoded(instance: &str) -> String {
         Some(rest) => format!("%2E{rest}"),
         None if text.is_empty() => "%".to_owned(),
         None => text,
+    }
+}
+
+/// The instance name that a folder stands for.
+fn decoded(folder: &str) -> String {
+    match folder {
+        "%" => String::new(),
+        _ => percent_encoding::percent_decode_str(folder).decode_utf8_lossy().into_owned(),
     }
 }
 

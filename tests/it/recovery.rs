@@ -47,6 +47,27 @@ fn head(repository: &Path) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
+/// A job whose script waits for its gate to appear, and the step folder of that. (In this order: what comes first is dropped
+/// last when it is taken apart.)
+struct UnderWay {
+    world: World,
+    runner: Runner,
+    id: Uuid,
+    folder: PathBuf,
+    gate: PathBuf,
+}
+
+async fn under_way(module: &str, lines: u32) -> UnderWay {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let runner = world.runner("one");
+    let id = world.hub.submit(printing(&world, &url, module, lines, Some(&gate)));
+    seen(&world, id, "begin").await;
+    let folder = validate_folder(&runner).await;
+    UnderWay { world, runner, id, folder, gate }
+}
+
 /// How often the script of [`printing`] was run.
 fn runs(world: &World, module: &str) -> usize {
     fs::read_to_string(world.path(&format!("{module}.ran"))).unwrap_or_default().lines().count()
@@ -350,6 +371,42 @@ async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_drain_ends_though_a_result_is_refused_again_and_again_and_the_next_start_sends_it() {
+    let UnderWay { world, mut runner, id, gate, .. } = under_way("refused", 10).await;
+    let refuse = Fault::Refuse("the database is busy".into());
+    world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).always());
+    fs::write(&gate, "").unwrap();
+    until("the result is refused", || runner.log().contains("the database is busy").then_some(())).await;
+    runner.signal(Signal::TERM);
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    let log = runner.log();
+    let said = |line: &&str| line.contains("not everything could be shipped") && line.contains("is busy");
+    assert_eq!(log.lines().filter(said).count(), 1, "{log}");
+    assert_eq!(runner.steps().len(), 1, "{log}");
+
+    world.hub.behave();
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_complete(&numbers(&world.messages(id)), 10);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_refused_for_a_moment_is_shipped_before_a_drain_ends() {
+    let UnderWay { world, mut runner, id, gate, .. } = under_way("moment", 1).await;
+    let refuse = Fault::Refuse("the database is busy".into());
+    world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).times(4));
+    runner.signal(Signal::TERM);
+    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    fs::write(&gate, "").unwrap();
+    assert!(runner.exit().await.success(), "{}", runner.log());
+    assert!(runner.steps().is_empty(), "{}", runner.log());
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
@@ -471,13 +528,7 @@ async fn leaves_at_once(runner: &mut Runner) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "hangs", 1, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("hangs", 1).await;
     let audited = folder.join("audited.json");
     fs::rename(&audited, world.path("audited.json")).unwrap();
     hang(&world, &audited);
@@ -537,6 +588,91 @@ async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
     world.assert_no_violation();
 }
 
+/// Waits until a SIGTERM is the runner's own to answer.
+async fn listens_for_signals(runner: &Runner) {
+    let caught = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", runner.pid())).ok()?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+        (caught & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
+    };
+    until("the runner listens for signals", caught).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_word_to_the_server() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("first", 10).await;
+    runner.kill();
+    until("the server knows that it is gone", || world.hub.runners().is_empty().then_some(())).await;
+    let request = folder.join("request.json");
+    fs::rename(&request, world.path("request.json")).unwrap();
+    hang(&world, &request);
+
+    let mut next = world.runner_with("one", &[("TOKIO_WORKER_THREADS", "1")]);
+    listens_for_signals(&next).await;
+    let mut events = world.hub.events();
+    while events.try_next().is_some() {}
+    next.signal(Signal::TERM);
+    assert!(next.exit().await.success(), "{}", next.log());
+    assert!(next.log().contains("before anything was begun"), "{}", next.log());
+    while let Some(event) = events.try_next() {
+        assert!(!matches!(event.event, HubEvent::Connected { .. }), "{event:?}");
+    }
+
+    fs::rename(world.path("request.json"), &request).unwrap();
+    let _last = world.runner("one");
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "first"), 1);
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_taken_up() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("second", 10).await;
+    runner.kill();
+    // Looked at when a step is taken up, and not before.
+    let audited = folder.join("audited.json");
+    fs::rename(&audited, world.path("audited.json")).unwrap();
+    hang(&world, &audited);
+
+    let mut next = world.runner_with("one", &[("TOKIO_WORKER_THREADS", "1")]);
+    until("the step is found", || next.log().contains("left by an earlier run").then_some(())).await;
+    leaves_at_once(&mut next).await;
+
+    fs::rename(world.path("audited.json"), &audited).unwrap();
+    let _last = world.runner("one");
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "second"), 1);
+    world.assert_no_violation();
+}
+
+/// With one thread for everything that does not wait, and a log that cannot be read, nothing else moves any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_leaves_at_once_though_the_only_thread_hangs() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("only", 10).await;
+    until("a line is noted as acknowledged", || folder.join("shipped").exists().then_some(())).await;
+    runner.kill();
+    let log = folder.join("output.log");
+    fs::rename(&log, world.path("output.log")).unwrap();
+    hang(&world, &log);
+
+    let mut next = world.runner_with("one", &[("TOKIO_WORKER_THREADS", "1")]);
+    until("the step is found", || next.log().contains("left by an earlier run").then_some(())).await;
+    leaves_at_once(&mut next).await;
+
+    fs::rename(world.path("output.log"), &log).unwrap();
+    let _last = world.runner("one");
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "only"), 1);
+    world.assert_no_violation();
+}
+
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
     until("the script is supervised", || {
@@ -556,13 +692,7 @@ fn supervisor_pid(folder: &Path) -> rustix::process::Pid {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "lost", 1, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("lost", 1).await;
 
     // What a power cut leaves: no runner, no supervisor, no exit.
     runner.kill();
@@ -581,13 +711,7 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
 /// The note of how far the log was acknowledged may outlive lines that it speaks of: they are on different pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_said_after_that() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "cut", 1, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("cut", 1).await;
     until("the line is noted as acknowledged", || folder.join("shipped").exists().then_some(())).await;
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
@@ -607,13 +731,7 @@ async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_there() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "busy", 1, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("busy", 1).await;
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
     let lock = fs::OpenOptions::new()
@@ -788,13 +906,7 @@ async fn a_megabyte_in_one_line_arrives_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "good", 10, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("good", 10).await;
     runner.kill();
     let bad = folder.parent().unwrap().join("refresh.0123456789ab");
     fs::create_dir(&bad).unwrap();
@@ -843,13 +955,7 @@ fn block(world: &World, file: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "later", 10, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("later", 10).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
     block(&world, &blocked);
@@ -869,14 +975,31 @@ async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_damaged() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("away", 10).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+    let next = world.runner_with("one", &[("Logging__LogLevel__Default", "Debug")]);
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+
+    let steps = folder.parent().unwrap();
+    let away = steps.with_file_name("away");
+    fs::rename(steps, &away).unwrap();
+    until("it is looked at again", || next.log().contains("its disk is away").then_some(())).await;
+    fs::rename(&away, steps).unwrap();
+    fs::remove_file(&blocked).unwrap();
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "away"), 1);
+    assert_complete(&numbers(&world.messages(id)), 10);
+    assert!(!next.log().contains("set aside"), "{}", next.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let never = world.path("never");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "later", 1, Some(&never)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, .. } = under_way("later", 1).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
     block(&world, &blocked);
@@ -929,13 +1052,7 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "damaged", 1, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("damaged", 1).await;
     runner.kill();
     fs::write(folder.join("request.json"), "{ not json").unwrap();
 
@@ -947,6 +1064,92 @@ async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
     assert_eq!(runs(&world, "damaged"), 1);
     until("the answer's folder is removed", || next.steps().is_empty().then_some(())).await;
     world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_runs() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("damaged", 1).await;
+    runner.kill();
+    let blocked = folder.join("outcome.json");
+    block(&world, &blocked);
+    let next = world.runner("one");
+    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    world.connected(1).await;
+
+    fs::write(folder.join("request.json"), "{ not json").unwrap();
+    fs::remove_file(&blocked).unwrap();
+    let ended = world.ended(id).await;
+    fs::write(&gate, "").unwrap();
+    let error = ended.error.unwrap();
+    assert!(error.message.contains("unknown outcome") && error.message.contains("damaged"), "{error:?}");
+    assert_eq!(runs(&world, "damaged"), 1);
+    until("the answer's folder is removed", || next.steps().is_empty().then_some(())).await;
+    world.assert_no_violation();
+}
+
+/// An answer has no log, and without its outcome there is nothing left of it but the name of its folder.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
+    let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
+    let runner = world.runner("one");
+    world.connected(1).await;
+    let refuse = Fault::Refuse("the database is busy".into());
+    world.hub.misbehave(Rule::new(Moment::call("ValidateFaulted"), refuse).always());
+    let unknown = Uuid::from_u128(42);
+    // A payload that cannot be read.
+    world.hub.push("one", "Validate", vec![serde_json::json!({"jobId": unknown, "metadata": 7})]).unwrap();
+    until("the answer is refused", || runner.log().contains("the database is busy").then_some(())).await;
+    let [folder] = runner.steps().try_into().unwrap();
+    fs::write(folder.join("outcome.json"), "{ not json").unwrap();
+    until("what it was is set aside, and an answer that says so is there", || {
+        let outcome = fs::read_to_string(folder.join("outcome.json")).ok()?;
+        outcome.contains("unknown outcome: the runner's record of this task was damaged").then_some(())
+    })
+    .await;
+    assert!(runner.log().contains("was set aside"), "{}", runner.log());
+    world.hub.behave();
+    until("the server is told", || {
+        let told = |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
+        world.hub.all_events().iter().any(told).then_some(())
+    })
+    .await;
+    until("the answer's folder is removed", || runner.steps().is_empty().then_some(())).await;
+}
+
+/// The name of a host or container that was made anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_running_one_are_not() {
+    let UnderWay { world, mut runner, id, gate, .. } = under_way("left", 1).await;
+    let working = runner.working.display().to_string();
+    let temp = runner.working.join(".temp").display().to_string();
+    let same_place = [
+        ("WorkingDirectory__WorkingDirectory", working.as_str()),
+        ("WorkingDirectory__TempDirectory", temp.as_str()),
+    ];
+    const WARNING: &str = "that the server has still to be told of";
+    let mut beside = world.runner_with("beside", &same_place);
+    world.connected(2).await;
+    assert!(!beside.log().contains(WARNING), "{}", beside.log());
+    beside.kill();
+
+    runner.kill();
+    let after = world.runner_with("after", &same_place);
+    let line = until("it is warned", || {
+        let log = after.log();
+        log.lines().find(|line| line.contains(WARNING)).map(str::to_owned)
+    })
+    .await;
+    let place = working + "/.hawser/" + &world.hub.identity().runner_id.to_string() + "/one";
+    let words = ["WARN", place.as_str(), "steps (1)", "Runner.Instance set to \"one\""];
+    assert!(words.iter().all(|word| line.contains(word)), "{line}");
+
+    // What it says to do helps.
+    let _again = world.runner("one");
+    fs::write(&gate, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(runs(&world, "left"), 1);
+    assert_eq!(after.log().matches(WARNING).count(), 1, "{}", after.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1007,13 +1210,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_outlives_a_restart_of_the_runner() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let never = world.path("never");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "cancelled", 1, Some(&never)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     until("the cancel is noted", || folder.join("cancel.json").exists().then_some(())).await;
     runner.kill();
@@ -1026,21 +1223,17 @@ async fn a_cancel_outlives_a_restart_of_the_runner() {
 /// A script hears of a cancel from its folder only. What cannot be noted there must not be called done.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let never = world.path("never");
-    let runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "cancelled", 1, Some(&never)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
-    // Neither root nor anybody else can write a file where a folder is.
-    fs::create_dir(folder.join("cancel.json")).unwrap();
+    let UnderWay { world, runner, id, folder, .. } = under_way("cancelled", 1).await;
+    // A link to itself: neither root nor anybody else can read it, and the supervisor sees no cancel in it. (A folder would be one to it,
+    // which wants something that it cannot read.)
+    std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     until("it is tried again", || runner.log().contains("is tried again").then_some(())).await;
     let is_answer = |event: &hawser::embedded_hub::Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
     assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
+    assert!(!folder.join("exit.json").exists(), "the script has not heard of it either");
 
-    fs::remove_dir(folder.join("cancel.json")).unwrap();
+    fs::remove_file(folder.join("cancel.json")).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     until("the cancel is answered", || world.hub.all_events().iter().any(is_answer).then_some(())).await;
@@ -1050,13 +1243,7 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
 /// The runner died between taking a cancel in and passing it on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_start() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let never = world.path("never");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "cancelled", 1, Some(&never)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     runner.kill();
     let taken = folder.parent().unwrap().join(format!("{id}.CancelGraceful.{}", Uuid::from_u128(7).simple()));
     fs::create_dir(&taken).unwrap();
@@ -1144,13 +1331,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_does_not_deny_what_a_script_did_that_only_waits_to_be_concluded() {
-    let world = World::new().await;
-    let url = world.repository("repo", EMPTY);
-    let gate = world.path("gate");
-    let mut runner = world.runner("one");
-    let id = world.hub.submit(printing(&world, &url, "done", 1, Some(&gate)));
-    seen(&world, id, "begin").await;
-    let folder = validate_folder(&runner).await;
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("done", 1).await;
     runner.kill();
     fs::write(&gate, "").unwrap();
     until("the script has ended by itself", || folder.join("exit.json").exists().then_some(())).await;

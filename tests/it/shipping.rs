@@ -836,6 +836,56 @@ async fn a_step_whose_folder_is_gone_holds_nothing_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_step_whose_disk_is_away_for_a_while_is_shipped_when_it_is_back() {
+    let bed = Bed::new();
+    let (line, end) = line();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let step = bed.step(1, Task::Plan);
+    let (steps, away) = (bed.store.steps(), bed.store.steps().with_file_name("away"));
+    let shipped = shipper.add(step.clone()).await;
+    std::fs::rename(&steps, &away).unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    std::fs::rename(&away, &steps).unwrap();
+    conclude(&step);
+    assert!(shipped.wait().await);
+    assert_eq!(methods(&record), ["PlanCompleted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_a_drain_on_what_is_refused_again_and_again_is_counted_with_what_waits_behind_it() {
+    let bed = Bed::new();
+    let (line, end) = line();
+    let refused = Uuid::from_u128(1).to_string();
+    let record =
+        serve(
+            end,
+            move |_, call| {
+                if call.arguments.contains(&refused) { Act::Refuse("never") } else { Act::Accept }
+            },
+        );
+    let (shipper, _stop) = bed.start(line);
+    let [init, plan, unfinished] = [Task::Init, Task::Plan, Task::Output].map(|task| bed.step(1, task));
+    let other = bed.step(2, Task::Plan);
+    for step in [&init, &plan, &other] {
+        conclude(step);
+    }
+    for step in [&init, &plan, &unfinished] {
+        shipper.add(step.clone()).await;
+    }
+    assert!(shipper.add(other).await.wait().await);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let mut status = shipper.status();
+    assert_eq!((status.borrow().steps, status.borrow().stuck), (3, 0), "nobody waits for them yet");
+
+    let before = methods(&record).len();
+    shipper.drain().await;
+    status.wait_for(|status| status.stuck == 2).await.unwrap();
+    assert_eq!(methods(&record)[before..], ["InitCompleted"; 5]);
+    assert_eq!(status.borrow().steps, 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_flood_on_the_disk_of_one_step_is_shared_out_by_turns() {
     let bed = Bed::new();
     let (line, end) = line();

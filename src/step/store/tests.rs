@@ -52,6 +52,36 @@ fn instance_names_do_not_lead_anywhere_else() {
     assert_eq!(encoded(".."), "%2E.");
     assert_eq!(encoded(""), "%");
     assert_eq!(encoded("a b/ä"), "a%20b%2F%C3%A4");
+    for name in ["host-1.example_x", "../../etc", "..", "", "a b/ä", "%", "100%25"] {
+        assert_eq!(decoded(&encoded(name)), name);
+    }
+}
+
+#[test]
+fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let other = |name: &str| Store::open(root.path(), Uuid::nil(), name).unwrap();
+    drop(other("nothing left"));
+    let running = other("running");
+    create(&running, "a");
+    let gone = other("old name");
+    create(&gone, "a");
+    let damaged = create(&gone, "b");
+    gone.set_aside(&damaged, "for the test");
+    let path = gone.root.clone();
+    drop(gone);
+    // Of another runner, which has a server's record of its own.
+    create(&Store::open(root.path(), Uuid::from_u128(1), "else").unwrap(), "a");
+
+    let own = open(root.path()).unwrap();
+    create(&own, "a");
+    let expected = Abandoned { instance: "old name".to_owned(), path, steps: 2 };
+    // A process that another test is just starting has this one's files open for a moment, and a lock with them.
+    let found = std::iter::repeat_with(|| own.abandoned_by_others()).take(1000).find(|found| {
+        std::thread::sleep(Duration::from_millis(10));
+        !found.is_empty()
+    });
+    assert_eq!(found, Some(vec![expected]));
 }
 
 #[test]
@@ -220,6 +250,11 @@ fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
     folder.request_cancel_within(minute).unwrap();
     folder.request_cancel(CancelKind::Graceful).unwrap();
     assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Kill, None));
+
+    // Nobody hears of a cancel from a note that cannot be read.
+    fs::write(folder.cancel_path(), "{").unwrap();
+    folder.request_cancel(CancelKind::Graceful).unwrap();
+    assert_eq!(cancel().kind, CancelKind::Graceful);
 }
 
 #[test]
