@@ -14,7 +14,8 @@
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
 //!   failing after hook fails the script. `collect` is what the runner wants to know afterwards (the plan or the
 //!   state as JSON). It runs here rather than later so that it sees the same environment, survives the runner and
-//!   is cancelled like everything else.
+//!   is cancelled like everything else. `publish` is what only people look at: one that fails is told of on stderr, and
+//!   says nothing about what the engine did.
 //! * **Open files**: nothing but stdin (which is empty), stdout and stderr is open in the hooks and the engine. What the
 //!   runner itself opens is never inherited, but whoever started the runner may have left something open for all.
 //! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
@@ -96,6 +97,8 @@ pub struct Script<'a> {
     pub engine: Vec<Command>,
     /// What the runner wants to know afterwards.
     pub collect: Vec<Command>,
+    /// Copies of that for people, made after it. The last word of each says where to.
+    pub publish: Vec<Command>,
     /// Whether to collect, as far as it goes, after the engine has failed too.
     pub collect_after_failure: bool,
     pub after: Option<Hook<'a>>,
@@ -164,20 +167,40 @@ impl Script<'_> {
             for command in &self.collect {
                 let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
             }
+            self.publish(&mut text)?;
         }
         text.push_str("exit \"$hawser_code\"\nfi\n");
-        if !self.collect.is_empty() {
+        if !self.collect.is_empty() || !self.publish.is_empty() {
             let _ = writeln!(text, "\nhawser_at {}", Part::Collect.word());
             for command in &self.collect {
                 let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
                 let _ = writeln!(text, "{} || exit $?", command.line()?);
             }
+            self.publish(&mut text)?;
         }
         if let Some(hook) = self.after {
             self.hook(&mut text, Part::After, hook)?;
         }
         let _ = writeln!(text, "\nhawser_at {}\nexit 0", Part::Done.word());
         Ok(text)
+    }
+
+    fn publish(&self, text: &mut String) -> Result<(), ScriptError> {
+        for command in &self.publish {
+            let place = command.words.last().map_or("its place", String::as_str);
+            let failed = format!(
+                "hawser: the result could not be copied to {place}, where there may now be none or only a part of it; \
+                 the task does not need that copy"
+            );
+            let failed = word("a path", &failed)?;
+            // A hook may have closed stderr, and `set -e` looks at the last command of such a list.
+            let _ = writeln!(
+                text,
+                "if hawser_go; then {} || printf '%s\\n' {failed} >&2 || :; fi",
+                command.line()?
+            );
+        }
+        Ok(())
     }
 
     fn hook(&self, text: &mut String, part: Part, hook: Hook<'_>) -> Result<(), ScriptError> {

@@ -16,6 +16,8 @@
 //!   reserve          disk space for the end of the step, given back when exit.json is written
 //!   plan.json, state.json, output.json, destroy_preview.json, export.json
 //!                    what the engine said of its result, each for the tasks that have it
+//!   extra-outputs.json
+//!                    which outputs extra files declare, when the request names such files
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which
 //!   secrets.json     values that no log or message of the step may say, for a runner that is started anew

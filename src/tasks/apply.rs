@@ -7,7 +7,7 @@ use crate::engine::terraform::Direction;
 use crate::engine::{pulumi, state, terraform};
 use crate::workspace::PrivateFile;
 
-use super::script::{Module, read};
+use super::script::{Module, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError, rescue};
 
@@ -44,11 +44,11 @@ pub(super) async fn prepare(
 
 /// How many resources the state holds now.
 pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u64, TaskError> {
-    let Module { places, .. } = Module::open(context)?;
+    let places = places(context)?;
     let engine = shape.engine;
     read(move || match engine {
         Engine::Pulumi => state::read_pulumi(places.open_collected(PrivateFile::PulumiExport)),
-        _ => state::read_terraform(&places.shown_state()),
+        _ => state::read_terraform(places.open_shown_state()),
     })
     .await
 }

@@ -12,7 +12,7 @@
 
 use std::fs;
 
-use crate::contract::Fault;
+use crate::contract::{Fault, Task};
 use crate::hooks::Part;
 use crate::hooks::script::INTERRUPTED;
 use crate::redact::Redactor;
@@ -63,6 +63,9 @@ fn what_failed(shape: &Shape<'_>, part: Option<Part>, exit: &Exit) -> String {
         None => "the script".to_owned(),
         Some(Part::Before) => hook(shape.before).to_owned(),
         Some(Part::Engine) => shape.command(),
+        Some(Part::Collect) if shape.task == Task::Init => {
+            format!("{} succeeded, but noting that in the plugin cache", shape.command())
+        }
         Some(Part::Collect) => format!("{} succeeded, but reading its result", shape.command()),
         Some(Part::After | Part::Done) => hook(shape.after).to_owned(),
     };

@@ -189,6 +189,26 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
 }
 
 #[test]
+fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
+    for hook in ["true", "set -euo pipefail", "trap 'exit 99' ERR; set -E", "set -e; exec 2>&-"] {
+        let mut wanted = script(before(hook), sh("echo engine"), after("echo after"));
+        let copy = Command::new(["bash", "-c", "echo copy; exit 3", "the place"]);
+        wanted.publish = vec![copy.clone(), copy];
+        let ran = run(&wanted);
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "engine\ncopy\ncopy\nafter\n", "{hook}");
+        let told = ran.stderr.matches("hawser: the result could not be copied to the place").count();
+        assert_eq!(told, if hook.ends_with("2>&-") { 0 } else { 2 }, "{hook}: {}", ran.stderr);
+
+        wanted.engine = vec![sh("exit 4")];
+        assert_eq!(run(&wanted).stdout, "", "{hook}");
+        wanted.collect_after_failure = true;
+        let ran = run(&wanted);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(4), "copy\ncopy\n"), "{hook}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn hidden_arguments_are_looked_up_after_the_hook_and_come_before_the_users_own() {
     let mut command = sh("printf '%s\\n' \"$ARGS\"");
     command.hidden = Some(HiddenArguments {
@@ -326,11 +346,12 @@ fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
     crate::process::interrupts::heed();
     let script = Script {
         collect: vec![sh("echo collect")],
+        publish: vec![sh("echo publish")],
         ..script(before("echo before"), sh("echo engine"), after("echo after"))
     };
     let folder = tempfile::tempdir().unwrap();
     let text = script.text(&folder.path().join("part"), &folder.path().join("cancel.json")).unwrap();
-    let whole = "before\nengine\ncollect\nafter\n";
+    let whole = "before\nengine\ncollect\npublish\nafter\n";
     for moment in 1.. {
         let interrupt = format!(
             "set -T; moment=0; trap 'if ((BASH_SUBSHELL == 0 && ++moment == {moment})); then printf =; kill -INT $$; fi' DEBUG"

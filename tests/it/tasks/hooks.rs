@@ -114,3 +114,11 @@ async fn an_engine_may_still_come_by_the_before_hook() {
     let exit = crate::support::steps::execute(&context.folder, &launch, None);
     hawser::tasks::conclude(&context, &TaskRequest::Init(own), &exit).await.unwrap();
 }
+
+#[tokio::test]
+async fn an_init_whose_hook_has_a_path_of_its_own_completes() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let hook = "mkdir only; ln -s \"$(command -v terraform)\" only/; PATH=$PWD/only; rm() { return 3; }";
+    let own = Init { engine: ENGINE, init_before_hook: Some(hook.to_owned()), ..Init::default() };
+    assert_eq!(bench.run(TaskRequest::Init(own)).await.completed(), Success::Done);
+}
