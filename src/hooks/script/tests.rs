@@ -30,6 +30,10 @@ fn sh(script: &str) -> Command {
     Command::new(["bash", "-c", script])
 }
 
+fn last_part(file: &Path) -> Option<Part> {
+    fs::read_to_string(file).ok()?.lines().last().and_then(Part::from_word)
+}
+
 fn run(script: &Script<'_>) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("it's the part");
@@ -40,7 +44,7 @@ fn run(script: &Script<'_>) -> Ran {
         Process::new("bash").arg(&file).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
     Ran {
         code: output.status.code(),
-        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
+        part: last_part(&part),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
@@ -138,6 +142,23 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
         let ran = run(&script(before(hook), sh("exit 6"), after("echo after")));
         assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(6), Some(Part::Engine), ""), "{hook}");
     }
+}
+
+/// Where the part cannot be written, a success could not be told from a hook that left early.
+#[test]
+fn an_engine_is_not_run_where_that_cannot_be_noted() {
+    for hook in ["true", "set -e", "exec 2>&-"] {
+        // A folder is in the file's place by the time the engine's turn has come.
+        let hook = format!("{hook}; rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"");
+        let ran = run(&script(before(&hook), sh("echo engine"), after("echo after")));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{hook}: {}", ran.stderr);
+        assert!(hook.starts_with("exec") || ran.stderr.contains("the engine was not run"), "{}", ran.stderr);
+    }
+    // From there on the parts say less, and nothing else changes.
+    let lose = "rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"";
+    let hook = format!("set -e; lose() {{ {lose}; }}");
+    let ran = run(&script(before(&hook), Command::new(["lose"]), after("echo after")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
 }
 
 #[test]
@@ -304,7 +325,7 @@ fn interrupted(script: &Script<'_>) -> Ran {
     output.read_to_string(&mut stdout).unwrap();
     Ran {
         code: status.code().or_else(|| status.signal().map(|signal| 128 + signal)),
-        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
+        part: last_part(&part),
         stdout,
         stderr: String::new(),
     }

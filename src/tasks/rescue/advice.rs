@@ -108,6 +108,13 @@ pub(super) fn rescued_states(count: usize, folder: &Path) -> String {
     )
 }
 
+pub(super) fn unseen_states(folder: &Path, error: &io::Error) -> String {
+    format!(
+        "Whether there are rescued states, which a backend did not take, could not be seen in {}: {error}",
+        folder.display()
+    )
+}
+
 pub(super) fn pending_operations(directory: &Path, pending: &[String], kept: &str) -> String {
     let more = pending.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };

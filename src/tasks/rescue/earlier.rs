@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::contract::{Engine, Fault};
@@ -41,7 +42,11 @@ pub(in crate::tasks) fn set_aside(
 /// Says that there are rescued states: a plan that does not know of them makes again what they have.
 pub(in crate::tasks) fn reminder(workspace: &Workspace) -> Option<String> {
     let folder = workspace.rescued_dir();
-    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.file_name());
+    let files = match fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Ok(files) => files.into_iter().map(|file| file.file_name()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(advice::unseen_states(folder, &error)),
+    };
     let count = files.filter(|name| name.to_string_lossy().ends_with(ERRORED_STATE)).count();
     (count > 0).then(|| advice::rescued_states(count, folder))
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::contract::{Engine, Task};
+use crate::contract::Engine;
 use crate::engine::Places;
 use crate::engine::leftovers::{self, ERRORED_STATE};
 use crate::files::write_private_atomic;
@@ -42,14 +42,15 @@ struct Search {
     /// Where the engine keeps what it knows about the module, `.terraform`.
     data: PathBuf,
     engine: Engine,
-    task: Task,
+    /// Whether the task changes resources.
+    applies: bool,
     /// Whether the engine may have run at all.
     began: bool,
 }
 
 /// `stopped` says that the script may have ended before its end, where it reads the state of a stack.
 pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
-    let (engine, task) = (shape.engine, shape.task);
+    let (engine, applies) = (shape.engine, shape.applies());
     let workspace = match Workspace::new(&context.settings.working_directory, &context.common.metadata) {
         Ok(workspace) => workspace,
         Err(error) => return Found::not_looked_for(shape, &error),
@@ -60,7 +61,7 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) ->
     // The file is made before the script begins, so that it is private, and filled at the end.
     let export = context.folder.path().join(PrivateFile::PulumiExport.name());
     let is_unread = fs::symlink_metadata(export).ok().is_none_or(|export| export.len() == 0);
-    if engine == Engine::Pulumi && applies(task) && began && stopped && is_unread {
+    if engine == Engine::Pulumi && applies && began && stopped && is_unread {
         let exported = match Module::open(context) {
             Ok(module) => module.export_stack(shape).await,
             Err(error) => Err(error),
@@ -69,7 +70,7 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) ->
             context.warn(&format!("The state of the stack could not be read: {}", fault.message));
         }
     }
-    let search = Search { context: context.clone(), workspace, directory, data, engine, task, began };
+    let search = Search { context: context.clone(), workspace, directory, data, engine, applies, began };
     searched(shape, move || search.run()).await
 }
 
@@ -77,11 +78,6 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) ->
 async fn searched(shape: &Shape<'_>, search: impl FnOnce() -> Found + Send + 'static) -> Found {
     let found = tokio::task::spawn_blocking(search).await;
     found.unwrap_or_else(|error| Found::not_looked_for(shape, &error))
-}
-
-/// Whether the task changes resources, and so the state.
-fn applies(task: Task) -> bool {
-    matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan)
 }
 
 /// The engine's own folder, where `TF_DATA_DIR` of the module's environment names another. A hook that sets it is not seen.
@@ -103,8 +99,8 @@ impl Search {
         let mut found = Found::default();
         let said = verdict::tail(&self.context).stderr;
         match self.engine {
-            Engine::Pulumi if applies(self.task) => found.notes.extend(self.pending_operations()),
-            Engine::Terraform | Engine::Tofu if applies(self.task) => self.errored_state(&said, &mut found),
+            Engine::Pulumi if self.applies => found.notes.extend(self.pending_operations()),
+            Engine::Terraform | Engine::Tofu if self.applies => self.errored_state(&said, &mut found),
             _ => {}
         }
         found.notes.extend(self.lock(&said));

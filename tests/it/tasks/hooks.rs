@@ -59,7 +59,7 @@ async fn the_fault_says_which_part_failed_with_which_code_and_its_last_words() {
     assert!(fault.details.contains("before says no"), "{fault:?}");
 
     let fault = bench.run(plan_hooks("", "echo 'after says no' >&2; false")).await.faulted();
-    assert_eq!(fault.message, "PlanAfterHook failed with exit code 1");
+    assert_eq!(fault.message, "terraform plan succeeded, but PlanAfterHook failed with exit code 1");
 
     bench.write("broken.tf", "nonsense {");
     let ran = bench.run(plan_hooks("echo fine", "echo after")).await;

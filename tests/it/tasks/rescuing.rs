@@ -204,7 +204,9 @@ async fn a_state_that_cannot_be_kept_elsewhere_is_named_where_it_is_and_not_call
     assert!(!fault.message.contains("damaged"), "{fault:?}");
     server.kept.lock().unwrap().refuses_state = false;
     run_by_hand(&command(&fault.message, "state push"));
-    assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
+    let ran = bench.run(plan()).await;
+    assert!(ran.says("Whether there are rescued states"), "{:#?}", ran.log);
+    assert_eq!(counts(ran).total_unchanged_count, 1);
 }
 
 #[tokio::test]
