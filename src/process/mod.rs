@@ -86,8 +86,6 @@ fn said(stderr: &[String]) -> String {
 #[derive(Debug)]
 pub struct Output {
     stdout: Result<Vec<u8>, ProcessError>,
-    /// The last lines of stderr.
-    pub stderr: Vec<String>,
 }
 
 impl Output {
@@ -226,10 +224,7 @@ impl Tool {
             Ok(status) if status.success() => {
                 let (program, purpose) = self.names();
                 let unfinished = || ProcessError::Unfinished { program, purpose };
-                Ok(Output {
-                    stdout: is_whole.then_some(said).ok_or_else(unfinished),
-                    stderr: tail.into_lines(),
-                })
+                Ok(Output { stdout: is_whole.then_some(said).ok_or_else(unfinished) })
             }
             Ok(status) => {
                 let (program, purpose) = self.names();

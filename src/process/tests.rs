@@ -20,10 +20,9 @@ fn runs(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn stdout_is_kept_and_so_are_the_lines_of_stderr() {
+async fn stdout_is_kept_without_what_is_said_on_stderr() {
     let tool = bash("echo out; echo one >&2; echo two >&2");
     let output = tool.run(&CancellationToken::new()).await.unwrap();
-    assert_eq!(output.stderr, ["one", "two"]);
     assert_eq!(output.stdout().unwrap(), b"out\n");
 }
 

@@ -30,15 +30,13 @@ pub(super) async fn prepare(
         let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
         return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
     }
-    let set_aside = match shape.engine {
-        Engine::Pulumi => None,
-        engine => rescue::set_aside(context, &module.workspace, &module.directory, engine)?,
-    };
-    let mut work = match shape.engine {
+    let work = match shape.engine {
         Engine::Pulumi => pulumi::apply(direction, flags, places),
-        engine => terraform::apply(engine, direction, flags, places),
+        engine => {
+            rescue::set_aside(context, &module.workspace, &module.directory, engine)?;
+            terraform::apply(engine, direction, flags, places)
+        }
     };
-    work.warnings.extend(set_aside);
     module.launch(shape, &variables, false, work).await
 }
 

@@ -239,6 +239,23 @@ async fn an_older_errored_state_is_set_aside_before_an_apply_could_overwrite_it(
 }
 
 #[tokio::test]
+async fn an_apply_that_does_not_start_says_all_the_same_that_it_has_set_a_state_aside() {
+    let mut bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    let resolved_env_vars = [("SOME_VARIABLE".to_owned(), "x".to_owned())].into();
+    bench
+        .run(TaskRequest::Init(Init { engine: ENGINE, resolved_env_vars, ..Init::default() }))
+        .await
+        .completed();
+    counts(bench.run(plan()).await);
+    bench.write("errored.tfstate", "{\"version\": 4}");
+    bench.settings["Policy"] = json!({"AllowedVariables": []});
+    let ran = bench.run(apply()).await;
+    let [kept] = rescued(&bench).try_into().unwrap();
+    assert!(ran.says(kept.to_str().unwrap()), "{:#?}", ran.log);
+    assert!(ran.faulted().message.contains("SOME_VARIABLE"));
+}
+
+#[tokio::test]
 async fn a_state_lock_that_stays_behind_is_named_with_the_id_that_unlocks_it() {
     let server = StateServer::start();
     let bench = planned(&server).await;
