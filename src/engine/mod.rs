@@ -17,7 +17,6 @@ pub mod state;
 pub mod terraform;
 pub mod values;
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -42,14 +41,17 @@ pub enum EngineError {
     Script(#[from] ScriptError),
 }
 
-/// The program that scripts copy files with.
+/// The programs that scripts copy and remove files with.
 pub const COPY: &str = "cp";
+pub const REMOVE: &str = "rm";
 
 /// What a script does for one task of one engine.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Work {
     pub engine: Vec<Command>,
     pub collect: Vec<Command>,
+    /// Copies of results for people, who know them by their names in the private folder. No result depends on them.
+    pub publish: Vec<Command>,
     pub collect_after_failure: bool,
     /// Files that the engine writes by itself. They are removed beforehand: what an earlier task left there must
     /// not pass for what this one did. Those that take a command's stdout are emptied anyway.
@@ -101,11 +103,16 @@ impl Places {
         format!("{}/{}", self.step, file.name())
     }
 
-    /// Opens that copy. A hook can find the step's folder, so a link in the file's place is not followed.
+    /// Opens that copy.
     pub fn open_collected(&self, file: PrivateFile) -> Written {
-        let opened =
-            Folder::open(Path::new(&self.step)).and_then(|step| step.open_file(OsStr::new(file.name())));
-        Written::new(self.collected(file), opened)
+        self.open(self.collected(file))
+    }
+
+    /// Opens a file of the step. A hook can find the step's folder, so a link in the file's place is not followed.
+    fn open(&self, path: String) -> Written {
+        let name = Path::new(&path).file_name().unwrap_or_default();
+        let opened = Folder::open(Path::new(&self.step)).and_then(|step| step.open_file(name));
+        Written::new(path, opened)
     }
 
     /// Puts a result that was printed into the step's folder where people look for it.
@@ -127,9 +134,26 @@ impl Places {
         format!("{}/plan.json", self.step)
     }
 
+    pub fn open_shown_plan(&self) -> Written {
+        self.open(self.shown_plan())
+    }
+
     /// The state as JSON.
     pub fn shown_state(&self) -> String {
         format!("{}/state.json", self.step)
+    }
+
+    pub fn open_shown_state(&self) -> Written {
+        self.open(self.shown_state())
+    }
+
+    /// The names of the outputs that extra files declare.
+    pub fn extra_outputs(&self) -> String {
+        format!("{}/extra-outputs.json", self.step)
+    }
+
+    pub fn open_extra_outputs(&self) -> Written {
+        self.open(self.extra_outputs())
     }
 }
 
@@ -144,7 +168,7 @@ fn printed_output(command: Command, places: &Places) -> Work {
     let file = PrivateFile::Output;
     Work {
         engine: vec![command.stdout(places.collected(file).into())],
-        collect: vec![places.publish(file)],
+        publish: vec![places.publish(file)],
         writes: vec![places.private(file)],
         ..Work::default()
     }
@@ -160,6 +184,10 @@ pub struct Written {
 impl Written {
     pub fn new(path: impl Into<PathBuf>, opened: io::Result<File>) -> Self {
         Self { path: path.into(), opened }
+    }
+
+    pub fn is_missing(&self) -> bool {
+        self.opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
     fn open(self, what: &'static str) -> Result<(PathBuf, File), EngineError> {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::{EngineError, Written};
+use super::{EngineError, Written, read_json};
 use crate::contract::{Engine, OutputSet, OutputValue};
 use crate::workspace::inside::read_limited;
 
@@ -53,6 +53,11 @@ pub fn read(
         output.from_extra_file = from_extra_files.contains(&output.name);
     }
     Ok(Some(OutputSet { timestamp, checksum: hex(&Sha256::digest(&raw)), outputs }))
+}
+
+/// Reads the names of the outputs that extra files declare, which were noted when the task was prepared.
+pub fn read_names(file: impl Into<Written>) -> Result<BTreeSet<String>, EngineError> {
+    read_json("the names of the outputs of extra files", file)
 }
 
 fn terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {

@@ -149,12 +149,16 @@ pub fn plan(
                 .stdout(places.collected(PrivateFile::DestroyPreview).into())
         }
     });
-    let (file, collect) = match direction {
-        Direction::Apply => (PrivateFile::PulumiPlan, places.collect(PrivateFile::PulumiPlan)),
-        Direction::Destroy => (PrivateFile::DestroyPreview, places.publish(PrivateFile::DestroyPreview)),
+    let (file, collect, publish) = match direction {
+        Direction::Apply => {
+            (PrivateFile::PulumiPlan, vec![places.collect(PrivateFile::PulumiPlan)], Vec::new())
+        }
+        Direction::Destroy => {
+            (PrivateFile::DestroyPreview, Vec::new(), vec![places.publish(PrivateFile::DestroyPreview)])
+        }
     };
     let writes = vec![places.private(file)];
-    Ok(Work { engine, collect: vec![collect], writes, warnings, ..Work::default() })
+    Ok(Work { engine, collect, publish, writes, warnings, ..Work::default() })
 }
 
 /// What `pulumi stack export` takes besides, so that it reads the stack that the update was for.
@@ -174,7 +178,8 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
     Work {
         engine: set_all(flags).chain([apply]).collect(),
-        collect: vec![export, places.publish(file)],
+        collect: vec![export],
+        publish: vec![places.publish(file)],
         collect_after_failure: true,
         writes: vec![places.private(file)],
         warnings,

@@ -8,13 +8,15 @@
 //!   a syntax error or an open quote is that hook's failure and swallows nothing that follows. A hook's exit code
 //!   is that of its last command, or the one that it leaves by.
 //! * **Parts**: the script writes the part that it is in to the step folder: `before`, `engine`, `collect`,
-//!   `after`, and `done` at its end. A script that ends with 0 while `before` is the last part that it reached
+//!   `after`, and `done` at its end. Each is added as a line, which a full disk still has room for once the file is there; where
+//!   it cannot be, the engine is not run, because nobody could tell afterwards that it was. A script that ends with 0 while `before` is the last part that it reached
 //!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
 //!   may leave by `exit 0`, nothing comes after it.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
 //!   failing after hook fails the script. `collect` is what the runner wants to know afterwards (the plan or the
 //!   state as JSON). It runs here rather than later so that it sees the same environment, survives the runner and
-//!   is cancelled like everything else.
+//!   is cancelled like everything else. `publish` is what only people look at: one that fails is told of on stderr, and
+//!   says nothing about what the engine did.
 //! * **Open files**: nothing but stdin (which is empty), stdout and stderr is open in the hooks and the engine. What the
 //!   runner itself opens is never inherited, but whoever started the runner may have left something open for all.
 //! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
@@ -96,14 +98,20 @@ pub struct Script<'a> {
     pub engine: Vec<Command>,
     /// What the runner wants to know afterwards.
     pub collect: Vec<Command>,
+    /// Copies of that for people, made after it. The last word of each says where to.
+    pub publish: Vec<Command>,
     /// Whether to collect, as far as it goes, after the engine has failed too.
     pub collect_after_failure: bool,
     pub after: Option<Hook<'a>>,
 }
 
+/// What is said when the engine is not run for want of a place to note that.
+const UNNOTED: &str =
+    "Error: hawser cannot write to the step's folder (is the disk full?): the engine was not run";
+
 /// The functions at the head of every script. `hawser_go` says whether anything more may be started.
 const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted=
-hawser_at() { hawser_part=$1; printf '%s\n' "$1" >|"$hawser_part_file"; }
+hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }
 hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
 hawser_interrupt() {
   printf '1\n' >|"$hawser_noticed_file"
@@ -145,7 +153,8 @@ impl Script<'_> {
         if let Some(hook) = self.before {
             self.hook(&mut text, Part::Before, hook)?;
         }
-        let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}\nhawser_at {}", Part::Engine.word());
+        let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}\nhawser_at {} || {{", Part::Engine.word());
+        let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", UNNOTED)?);
         for command in &self.engine {
             // `||` keeps a `set -e` or an ERR trap of the hook out of it.
             let _ = writeln!(text, "if [[ $hawser_code == 0 ]]; then");
@@ -164,20 +173,40 @@ impl Script<'_> {
             for command in &self.collect {
                 let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
             }
+            self.publish(&mut text)?;
         }
         text.push_str("exit \"$hawser_code\"\nfi\n");
-        if !self.collect.is_empty() {
-            let _ = writeln!(text, "\nhawser_at {}", Part::Collect.word());
+        if !self.collect.is_empty() || !self.publish.is_empty() {
+            let _ = writeln!(text, "\nhawser_at {} || :", Part::Collect.word());
             for command in &self.collect {
                 let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
                 let _ = writeln!(text, "{} || exit $?", command.line()?);
             }
+            self.publish(&mut text)?;
         }
         if let Some(hook) = self.after {
             self.hook(&mut text, Part::After, hook)?;
         }
-        let _ = writeln!(text, "\nhawser_at {}\nexit 0", Part::Done.word());
+        let _ = writeln!(text, "\nhawser_at {} || :\nexit 0", Part::Done.word());
         Ok(text)
+    }
+
+    fn publish(&self, text: &mut String) -> Result<(), ScriptError> {
+        for command in &self.publish {
+            let place = command.words.last().map_or("its place", String::as_str);
+            let failed = format!(
+                "hawser: the result could not be copied to {place}, where there may now be none or only a part of it; \
+                 the task does not need that copy"
+            );
+            let failed = word("a path", &failed)?;
+            // A hook may have closed stderr, and `set -e` looks at the last command of such a list.
+            let _ = writeln!(
+                text,
+                "if hawser_go; then {} || printf '%s\\n' {failed} >&2 || :; fi",
+                command.line()?
+            );
+        }
+        Ok(())
     }
 
     fn hook(&self, text: &mut String, part: Part, hook: Hook<'_>) -> Result<(), ScriptError> {
@@ -185,7 +214,7 @@ impl Script<'_> {
         let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
         let _ = writeln!(text, "\n# {}", hook.name);
         // Looked at twice: a script that ends here has not reached the part. In the part, an interrupt leaves by itself.
-        let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}\nhawser_at {}", part.word());
+        let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}\nhawser_at {} || :", part.word());
         let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
         if hook.text.contains("trap") {
             text.push_str("printf '1\\n' >|\"$hawser_noticed_file\"\n");

@@ -36,7 +36,8 @@ use lines::{Tail, read_lines};
 const DEFAULT_MAX_STDOUT: usize = 256 * 1024 * 1024;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
-/// A daemon that the program left behind may hold the pipes open for ever; what it says is not awaited.
+/// A daemon that the program left behind may hold the pipes open for ever; what it says is not awaited. Whether what was read
+/// by then is all that was to come, nobody knows: that does not pass for the program's answer.
 const PIPES_AFTER_EXIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,12 @@ pub enum ProcessError {
     TimedOut { program: String, purpose: String, after: Duration, stderr: Vec<String> },
     #[error("{program} printed more than {limit} bytes when asked to {purpose} and was stopped")]
     TooMuchOutput { program: String, purpose: String, limit: usize },
+    #[error(
+        "{program} has ended, but something that it started still holds its output open {} s later: nobody can tell whether \
+         what it printed, when asked to {purpose}, is all of it, so it is not used",
+        PIPES_AFTER_EXIT.as_secs()
+    )]
+    Unfinished { program: String, purpose: String },
     #[error("cancelled while {program} was to {purpose}")]
     Cancelled { program: String, purpose: String },
 }
@@ -76,16 +83,19 @@ fn said(stderr: &[String]) -> String {
 }
 
 /// What a program that exited with 0 has said.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Output {
-    pub stdout: Vec<u8>,
-    /// The last lines of stderr.
-    pub stderr: Vec<String>,
+    stdout: Result<Vec<u8>, ProcessError>,
 }
 
 impl Output {
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.stdout).into_owned()
+    /// What it printed, to its end. Who does not ask for it does not care whether that has come.
+    pub fn stdout(self) -> Result<Vec<u8>, ProcessError> {
+        self.stdout
+    }
+
+    pub fn text(self) -> Result<String, ProcessError> {
+        Ok(String::from_utf8_lossy(&self.stdout()?).into_owned())
     }
 }
 
@@ -182,11 +192,15 @@ impl Tool {
         let group = Group::led_by(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
 
-        let (mut said, mut tail) = (Vec::new(), Tail::default());
+        let (mut said, mut is_whole, mut tail) = (Vec::new(), false, Tail::default());
         let (limit, clean) = (self.max_stdout, self.clean);
         let ended = {
             let reading = async {
-                let stdout = read_bounded(stdout, &mut said, limit);
+                let stdout = async {
+                    read_bounded(stdout, &mut said, limit).await?;
+                    is_whole = true;
+                    Ok(())
+                };
                 let stderr = async {
                     let Some(stderr) = stderr else { return Ok(()) };
                     read_lines(stderr, |line| tail.push(clean(line))).await.map_err(Stop::Pipe)
@@ -207,7 +221,11 @@ impl Tool {
         };
         group.leave();
         match ended {
-            Ok(status) if status.success() => Ok(Output { stdout: said, stderr: tail.into_lines() }),
+            Ok(status) if status.success() => {
+                let (program, purpose) = self.names();
+                let unfinished = || ProcessError::Unfinished { program, purpose };
+                Ok(Output { stdout: is_whole.then_some(said).ok_or_else(unfinished) })
+            }
             Ok(status) => {
                 let (program, purpose) = self.names();
                 Err(ProcessError::Failed { program, purpose, status, stderr: tail.into_lines() })

@@ -150,7 +150,7 @@ impl Fetcher {
     async fn kept(&self, entry: &Entry, cancel: &CancellationToken) -> Result<Vec<String>, SourceError> {
         let list = [IN_BARE, "for-each-ref", "--format=%(refname)", KEPT];
         let output = self.local(&entry.folder, "look into the cached copy".to_owned(), &list, cancel).await?;
-        Ok(output.text().lines().map(str::to_owned).collect())
+        Ok(output.text()?.lines().map(str::to_owned).collect())
     }
 
     /// False when the copy does not have the commit.

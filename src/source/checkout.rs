@@ -83,7 +83,9 @@ impl Fetcher {
             // Named outright, so that git does not go looking for a repository further up.
             let fixed = [IN_CHECKOUT, "--work-tree=.", "ls-files", "-z"];
             let arguments: Vec<&str> = fixed.iter().chain(more).copied().collect();
-            self.local(root, "list the files of the old checkout".to_owned(), &arguments, cancel).await
+            let purpose = "list the files of the old checkout".to_owned();
+            let listed = self.local(root, purpose, &arguments, cancel).await?;
+            Ok::<_, SourceError>(split_paths(&listed.stdout()?))
         };
         let (all, modified) = match (list(&[]).await, list(&["--modified"]).await) {
             (Ok(all), Ok(modified)) => (all, modified),
@@ -93,8 +95,6 @@ impl Fetcher {
             // A damaged repository says nothing about its files; then all of them count as changed.
             _ => return Ok(HashSet::new()),
         };
-        let all = split_paths(&all.stdout);
-        let modified = split_paths(&modified.stdout);
         let mut unchanged: HashSet<PathBuf> = all.difference(&modified).cloned().collect();
         if root.join(".gitmodules").exists() {
             for inside in all.iter().filter(|path| root.join(path).join(".git").is_dir()) {

@@ -49,7 +49,7 @@ impl Fetcher {
             let fetch = ["fetch", "--quiet", "--filter=tree:0"];
             self.fetch(folder.path(), url, &fetch, wanted, cancel).await?;
             match self.local(folder.path(), format!("find the commit {start}"), &arguments, cancel).await {
-                Ok(output) => return Ok(output.text().trim().to_owned()),
+                Ok(output) => return Ok(output.text()?.trim().to_owned()),
                 Err(SourceError::Git(ProcessError::Failed { .. })) => {}
                 Err(error) => return Err(error),
             }

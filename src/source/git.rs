@@ -150,7 +150,7 @@ impl Fetcher {
             .max_stdout(MAX_LIST)
             .run(cancel)
             .await?;
-        refs::parse(&output.text())
+        refs::parse(&output.text()?)
             .map_err(|line| SourceError::UnreadableRefs { url: mask_url(url), line: mask_url(&line) })
     }
 

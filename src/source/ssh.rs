@@ -87,7 +87,7 @@ impl Fetcher {
         let keys = ["config", "-z", "--get-regexp", r"^(core\.sshcommand|ssh\.variant)$"];
         match asked.args(keys).run(cancel).await {
             Ok(output) => {
-                for entry in output.text().split('\0') {
+                for entry in output.text()?.split('\0') {
                     match entry.split_once('\n') {
                         Some(("core.sshcommand", value)) => configured = Some(value.to_owned()),
                         Some(("ssh.variant", value)) => variant = Some(value.to_owned()),

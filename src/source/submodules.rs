@@ -76,13 +76,13 @@ impl Fetcher {
         }
         let list = [IN_CHECKOUT, "--work-tree=.", "ls-files", "--stage", "-z"];
         let listed = self.local(folder, "list the submodules".to_owned(), &list, cancel).await?;
-        let commits = gitlinks(&listed.stdout);
+        let commits = gitlinks(&listed.stdout()?);
         if commits.is_empty() {
             return Ok(Vec::new());
         }
         let read = [IN_CHECKOUT, "config", "--blob", "HEAD:.gitmodules", "--list", "-z"];
         let read = self.local(folder, "read .gitmodules".to_owned(), &read, cancel).await?;
-        let modules = parse(&read.stdout);
+        let modules = parse(&read.stdout()?);
         let mut found = Vec::new();
         for (path, commit) in commits {
             let shown = String::from_utf8_lossy(&path).into_owned();

@@ -348,7 +348,7 @@ impl Folder {
 
     /// The part of the script that ran last: see [`crate::hooks`].
     pub fn part(&self) -> Option<String> {
-        fs::read_to_string(self.part_path()).ok().map(|text| text.trim().to_owned())
+        fs::read_to_string(self.part_path()).ok()?.lines().last().map(|word| word.trim().to_owned())
     }
 
     /// Opens `output.log` for appending; a record that a crash has torn is ended first.

@@ -11,11 +11,14 @@
 //!   script.sh        what the supervisor runs
 //!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
-//!   part             which part of the script runs: `before`, `engine`, `collect`, `after`, or `done` at its end
+//!   part             which parts of the script were reached, a line each: `before`, `engine`, `collect`, `after`, and `done`
+//!                    at its end; the last is the one that runs
 //!   noticed          not empty: the script has noticed an interrupt, or a hook of it answers for interrupts by itself
 //!   reserve          disk space for the end of the step, given back when exit.json is written
 //!   plan.json, state.json, output.json, destroy_preview.json, export.json
 //!                    what the engine said of its result, each for the tasks that have it
+//!   extra-outputs.json
+//!                    which outputs extra files declare, when the request names such files
 //!   exit.json        how the script ended; written once
 //!   cancel.json      that a cancel was asked for, and which
 //!   secrets.json     values that no log or message of the step may say, for a runner that is started anew

@@ -7,7 +7,7 @@ use crate::engine::terraform::Direction;
 use crate::engine::{pulumi, state, terraform};
 use crate::workspace::PrivateFile;
 
-use super::script::{Module, read};
+use super::script::{Module, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError, rescue};
 
@@ -30,25 +30,23 @@ pub(super) async fn prepare(
         let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
         return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
     }
-    let set_aside = match shape.engine {
-        Engine::Pulumi => None,
-        engine => rescue::set_aside(context, &module.workspace, &module.directory, engine)?,
-    };
-    let mut work = match shape.engine {
+    let work = match shape.engine {
         Engine::Pulumi => pulumi::apply(direction, flags, places),
-        engine => terraform::apply(engine, direction, flags, places),
+        engine => {
+            rescue::set_aside(context, &module.workspace, &module.directory, engine)?;
+            terraform::apply(engine, direction, flags, places)
+        }
     };
-    work.warnings.extend(set_aside);
     module.launch(shape, &variables, false, work).await
 }
 
 /// How many resources the state holds now.
 pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u64, TaskError> {
-    let Module { places, .. } = Module::open(context)?;
+    let places = places(context)?;
     let engine = shape.engine;
     read(move || match engine {
         Engine::Pulumi => state::read_pulumi(places.open_collected(PrivateFile::PulumiExport)),
-        _ => state::read_terraform(&places.shown_state()),
+        _ => state::read_terraform(places.open_shown_state()),
     })
     .await
 }

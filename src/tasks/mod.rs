@@ -12,6 +12,7 @@
 mod apply;
 mod fault;
 mod init;
+mod older;
 mod output;
 mod plan;
 mod plugins;
@@ -38,6 +39,7 @@ use crate::settings::Settings;
 use crate::step::{Exit, Facts, Folder, Stream};
 use shape::Shape;
 
+pub use older::bring_result;
 pub use rescue::{explain_lost, to_check};
 pub use source::{Refreshed, refresh};
 
@@ -160,7 +162,7 @@ pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepare
         TaskRequest::DestroyFromPlan(_, flags) => {
             apply::prepare(context, &shape, Direction::Destroy, flags).await
         }
-        TaskRequest::Output(_, flags) => output::prepare(context, &shape, flags).await,
+        TaskRequest::Output(own, flags) => output::prepare(context, &shape, own, flags).await,
         _ => validate(context, &shape).await,
     }
 }
@@ -175,7 +177,7 @@ async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, Task
     module.launch(shape, &variables, false, work).await
 }
 
-/// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
+/// Reads what the script left behind; [`bring_result`] comes first. A cancel that came too late, when all parts had ended well, is none.
 pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> Result<Success, TaskError> {
     let shape = Shape::of(request).ok_or_else(|| script::no_script(request))?;
     let judged = match verdict::judge(context, &shape, exit) {
@@ -184,7 +186,7 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
     };
     match request {
         TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => match judged {
-            Ok(()) => apply::conclude(context, &shape).await,
+            Ok(()) => apply::conclude(context, &shape).await.map_err(|error| unread(&shape, error)),
             Err(TaskError::Faulted(mut fault)) => {
                 // What the state holds after a failure is worth knowing, but not worth another failure.
                 if fault.resources.is_none() {
@@ -196,16 +198,28 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
         },
         TaskRequest::Plan(..) => {
             judged?;
-            plan::conclude(context, &shape, Direction::Apply).await
+            plan::conclude(context, &shape, Direction::Apply).await.map_err(|error| unread(&shape, error))
         }
         TaskRequest::PlanDestroy(..) => {
             judged?;
-            plan::conclude(context, &shape, Direction::Destroy).await
+            plan::conclude(context, &shape, Direction::Destroy).await.map_err(|error| unread(&shape, error))
         }
         TaskRequest::Output(own, _) => {
             judged?;
-            output::conclude(context, own).await
+            output::conclude(context, own).await.map_err(|error| unread(&shape, error))
         }
         _ => judged.map(|()| Success::Done),
+    }
+}
+
+/// The script did all that it was to do; only what came of it is not known.
+fn unread(shape: &Shape<'_>, error: TaskError) -> TaskError {
+    match error {
+        TaskError::Faulted(fault) => {
+            let message =
+                format!("{} succeeded, but its result could not be read: {}", shape.command(), fault.message);
+            Fault { message, ..fault }.into()
+        }
+        other => other,
     }
 }

@@ -1,24 +1,35 @@
 //! Output: the module's outputs, with their types and without loss.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use crate::contract::requests::Output;
-use crate::contract::{Engine, FlagLists, Success};
+use crate::contract::{Engine, Fault, FlagLists, Success};
 use crate::engine::declarations::Declarations;
 use crate::engine::{outputs, pulumi, terraform};
-use crate::workspace::PrivateFile;
+use crate::files::write_private_atomic;
+use crate::workspace::{PrivateFile, Workspace};
 
-use super::script::{Module, read};
+use super::script::{Module, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError};
 
 pub(super) async fn prepare(
     context: &Context,
     shape: &Shape<'_>,
+    request: &Output,
     flags: &FlagLists,
 ) -> Result<Prepared, TaskError> {
     let module = Module::open(context)?;
     let variables = module.workspace.load_environment()?;
+    if !request.extra_file_names.is_empty() {
+        // Noted now: when the task is concluded, the module's files may be those of another revision.
+        let names = declared_by_extra_files(&module.workspace, request).await?;
+        let path = module.places.extra_outputs();
+        let written = serde_json::to_vec(&names).map_err(io::Error::from);
+        let written = written.and_then(|names| write_private_atomic(path.as_ref(), &names));
+        written.map_err(|error| Fault::new(format!("cannot write {path}: {error}")))?;
+    }
     let work = match shape.engine {
         Engine::Pulumi => pulumi::output(flags, &module.places),
         engine => terraform::output(engine, flags, &module.places),
@@ -26,15 +37,29 @@ pub(super) async fn prepare(
     module.launch(shape, &variables, false, work).await
 }
 
-pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Success, TaskError> {
-    let Module { places, directory, workspace, .. } = Module::open(context)?;
-    let tree = workspace.tree()?;
+/// The names of the outputs that extra files declare, by the files that the module has now.
+async fn declared_by_extra_files(
+    workspace: &Workspace,
+    request: &Output,
+) -> Result<BTreeSet<String>, TaskError> {
+    let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
     let (engine, extra_files) = (request.engine, request.extra_file_names.clone());
+    read(move || Ok(Declarations::of_module(&directory, &tree, engine)?.outputs_of(&extra_files))).await
+}
+
+pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Success, TaskError> {
+    let (places, engine) = (places(context)?, request.engine);
+    let noted = places.open_extra_outputs();
+    let from_extra_files = if request.extra_file_names.is_empty() {
+        BTreeSet::new()
+    } else if noted.is_missing() {
+        // The step was begun by an older build, which looked no sooner than now.
+        let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
+        declared_by_extra_files(&workspace, request).await?
+    } else {
+        read(move || outputs::read_names(noted)).await?
+    };
     let set = read(move || {
-        let from_extra_files = match extra_files.is_empty() {
-            true => BTreeSet::new(),
-            false => Declarations::of_module(&directory, &tree, engine)?.outputs_of(&extra_files),
-        };
         let now = jiff::Timestamp::now().as_millisecond();
         outputs::read(engine, places.open_collected(PrivateFile::Output), &from_extra_files, now)
     })

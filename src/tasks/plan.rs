@@ -7,7 +7,7 @@ use crate::engine::terraform::Direction;
 use crate::engine::{plan, pulumi, terraform};
 use crate::workspace::PrivateFile;
 
-use super::script::{Module, read};
+use super::script::{Module, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError, rescue};
 
@@ -37,7 +37,7 @@ pub(super) async fn conclude(
     shape: &Shape<'_>,
     direction: Direction,
 ) -> Result<Success, TaskError> {
-    let Module { places, .. } = Module::open(context)?;
+    let places = places(context)?;
     let engine = shape.engine;
     let (data, lines): (PlanData, Vec<String>) = read(move || match (engine, direction) {
         (Engine::Pulumi, Direction::Apply) => {
@@ -46,7 +46,7 @@ pub(super) async fn conclude(
         (Engine::Pulumi, Direction::Destroy) => {
             plan::read_pulumi_preview(places.open_collected(PrivateFile::DestroyPreview))
         }
-        _ => Ok((plan::read_terraform(&places.shown_plan())?, Vec::new())),
+        _ => Ok((plan::read_terraform(places.open_shown_plan())?, Vec::new())),
     })
     .await?;
     for line in lines {

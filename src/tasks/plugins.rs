@@ -18,7 +18,7 @@ use crate::engine::environment::Environment;
 use crate::engine::plugin_cache::{
     DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
 };
-use crate::engine::{EngineError, Work};
+use crate::engine::{EngineError, REMOVE, Work};
 use crate::hooks::{Command, ScriptError};
 
 use super::TaskError;
@@ -69,7 +69,7 @@ pub(super) async fn share(
     // Runs only after the engine has succeeded, and still under the lock.
     let unfinished = cache.unfinished_path();
     let unfinished = unfinished.to_str().ok_or_else(|| ScriptError::Path { path: unfinished.clone() });
-    work.collect.push(Command::new(["rm", "-f", unfinished.map_err(EngineError::from)?]));
+    work.collect.push(Command::new([REMOVE, "-f", unfinished.map_err(EngineError::from)?]));
     Ok(Some(Arc::new(lock)))
 }
 
@@ -106,8 +106,14 @@ async fn ready(module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>,
         let removed = here.begin()?;
         Ok::<_, PluginCacheError>((here.mismatch(&directory)?, removed))
     });
-    let Ok(looked) = looked.await else { return Ok(None) };
-    let (mismatch, removed) = looked?;
+    let (mismatch, removed) = match looked.await {
+        Ok(looked) => looked?,
+        Err(error) => {
+            context
+                .warn(&format!("The plugin cache is not used: a thread that looked into it failed: {error}"));
+            return Ok(None);
+        }
+    };
     for package in removed {
         context.info(&format!(
             "Removed {package} from the plugin cache: the init that brought it did not complete"

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
-use crate::engine::{COPY, EngineError, Places, Work, flags, pulumi};
+use crate::engine::{COPY, EngineError, Places, REMOVE, Work, flags, pulumi};
 use crate::hooks::Script;
 use crate::policy::Policy;
-use crate::process::{Inherited, Tool, find_program};
+use crate::process::{Inherited, Output, Tool, find_program};
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
 use crate::workspace::inside::{Folder, Kind};
@@ -64,14 +64,6 @@ impl<'a> Module<'a> {
         self.at(path, Folder::kind).is_ok_and(|kind| kind == Some(Kind::File))
     }
 
-    pub(super) fn environment(&self, engine: Engine, variables: &BTreeMap<String, String>) -> Environment {
-        let Settings { runner, engine: own, .. } = &*self.context.settings;
-        let host = Inherited::of_this_process()
-            .without_secret(&runner.credentials.client_secret)
-            .narrowed_to(own.environment_allow_list.as_deref());
-        Environment::new(engine, host, variables, &own.additional_binary_paths)
-    }
-
     /// Turns what an engine is to do into what the supervisor runs.
     pub(super) async fn launch(
         &self,
@@ -83,7 +75,7 @@ impl<'a> Module<'a> {
         if let Some(flags) = shape.flags {
             flags::check_written_files(flags)?;
         }
-        let mut environment = self.environment(shape.engine, variables);
+        let mut environment = environment(self.context, shape.engine, variables);
         if allow_questions {
             environment.allow_questions();
         }
@@ -113,11 +105,14 @@ impl<'a> Module<'a> {
             })?;
         }
         // A hook may have its own PATH, or a function of that name; what an engine has done is not lost by it.
-        if let Ok(copy) = find_program(COPY, &environment.path())
-            && let Some(copy) = copy.to_str()
-        {
-            let words = work.collect.iter_mut().filter_map(|command| command.words.first_mut());
-            words.filter(|word| *word == COPY).for_each(|word| copy.clone_into(word));
+        for name in [COPY, REMOVE] {
+            if let Ok(program) = find_program(name, &environment.path())
+                && let Some(program) = program.to_str()
+            {
+                let commands = work.collect.iter_mut().chain(&mut work.publish);
+                let words = commands.filter_map(|command| command.words.first_mut());
+                words.filter(|word| *word == name).for_each(|word| program.clone_into(word));
+            }
         }
         // Bash keeps the mode of a file that is there when it sends output to it.
         for path in work.engine.iter().chain(&work.collect).filter_map(|command| command.stdout.as_deref()) {
@@ -130,6 +125,7 @@ impl<'a> Module<'a> {
             before: shape.before,
             engine: work.engine,
             collect: work.collect,
+            publish: work.publish,
             collect_after_failure: work.collect_after_failure,
             after: shape.after,
         };
@@ -159,7 +155,7 @@ impl<'a> Module<'a> {
 
     /// Reads the state of a Pulumi stack whose update was stopped. Its script did not: nothing in it runs after a cancel.
     pub(super) async fn export_stack(&self, shape: &Shape<'_>) -> Result<(), TaskError> {
-        let environment = self.environment(shape.engine, &self.workspace.load_environment()?);
+        let environment = environment(self.context, shape.engine, &self.workspace.load_environment()?);
         let program = find_program(shape.engine.program(), &environment.path())?;
         let arguments = shape.flags.map(pulumi::export_arguments).unwrap_or_default();
         let variables = environment.variables().map(|(name, value)| (name.clone(), value.clone()));
@@ -173,12 +169,17 @@ impl<'a> Module<'a> {
             // The job is cancelled already; this is what is still done for it.
             .run(&CancellationToken::new())
             .await
+            .and_then(Output::stdout)
             .map_err(|error| Fault::new(fault::sentence(&error)))?;
         let file = PrivateFile::PulumiExport;
-        self.workspace.write_private(file, &exported.stdout)?;
         let collected = self.places.collected(file);
-        self.at(Path::new(&collected), |step, name| step.write(name, &exported.stdout))
-            .map_err(|error| Fault::new(format!("cannot write {collected}: {error}")).into())
+        self.at(Path::new(&collected), |step, name| step.write(name, &exported))
+            .map_err(|error| Fault::new(format!("cannot write {collected}: {error}")))?;
+        // The one for people to look at. What is said of the stack does not depend on it.
+        if let Err(error) = self.workspace.write_private(file, &exported) {
+            self.context.warn(&format!("There is no copy of the state for you: {}", fault::sentence(&error)));
+        }
+        Ok(())
     }
 
     /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a
@@ -213,11 +214,12 @@ impl<'a> Module<'a> {
             .current_dir(&self.directory)
             .timeout(VERSION_TIMEOUT)
             .run(&self.context.cancel)
-            .await;
+            .await
+            .and_then(Output::text);
         let program = program.display();
         match asked {
             Ok(said) => {
-                let version = version(&said.text());
+                let version = version(&said);
                 self.context.info(&format!("{name} {version} ({program}) in {place}"));
                 Ok(Some(version))
             }
@@ -246,6 +248,26 @@ fn version(said: &str) -> String {
 /// Refuses hooks that are not approved, before anything else happens.
 pub(super) fn check_hooks(context: &Context, shape: &Shape<'_>) -> Result<(), TaskError> {
     Ok(Policy::new(&context.settings).judge_hooks(shape.before.into_iter().chain(shape.after))?)
+}
+
+/// What an engine and its hooks are given, with these variables of the module.
+pub(super) fn environment(
+    context: &Context,
+    engine: Engine,
+    variables: &BTreeMap<String, String>,
+) -> Environment {
+    let Settings { runner, engine: own, .. } = &*context.settings;
+    let host = Inherited::of_this_process()
+        .without_secret(&runner.credentials.client_secret)
+        .narrowed_to(own.environment_allow_list.as_deref());
+    Environment::new(engine, host, variables, &own.additional_binary_paths)
+}
+
+/// Where the script has put its results. The module's folder is not looked at, because none of them is read from there: what
+/// became of it since the engine ran says nothing about what the engine did.
+pub(super) fn places(context: &Context) -> Result<Places, TaskError> {
+    let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
+    Ok(Places::new(&workspace.private_dir(), context.folder.path())?)
 }
 
 /// Reads what an engine left behind; files may be large, so not on a thread of the runtime.

@@ -84,6 +84,11 @@ impl<'a> Shape<'a> {
         })
     }
 
+    /// Whether the task changes resources, and so the state.
+    pub(super) fn applies(&self) -> bool {
+        matches!(self.task, Task::ApplyFromPlan | Task::DestroyFromPlan)
+    }
+
     /// The engine command as people know it.
     pub(super) fn command(&self) -> String {
         let terraform = match self.task {

@@ -10,9 +10,10 @@
 //! | 0 | `before` | fault: the before hook ended the script and the engine never ran |
 //! | not 0, or a signal | any | fault: that part failed |
 
+use std::fmt::Write as _;
 use std::fs;
 
-use crate::contract::Fault;
+use crate::contract::{Fault, Task};
 use crate::hooks::Part;
 use crate::hooks::script::INTERRUPTED;
 use crate::redact::Redactor;
@@ -30,18 +31,28 @@ const TAIL: u64 = 256 * 1024;
 /// Whether the script did all that it was to do.
 pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result<(), TaskError> {
     let folder = &context.folder;
+    let part = folder.part().and_then(|word| Part::from_word(&word));
     if let Some(failure) = &exit.failure {
         // A cancel that came when the supervisor was about to begin.
         if folder.cancel()?.is_some() && folder.supervisor()?.is_none() {
             return Err(TaskError::Cancelled);
         }
-        return Err(Fault::new(failure.clone()).into());
+        let mut message = failure.clone();
+        if engine_succeeded(part) {
+            let _ = write!(message, "; {} had succeeded by then", shape.command());
+        }
+        return Err(Fault::new(message).into());
     }
-    let part = folder.part().and_then(|word| Part::from_word(&word));
     if exit.code == Some(0) && matches!(part, Some(Part::Done | Part::After)) {
         return Ok(());
     }
     if folder.cancel()?.is_some() {
+        if shape.applies() && engine_succeeded(part) {
+            let command = shape.command();
+            context.warn(&format!(
+                "{command} had succeeded when the cancel came: what it changed stays changed"
+            ));
+        }
         return Err(TaskError::Cancelled);
     }
     let lines = last_lines(context);
@@ -57,14 +68,24 @@ pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result
     Err(Fault { message, details: lines.join("\n"), resources: None }.into())
 }
 
+/// Whether the script got past its engine commands, which it only does when all have succeeded.
+fn engine_succeeded(part: Option<Part>) -> bool {
+    matches!(part, Some(Part::Collect | Part::After | Part::Done))
+}
+
 fn what_failed(shape: &Shape<'_>, part: Option<Part>, exit: &Exit) -> String {
     let hook = |hook: Option<crate::hooks::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
     let who = match part {
         None => "the script".to_owned(),
         Some(Part::Before) => hook(shape.before).to_owned(),
         Some(Part::Engine) => shape.command(),
+        Some(Part::Collect) if shape.task == Task::Init => {
+            format!("{} succeeded, but noting that in the plugin cache", shape.command())
+        }
         Some(Part::Collect) => format!("{} succeeded, but reading its result", shape.command()),
-        Some(Part::After | Part::Done) => hook(shape.after).to_owned(),
+        Some(Part::After | Part::Done) => {
+            format!("{} succeeded, but {}", shape.command(), hook(shape.after))
+        }
     };
     match (exit.code, exit.signal) {
         (Some(0), _) if part == Some(Part::Before) => format!(

@@ -198,6 +198,62 @@ async fn pulumi_results_are_those_of_the_task_itself_whoever_worked_in_the_modul
 }
 
 #[tokio::test]
+async fn pulumi_results_are_told_though_no_copy_of_them_can_be_put_into_the_module() {
+    let bench = pulumi_module(&json!({"resources": {"a": {}}, "outputs": {"x": "mine"}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
+    let blocked = |file: &str| Some(format!("mkdir -p .snapcd/{file}/{file}"));
+    let says = |ran: &Ran, file: &str| {
+        let said = format!("the result could not be copied to {}", bench.private(file).display());
+        assert!(ran.says(&said), "{:#?}", ran.log);
+        fs::remove_dir_all(bench.private(file)).unwrap();
+    };
+    let engine = Engine::Pulumi;
+
+    let apply_before_hook = blocked("export.json");
+    let own = ApplyFromPlan { engine, apply_before_hook, ..ApplyFromPlan::default() };
+    let ran = bench.run(TaskRequest::ApplyFromPlan(own, FlagLists::default())).await;
+    says(&ran, "export.json");
+    assert_eq!(ran.completed(), Success::Resources(1));
+
+    let own = Output { engine, output_before_hook: blocked("output.json"), ..Output::default() };
+    let ran = bench.run(TaskRequest::Output(own, FlagLists::default())).await;
+    says(&ran, "output.json");
+    assert!(matches!(ran.completed(), Success::Outputs(Some(set)) if set.outputs[0].value == "mine"));
+
+    let plan_destroy_before_hook = blocked("destroy_preview.json");
+    let own = PlanDestroy { engine, plan_destroy_before_hook, ..PlanDestroy::default() };
+    let ran = bench.run(TaskRequest::PlanDestroy(own, FlagLists::default())).await;
+    says(&ran, "destroy_preview.json");
+    assert_eq!(counts(ran).destroy_count, 1);
+
+    // The private folder itself is not needed to say what became of the stack, either.
+    let destroy_after_hook = Some("rm -rf .snapcd; : >.snapcd".to_owned());
+    let own = DestroyFromPlan { engine, destroy_after_hook, ..DestroyFromPlan::default() };
+    let ran = bench.run(TaskRequest::DestroyFromPlan(own, FlagLists::default())).await;
+    assert_eq!(ran.completed(), Success::Resources(0));
+}
+
+#[tokio::test]
+async fn pulumi_results_of_a_task_that_an_older_build_began_are_taken_from_where_it_left_them() {
+    use crate::tasks::results::is_taken_from_the_module_unless_another_task_wrote_it as is_taken;
+    let bench = pulumi_module(&json!({"resources": {"a": {}}, "outputs": {"x": "mine"}}));
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
+    let executed = bench.executed(pulumi_plan(&[], FlagLists::default())).await;
+    let planned = is_taken(&bench, &executed, "plan.json").await;
+    assert!(matches!(planned, Success::Plan(data) if data.create_count == 1));
+    let executed = bench.executed(pulumi_apply()).await;
+    assert_eq!(is_taken(&bench, &executed, "export.json").await, Success::Resources(1));
+    let executed = bench.executed(pulumi_output(FlagLists::default())).await;
+    let printed = is_taken(&bench, &executed, "output.json").await;
+    assert!(matches!(printed, Success::Outputs(Some(set)) if set.outputs[0].value == "mine"));
+    let own = PlanDestroy { engine: Engine::Pulumi, ..PlanDestroy::default() };
+    let executed = bench.executed(TaskRequest::PlanDestroy(own, FlagLists::default())).await;
+    let planned = is_taken(&bench, &executed, "destroy_preview.json").await;
+    assert!(matches!(planned, Success::Plan(data) if data.destroy_count == 1));
+}
+
+#[tokio::test]
 async fn a_pulumi_update_that_fails_says_so_with_its_code_and_counts_what_is_there() {
     let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"fail": true}}}));
     let fault = bench.run(pulumi_init(&bench, &[])).await.faulted();

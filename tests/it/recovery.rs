@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::support::PATIENCE;
 use crate::support::world::{Runner, World, job, soon, until};
+use crate::tasks::results::as_an_older_build_left_it;
 
 const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
 
@@ -726,6 +727,41 @@ async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_
     assert!(ended.error.unwrap().message.contains("unknown outcome"));
     let messages = world.messages(id);
     assert!(messages.iter().any(|line| line.contains("unknown outcome")), "{messages:#?}");
+    world.assert_no_violation();
+}
+
+/// A build that kept outputs in the module's folder alone was stopped and replaced while its script ran.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outputs_of_a_step_that_an_older_build_began_arrive_and_those_that_are_secret_stay_known() {
+    let world = World::new().await;
+    let secret = "output \"hush\" {\n  value     = \"hidden-by-its-kind\"\n  sensitive = true\n}\n";
+    let url = world.repository("repo", &[("main.tf", secret)]);
+    let gate = world.path("gate");
+    let mut runner = world.runner("one");
+    let mut spec = job(JobKind::Apply, &url, "upgraded");
+    spec.hooks.output_after = Some(format!(
+        "echo begin; while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done",
+        world.path("").display(),
+        gate.display()
+    ));
+    let id = world.hub.submit(spec);
+    seen(&world, id, "begin").await;
+    let folder = runner.steps().into_iter().find(|step| step.to_string_lossy().ends_with(".Output"));
+    let folder = folder.unwrap();
+    runner.kill();
+    as_an_older_build_left_it(&folder, "output.json");
+    fs::write(&gate, "").unwrap();
+    until("the script has ended by itself", || folder.join("exit.json").exists().then_some(())).await;
+
+    let _next = world.runner("one");
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let outputs = ended.outputs.unwrap();
+    assert_eq!(outputs.outputs[0].value, "hidden-by-its-kind");
+    // The module's next task masks it from its first line on.
+    let known = runner.working.join("local/local/upgraded/.snapcd/sensitive.json");
+    let known: serde_json::Value = serde_json::from_slice(&fs::read(known).unwrap()).unwrap();
+    assert!(known["outputs"].to_string().contains("hidden-by-its-kind"), "{known:#}");
     world.assert_no_violation();
 }
 

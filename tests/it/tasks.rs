@@ -4,6 +4,7 @@ mod hooks;
 mod initialising;
 mod plugins;
 mod rescuing;
+pub(crate) mod results;
 mod stopping;
 
 use std::collections::BTreeMap;

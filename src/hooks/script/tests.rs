@@ -30,6 +30,10 @@ fn sh(script: &str) -> Command {
     Command::new(["bash", "-c", script])
 }
 
+fn last_part(file: &Path) -> Option<Part> {
+    fs::read_to_string(file).ok()?.lines().last().and_then(Part::from_word)
+}
+
 fn run(script: &Script<'_>) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("it's the part");
@@ -40,7 +44,7 @@ fn run(script: &Script<'_>) -> Ran {
         Process::new("bash").arg(&file).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
     Ran {
         code: output.status.code(),
-        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
+        part: last_part(&part),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
@@ -140,6 +144,23 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
     }
 }
 
+/// Where the part cannot be written, a success could not be told from a hook that left early.
+#[test]
+fn an_engine_is_not_run_where_that_cannot_be_noted() {
+    for hook in ["true", "set -e", "exec 2>&-"] {
+        // A folder is in the file's place by the time the engine's turn has come.
+        let hook = format!("{hook}; rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"");
+        let ran = run(&script(before(&hook), sh("echo engine"), after("echo after")));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{hook}: {}", ran.stderr);
+        assert!(hook.starts_with("exec") || ran.stderr.contains("the engine was not run"), "{}", ran.stderr);
+    }
+    // From there on the parts say less, and nothing else changes.
+    let lose = "rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"";
+    let hook = format!("set -e; lose() {{ {lose}; }}");
+    let ran = run(&script(before(&hook), Command::new(["lose"]), after("echo after")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
+}
+
 #[test]
 fn set_e_works_inside_a_hook() {
     let ran = run(&script(before("set -e\nfalse\necho unreachable"), sh("echo engine"), None));
@@ -186,6 +207,26 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
     wanted.engine = vec![sh("exit 0")];
     let ran = run(&wanted);
     assert_eq!((ran.code, ran.part), (Some(1), Some(Part::Collect)));
+}
+
+#[test]
+fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
+    for hook in ["true", "set -euo pipefail", "trap 'exit 99' ERR; set -E", "set -e; exec 2>&-"] {
+        let mut wanted = script(before(hook), sh("echo engine"), after("echo after"));
+        let copy = Command::new(["bash", "-c", "echo copy; exit 3", "the place"]);
+        wanted.publish = vec![copy.clone(), copy];
+        let ran = run(&wanted);
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "engine\ncopy\ncopy\nafter\n", "{hook}");
+        let told = ran.stderr.matches("hawser: the result could not be copied to the place").count();
+        assert_eq!(told, if hook.ends_with("2>&-") { 0 } else { 2 }, "{hook}: {}", ran.stderr);
+
+        wanted.engine = vec![sh("exit 4")];
+        assert_eq!(run(&wanted).stdout, "", "{hook}");
+        wanted.collect_after_failure = true;
+        let ran = run(&wanted);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(4), "copy\ncopy\n"), "{hook}: {}", ran.stderr);
+    }
 }
 
 #[test]
@@ -284,7 +325,7 @@ fn interrupted(script: &Script<'_>) -> Ran {
     output.read_to_string(&mut stdout).unwrap();
     Ran {
         code: status.code().or_else(|| status.signal().map(|signal| 128 + signal)),
-        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
+        part: last_part(&part),
         stdout,
         stderr: String::new(),
     }
@@ -326,11 +367,12 @@ fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
     crate::process::interrupts::heed();
     let script = Script {
         collect: vec![sh("echo collect")],
+        publish: vec![sh("echo publish")],
         ..script(before("echo before"), sh("echo engine"), after("echo after"))
     };
     let folder = tempfile::tempdir().unwrap();
     let text = script.text(&folder.path().join("part"), &folder.path().join("cancel.json")).unwrap();
-    let whole = "before\nengine\ncollect\nafter\n";
+    let whole = "before\nengine\ncollect\npublish\nafter\n";
     for moment in 1.. {
         let interrupt = format!(
             "set -T; moment=0; trap 'if ((BASH_SUBSHELL == 0 && ++moment == {moment})); then printf =; kill -INT $$; fi' DEBUG"

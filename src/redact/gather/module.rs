@@ -163,7 +163,10 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
             }
         }
         (None, TaskRequest::Output(..)) => {
-            printed_outputs(engine, places.open_collected(PrivateFile::Output), &mut found);
+            let printed = places.open_collected(PrivateFile::Output);
+            if !printed_outputs(engine, printed, &mut found) {
+                return Vec::new();
+            }
         }
         (None, _) => return Vec::new(),
     }
@@ -177,9 +180,10 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
     secrets
 }
 
-/// The outputs that an Output task has left, and that are sensitive or look so.
-fn printed_outputs(engine: Engine, file: Written, found: &mut Found<'_>) {
-    let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return };
+/// The outputs that an Output task has left, and that are sensitive or look so. Says whether it has left any, or the word that
+/// there are none.
+fn printed_outputs(engine: Engine, file: Written, found: &mut Found<'_>) -> bool {
+    let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return false };
     for output in set.outputs {
         if output.kind != "string"
             && output.sensitive == Some(true)
@@ -192,6 +196,7 @@ fn printed_outputs(engine: Engine, file: Written, found: &mut Found<'_>) {
             found.named(&output.name, &output.value);
         }
     }
+    true
 }
 
 struct Module<'r> {

@@ -1,5 +1,7 @@
 //! What people are told to do about what an engine left behind: sentences without their full stop.
 
+use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::contract::{Engine, Task, TaskRequest};
@@ -12,7 +14,10 @@ const NAMED: usize = 10;
 
 /// What to look for after a step that nobody saw the end of. Only what its task can have left.
 pub fn to_check(request: &TaskRequest) -> &'static str {
-    let Some(shape) = Shape::of(request) else { return "it changes no resources" };
+    Shape::of(request).map_or("it changes no resources", |shape| check(&shape))
+}
+
+fn check(shape: &Shape<'_>) -> &'static str {
     match (shape.task, shape.engine) {
         (Task::ApplyFromPlan | Task::DestroyFromPlan, Engine::Pulumi) => {
             "look for a lock of the stack that was left behind, for pending operations, and for resources that are \
@@ -36,16 +41,26 @@ pub fn to_check(request: &TaskRequest) -> &'static str {
     }
 }
 
-/// The new state is in `place` and nowhere else.
+/// Nobody knows what the engine left, because the search for it failed.
+pub(super) fn not_looked_for(shape: &Shape<'_>, why: &dyn Error) -> String {
+    format!(
+        "The search for what {} may have left behind failed ({why}), so there may be something. Before the next run: {}",
+        shape.command(),
+        check(shape)
+    )
+}
+
+/// The new state is in `place` and nowhere else, with so many resources, as far as it could be read.
 pub(super) fn errored_state(
     engine: Engine,
     directory: &Path,
     place: &Path,
-    resources: Option<u64>,
+    resources: &io::Result<Option<u64>>,
 ) -> String {
     let holds = match resources {
-        Some(count) => format!("it has {count} resources"),
-        None => "it is damaged".to_owned(),
+        Ok(Some(count)) => format!("it has {count} resources"),
+        Ok(None) => "it is damaged".to_owned(),
+        Err(error) => format!("which cannot be read now: {error}"),
     };
     format!(
         "The backend did not take the new state; the only copy of it is {} ({holds}). Before the next run: `{}`",
@@ -55,11 +70,23 @@ pub(super) fn errored_state(
 }
 
 /// The engine says that it wrote the state, but there is no such file.
-pub(super) fn missing_state(engine: Engine, directory: &Path) -> String {
+pub(super) fn missing_state(engine: Engine, directory: &Path, rescued: &Path) -> String {
     format!(
-        "{engine} has written an {ERRORED_STATE}, but it is not in {}: look where the hooks may have changed to, it is \
-         the only copy of that state",
-        directory.display()
+        "{engine} has written an {ERRORED_STATE}, but it is not in {}: look where the hooks may have changed to, and in {}, \
+         where the next apply puts what it finds; it is the only copy of that state",
+        directory.display(),
+        rescued.display()
+    )
+}
+
+/// There may be such a file, or it is certain that there is, but it could not be kept elsewhere.
+pub(super) fn unkept_state(engine: Engine, directory: &Path, error: &io::Error) -> String {
+    let place = directory.join(ERRORED_STATE);
+    format!(
+        "Whether there is an {ERRORED_STATE} could not be seen, or it could not be kept elsewhere ({error}). If {} is there, \
+         the backend did not take the new state, and this is the only copy of it. Then, before the next run: `{}`",
+        place.display(),
+        push_command(engine, directory, &place)
     )
 }
 
@@ -77,6 +104,13 @@ pub(super) fn rescued_states(count: usize, folder: &Path) -> String {
     format!(
         "There are rescued states ({count}) in {}, which a backend did not take. Push what was not pushed before \
          anything is applied, and remove what was",
+        folder.display()
+    )
+}
+
+pub(super) fn unseen_states(folder: &Path, error: &io::Error) -> String {
+    format!(
+        "Whether there are rescued states, which a backend did not take, could not be seen in {}: {error}",
         folder.display()
     )
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::contract::{Engine, Fault};
@@ -12,13 +13,14 @@ use super::advice;
 use super::keep::{By, keep};
 use crate::tasks::{Context, TaskError};
 
-/// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and returns what to say about it.
+/// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and says so. It is said before the file is gone
+/// from where people look for it, whatever becomes of the apply.
 pub(in crate::tasks) fn set_aside(
     context: &Context,
     workspace: &Workspace,
     directory: &Path,
     engine: Engine,
-) -> Result<Option<String>, TaskError> {
+) -> Result<(), TaskError> {
     let from = directory.join(ERRORED_STATE);
     let name = format!("before-{}-{ERRORED_STATE}", context.common.job_id);
     let init = workspace.tree()?.init_folder();
@@ -32,16 +34,21 @@ pub(in crate::tasks) fn set_aside(
             "{from} is from an earlier apply and would be overwritten, but cannot be kept safe: {error}"
         ))
     })?;
-    let Some((kept, _)) = kept else { return Ok(None) };
+    let Some((kept, _)) = kept else { return Ok(()) };
+    context.warn(&advice::earlier_state(engine, directory, &kept));
     init.remove_file(OsStr::new(ERRORED_STATE))
         .map_err(|error| Fault::new(format!("cannot remove {}: {error}", from.display())))?;
-    Ok(Some(advice::earlier_state(engine, directory, &kept)))
+    Ok(())
 }
 
 /// Says that there are rescued states: a plan that does not know of them makes again what they have.
 pub(in crate::tasks) fn reminder(workspace: &Workspace) -> Option<String> {
     let folder = workspace.rescued_dir();
-    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.file_name());
+    let files = match fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Ok(files) => files.into_iter().map(|file| file.file_name()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(advice::unseen_states(folder, &error)),
+    };
     let count = files.filter(|name| name.to_string_lossy().ends_with(ERRORED_STATE)).count();
     (count > 0).then(|| advice::rescued_states(count, folder))
 }

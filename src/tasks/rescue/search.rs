@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::contract::{Engine, Task};
+use crate::contract::Engine;
 use crate::engine::Places;
 use crate::engine::leftovers::{self, ERRORED_STATE};
 use crate::files::write_private_atomic;
@@ -15,7 +15,7 @@ use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 
 use super::advice;
 use super::keep::{By, keep};
-use crate::tasks::script::Module;
+use crate::tasks::script::{Module, environment};
 use crate::tasks::shape::Shape;
 use crate::tasks::{Context, TaskError, verdict};
 
@@ -28,6 +28,12 @@ pub(super) struct Found {
     pub(super) resources: Option<u64>,
 }
 
+impl Found {
+    fn not_looked_for(shape: &Shape<'_>, why: &dyn std::error::Error) -> Self {
+        Self { notes: vec![advice::not_looked_for(shape, why)], resources: None }
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Search {
     context: Context,
@@ -36,24 +42,26 @@ struct Search {
     /// Where the engine keeps what it knows about the module, `.terraform`.
     data: PathBuf,
     engine: Engine,
-    task: Task,
+    /// Whether the task changes resources.
+    applies: bool,
     /// Whether the engine may have run at all.
     began: bool,
 }
 
 /// `stopped` says that the script may have ended before its end, where it reads the state of a stack.
 pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
-    let (engine, task) = (shape.engine, shape.task);
-    let Ok(workspace) = Workspace::new(&context.settings.working_directory, &context.common.metadata) else {
-        return Found::default();
+    let (engine, applies) = (shape.engine, shape.applies());
+    let workspace = match Workspace::new(&context.settings.working_directory, &context.common.metadata) {
+        Ok(workspace) => workspace,
+        Err(error) => return Found::not_looked_for(shape, &error),
     };
     let directory = workspace.init_dir();
-    let data = data_directory(context, engine).unwrap_or_else(|| directory.join(".terraform"));
+    let data = data_directory(context, engine, &workspace).unwrap_or_else(|| directory.join(".terraform"));
     let began = began(context);
     // The file is made before the script begins, so that it is private, and filled at the end.
     let export = context.folder.path().join(PrivateFile::PulumiExport.name());
     let is_unread = fs::symlink_metadata(export).ok().is_none_or(|export| export.len() == 0);
-    if engine == Engine::Pulumi && applies(task) && began && stopped && is_unread {
+    if engine == Engine::Pulumi && applies && began && stopped && is_unread {
         let exported = match Module::open(context) {
             Ok(module) => module.export_stack(shape).await,
             Err(error) => Err(error),
@@ -62,21 +70,22 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) ->
             context.warn(&format!("The state of the stack could not be read: {}", fault.message));
         }
     }
-    let search = Search { context: context.clone(), workspace, directory, data, engine, task, began };
-    tokio::task::spawn_blocking(move || search.run()).await.unwrap_or_default()
+    let search = Search { context: context.clone(), workspace, directory, data, engine, applies, began };
+    searched(shape, move || search.run()).await
 }
 
-/// Whether the task changes resources, and so the state.
-fn applies(task: Task) -> bool {
-    matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan)
+/// Searches on a thread of its own. One that fails has not found that there is nothing.
+async fn searched(shape: &Shape<'_>, search: impl FnOnce() -> Found + Send + 'static) -> Found {
+    let found = tokio::task::spawn_blocking(search).await;
+    found.unwrap_or_else(|error| Found::not_looked_for(shape, &error))
 }
 
 /// The engine's own folder, where `TF_DATA_DIR` of the module's environment names another. A hook that sets it is not seen.
-fn data_directory(context: &Context, engine: Engine) -> Option<PathBuf> {
-    let module = Module::open(context).ok()?;
-    let variables = module.workspace.load_environment().unwrap_or_default();
-    let environment = module.environment(engine, &variables);
-    environment.get("TF_DATA_DIR").filter(|value| !value.is_empty()).map(|value| module.directory.join(value))
+fn data_directory(context: &Context, engine: Engine, workspace: &Workspace) -> Option<PathBuf> {
+    let variables = workspace.load_environment().unwrap_or_default();
+    let environment = environment(context, engine, &variables);
+    let data = environment.get("TF_DATA_DIR").filter(|value| !value.is_empty());
+    data.map(|value| workspace.init_dir().join(value))
 }
 
 /// Whether the script has come as far as the engine.
@@ -90,8 +99,8 @@ impl Search {
         let mut found = Found::default();
         let said = verdict::tail(&self.context).stderr;
         match self.engine {
-            Engine::Pulumi if applies(self.task) => found.notes.extend(self.pending_operations()),
-            Engine::Terraform | Engine::Tofu if applies(self.task) => self.errored_state(&said, &mut found),
+            Engine::Pulumi if self.applies => found.notes.extend(self.pending_operations()),
+            Engine::Terraform | Engine::Tofu if self.applies => self.errored_state(&said, &mut found),
             _ => {}
         }
         found.notes.extend(self.lock(&said));
@@ -99,28 +108,24 @@ impl Search {
     }
 
     fn errored_state(&self, said: &[String], found: &mut Found) {
-        let place = match self.rescue_errored_state() {
+        let (engine, directory) = (self.engine, &self.directory);
+        found.notes.extend(match self.rescue_errored_state() {
             Ok(Some((place, state))) => {
-                found.resources = leftovers::stored_resources(&state);
-                place
+                let resources = state.map(|state| leftovers::stored_resources(&state));
+                found.resources = resources.as_ref().ok().copied().flatten();
+                Some(advice::errored_state(engine, directory, &place, &resources))
             }
-            Ok(None) => {
-                if leftovers::says_errored_state(said) {
-                    found.notes.push(advice::missing_state(self.engine, &self.directory));
-                }
-                return;
+            Ok(None) if leftovers::says_errored_state(said) => {
+                Some(advice::missing_state(engine, directory, self.workspace.rescued_dir()))
             }
-            Err(error) => {
-                found.notes.push(format!("The {ERRORED_STATE} could not be kept elsewhere ({error})"));
-                self.directory.join(ERRORED_STATE)
-            }
-        };
-        found.notes.push(advice::errored_state(self.engine, &self.directory, &place, found.resources));
+            Ok(None) => None,
+            Err(error) => Some(advice::unkept_state(engine, directory, &error)),
+        });
     }
 
     /// Moves the state that the backend did not take to the rescued ones, and returns where it is and what it holds. Once
     /// it is there the note in the step folder tells, so that concluding once more says the same.
-    fn rescue_errored_state(&self) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
+    fn rescue_errored_state(&self) -> io::Result<Option<(PathBuf, io::Result<Vec<u8>>)>> {
         let note = self.context.folder.rescued_path();
         let name = format!("{}-{ERRORED_STATE}", self.context.common.job_id);
         let init = match self.workspace.tree() {
@@ -137,7 +142,7 @@ impl Search {
         };
         let Some(((kept, state), init)) = kept else {
             let Ok(kept) = fs::read_to_string(&note).map(PathBuf::from) else { return Ok(None) };
-            let state = fs::read(&kept).unwrap_or_default();
+            let state = fs::read(&kept);
             return Ok(Some((kept, state)));
         };
         let noted = kept.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"));
@@ -147,7 +152,7 @@ impl Search {
             let from = self.directory.join(ERRORED_STATE);
             tracing::warn!("{} was kept in {} and stays: {error}", from.display(), kept.display());
         }
-        Ok(Some((kept, state)))
+        Ok(Some((kept, Ok(state))))
     }
 
     fn pending_operations(&self) -> Option<String> {
@@ -182,5 +187,27 @@ impl Search {
         let state = leftovers::local_state(&self.directory, &self.data)?;
         let (file, lock) = leftovers::local_lock(&state)?;
         Some(advice::local_lock(self.engine, &file, &lock))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::requests::ApplyFromPlan;
+    use crate::contract::{FlagLists, TaskRequest};
+
+    #[tokio::test]
+    async fn a_search_that_fails_is_not_told_as_one_that_found_nothing() {
+        let own = ApplyFromPlan { engine: Engine::Terraform, ..ApplyFromPlan::default() };
+        let request = TaskRequest::ApplyFromPlan(own, FlagLists::default());
+        let shape = Shape::of(&request).unwrap();
+        let found = searched(&shape, || panic!("the search breaks")).await;
+        let [note] = found.notes.as_slice() else { panic!("{found:?}") };
+        assert!(
+            note.starts_with("The search for what terraform apply may have left behind failed"),
+            "{note}"
+        );
+        assert!(note.contains("the search breaks") && note.contains("errored.tfstate"), "{note}");
+        assert!(searched(&shape, Found::default).await.notes.is_empty());
     }
 }

@@ -59,7 +59,7 @@ async fn the_fault_says_which_part_failed_with_which_code_and_its_last_words() {
     assert!(fault.details.contains("before says no"), "{fault:?}");
 
     let fault = bench.run(plan_hooks("", "echo 'after says no' >&2; false")).await.faulted();
-    assert_eq!(fault.message, "PlanAfterHook failed with exit code 1");
+    assert_eq!(fault.message, "terraform plan succeeded, but PlanAfterHook failed with exit code 1");
 
     bench.write("broken.tf", "nonsense {");
     let ran = bench.run(plan_hooks("echo fine", "echo after")).await;
@@ -113,4 +113,12 @@ async fn an_engine_may_still_come_by_the_before_hook() {
     launch.environment.retain(|(name, _)| name != "PATH");
     let exit = crate::support::steps::execute(&context.folder, &launch, None);
     hawser::tasks::conclude(&context, &TaskRequest::Init(own), &exit).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_init_whose_hook_has_a_path_of_its_own_completes() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let hook = "mkdir only; ln -s \"$(command -v terraform)\" only/; PATH=$PWD/only; rm() { return 3; }";
+    let own = Init { engine: ENGINE, init_before_hook: Some(hook.to_owned()), ..Init::default() };
+    assert_eq!(bench.run(TaskRequest::Init(own)).await.completed(), Success::Done);
 }

@@ -193,6 +193,38 @@ async fn concluding_again_says_the_same_after_the_state_has_moved() {
 }
 
 #[tokio::test]
+async fn a_state_that_cannot_be_kept_elsewhere_is_named_where_it_is_and_not_called_damaged() {
+    let server = StateServer::start();
+    let bench = planned(&server).await;
+    server.kept.lock().unwrap().refuses_state = true;
+    fs::create_dir_all(bench.rescued().parent().unwrap()).unwrap();
+    fs::write(bench.rescued(), "in the way").unwrap();
+    let fault = bench.run(apply()).await.faulted();
+    let left = bench.module().join("errored.tfstate");
+    assert!(left.is_file() && fault.message.contains(left.to_str().unwrap()), "{fault:?}");
+    assert!(!fault.message.contains("damaged"), "{fault:?}");
+    server.kept.lock().unwrap().refuses_state = false;
+    run_by_hand(&command(&fault.message, "state push"));
+    let ran = bench.run(plan()).await;
+    assert!(ran.says("Whether there are rescued states"), "{:#?}", ran.log);
+    assert_eq!(counts(ran).total_unchanged_count, 1);
+}
+
+#[tokio::test]
+async fn a_state_that_another_apply_has_set_aside_is_said_to_be_where_that_puts_it() {
+    let server = StateServer::start();
+    let bench = planned(&server).await;
+    server.kept.lock().unwrap().refuses_state = true;
+    let mine = bench.executed(apply()).await;
+    // Another runner was quicker than this one's return.
+    let Ok(Prepared::Run(_)) = prepare(&bench.context(), &apply()).await else { panic!("not prepared") };
+    let [kept] = rescued(&bench).try_into().unwrap();
+    assert!(kept.to_str().unwrap().contains("Z-before-"), "{kept:?}");
+    let fault = mine.concluded().await.faulted();
+    assert!(fault.message.contains(bench.rescued().to_str().unwrap()), "{fault:?}");
+}
+
+#[tokio::test]
 async fn an_older_errored_state_is_set_aside_before_an_apply_could_overwrite_it() {
     let server = StateServer::start();
     let bench = planned(&server).await;
@@ -205,6 +237,23 @@ async fn an_older_errored_state_is_set_aside_before_an_apply_could_overwrite_it(
     assert!(fs::read_to_string(old).unwrap().contains("\"old\""));
     assert!(ran.says(old.to_str().unwrap()), "{:#?}", ran.log);
     assert!(!ran.faulted().message.contains("before-"));
+}
+
+#[tokio::test]
+async fn an_apply_that_does_not_start_says_all_the_same_that_it_has_set_a_state_aside() {
+    let mut bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    let resolved_env_vars = [("SOME_VARIABLE".to_owned(), "x".to_owned())].into();
+    bench
+        .run(TaskRequest::Init(Init { engine: ENGINE, resolved_env_vars, ..Init::default() }))
+        .await
+        .completed();
+    counts(bench.run(plan()).await);
+    bench.write("errored.tfstate", "{\"version\": 4}");
+    bench.settings["Policy"] = json!({"AllowedVariables": []});
+    let ran = bench.run(apply()).await;
+    let [kept] = rescued(&bench).try_into().unwrap();
+    assert!(ran.says(kept.to_str().unwrap()), "{:#?}", ran.log);
+    assert!(ran.faulted().message.contains("SOME_VARIABLE"));
 }
 
 #[tokio::test]

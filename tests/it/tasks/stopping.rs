@@ -43,6 +43,7 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
     let bench = sleeping().await;
     let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(apply_with_after_hook(), Some(interrupt)).await;
+    assert!(!ran.says("had succeeded"), "{:#?}", ran.log);
     assert!(ran.says("Interrupt received"), "{:#?}", ran.log);
     assert!(!ran.says("the after hook ran"), "{:#?}", ran.log);
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
@@ -53,6 +54,24 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
         serde_json::from_slice(&fs::read(bench.module().join("terraform.tfstate")).unwrap()).unwrap();
     assert_eq!(state["resources"][0]["instances"][0]["status"], "tainted", "{state:#}");
     assert!(!bench.rescued().exists());
+}
+
+#[tokio::test]
+async fn a_cancel_of_the_after_hook_does_not_hide_that_the_apply_was_done() {
+    let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    let own = ApplyFromPlan {
+        engine: ENGINE,
+        apply_after_hook: Some("echo now hooking; sleep 300.125".into()),
+        ..ApplyFromPlan::default()
+    };
+    let interrupt = Interrupt { at: "now hooking", kind: CancelKind::Graceful };
+    let request = TaskRequest::ApplyFromPlan(own, FlagLists::default());
+    let ran = bench.run_interrupted(request, Some(interrupt)).await;
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    assert!(ran.says("terraform apply had succeeded when the cancel came"), "{:#?}", ran.log);
+    assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
 }
 
 #[tokio::test]
@@ -106,6 +125,11 @@ async fn an_end_that_nobody_asked_for_is_a_fault() {
         (exit(Some(130), None, None), "engine", "terraform apply was interrupted (exit code 130)"),
         (exit(Some(127), None, None), "engine", "not found"),
         (exit(None, None, Some("no space left")), "engine", "no space left"),
+        (
+            exit(None, None, Some("no space left")),
+            "engine\ncollect",
+            "left; terraform apply had succeeded by then",
+        ),
         (exit(Some(0), None, None), "", "the script ended early"),
         (
             exit(Some(1), None, None),

@@ -192,6 +192,13 @@ fn the_outputs_of_an_earlier_output_task_are_known() {
     // The task itself has its own copy, whatever stands in the module by then.
     fs::write(bench.workspace.private_path(PrivateFile::Output), "{}").unwrap();
     assert_eq!(bench.after(&output(), "output.json", printed), expected);
+    // One that failed has printed nothing, and what the one before it said still holds.
+    for nothing in ["", "rubbish"] {
+        assert!(bench.after(&output(), "output.json", nothing).is_empty());
+        assert_eq!(bench.before(&apply()), expected, "{nothing:?}");
+    }
+    assert!(bench.after(&output(), "output.json", "{}").is_empty());
+    assert!(bench.before(&apply()).is_empty());
 }
 
 #[test]
