@@ -174,6 +174,11 @@ impl Folder {
         self.path.join("part")
     }
 
+    /// Where the engine runs, see [`crate::hooks::script`].
+    pub fn place_path(&self) -> PathBuf {
+        self.path.join("place")
+    }
+
     /// Not empty once the script has noticed an interrupt, or answers for interrupts by itself.
     pub fn noticed_path(&self) -> PathBuf {
         self.path.join("noticed")
@@ -345,7 +350,14 @@ impl Folder {
 
     /// The part of the script that ran last: see [`crate::hooks`].
     pub fn part(&self) -> Option<String> {
-        fs::read_to_string(self.part_path()).ok().map(|text| text.trim().to_owned())
+        let noted = fs::read_to_string(self.part_path()).ok()?;
+        Some(noted.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    /// The engine command that ran last, where it is not the one that the task is known by.
+    pub fn engine_command(&self) -> Option<String> {
+        let noted = fs::read_to_string(self.part_path()).ok()?;
+        noted.lines().nth(1).map(str::to_owned)
     }
 
     /// Opens `output.log` for appending; a record that a crash has torn is ended first.

@@ -32,7 +32,11 @@ pub(super) async fn prepare(
     }
     let set_aside = match shape.engine {
         Engine::Pulumi => None,
-        engine => rescue::set_aside(context, &module.workspace, &module.directory, engine)?,
+        engine => {
+            let environment = module.environment(engine, &variables);
+            let place = rescue::Place::new(&module.workspace, &environment, shape.before.is_some());
+            rescue::set_aside(context, &module.workspace, &place, engine)?
+        }
     };
     let mut work = match shape.engine {
         Engine::Pulumi => pulumi::apply(direction, flags, places),
@@ -54,5 +58,8 @@ pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u6
 }
 
 pub(super) async fn conclude(context: &Context, shape: &Shape<'_>) -> Result<Success, TaskError> {
+    if shape.removes_stack() {
+        return Ok(Success::Resources(0));
+    }
     Ok(Success::Resources(resources(context, shape).await?))
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
 
 use crate::contract::{Engine, Fault};
 use crate::engine::leftovers::ERRORED_STATE;
@@ -10,13 +9,14 @@ use crate::workspace::Workspace;
 
 use super::advice;
 use super::keep::{By, keep};
+use super::place::Place;
 use crate::tasks::{Context, TaskError};
 
 /// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and returns what to say about it.
 pub(in crate::tasks) fn set_aside(
     context: &Context,
     workspace: &Workspace,
-    directory: &Path,
+    directory: &Place,
     engine: Engine,
 ) -> Result<Option<String>, TaskError> {
     let from = directory.join(ERRORED_STATE);
