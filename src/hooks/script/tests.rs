@@ -218,7 +218,11 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
     ] {
         let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
         assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
-        let ran = run(&script(before(hook), sh("exit 2").also_success(2, here.path().to_owned()), after("echo after")));
+        let ran = run(&script(
+            before(hook),
+            sh("exit 2").also_success(2, here.path().to_owned()),
+            after("echo after"),
+        ));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{hook}: {}", ran.stderr);
         let ran = run(&script(before(hook), sh("exit 6"), after("echo after")));
         assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(6), Some(Part::Engine), ""), "{hook}");
@@ -443,10 +447,7 @@ fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
     // The hook makes the cancel appear after the script itself has looked for the last time.
     let hook = format!("hawser_argument() {{ : >{}; }}", quote(cancel.to_str().unwrap()));
     let mut command = sh("echo engine");
-    command.hidden = Some(HiddenArguments {
-        variable: "ARGS",
-        arguments: vec![Piece::split("x")],
-    });
+    command.hidden = Some(HiddenArguments { variable: "ARGS", arguments: vec![Piece::split("x")] });
     let text = script(before(&hook), command, None).text(&part, &cancel).unwrap();
     let output = Process::new("bash").args(["-c", &text]).output().unwrap();
     assert_eq!(output.status.code(), Some(INTERRUPTED));
@@ -479,10 +480,8 @@ proptest! {
 /// The limit is the kernel's: what is just below it runs, and what is above it is refused with a word about what to do.
 #[test]
 fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() {
-    let hidden = |text: String| HiddenArguments {
-        variable: "HAWSER_TEST",
-        arguments: vec![vec![Piece::Text(text)]],
-    };
+    let hidden =
+        |text: String| HiddenArguments { variable: "HAWSER_TEST", arguments: vec![vec![Piece::Text(text)]] };
     let mut argument = sh("printf '%s' \"${#1}\"");
     argument.words.extend(["bash".to_owned(), "x".repeat(LONGEST_WORD)]);
     let mut variable = sh("printf '%s' \"${#LONG}\"");

@@ -87,8 +87,11 @@ impl Place {
     pub(super) fn command(&self, command: &str) -> String {
         // A path that was joined with an empty one ends with a slash.
         let directory: PathBuf = self.worked_in.components().collect();
-        let variables =
-            self.variables.iter().map(|(name, value)| format!("{name}={} ", quote(value))).collect::<String>();
+        let variables = self
+            .variables
+            .iter()
+            .map(|(name, value)| format!("{name}={} ", quote(value)))
+            .collect::<String>();
         format!("`cd {} && {variables}{command}`{}", quote(&directory.to_string_lossy()), self.needs)
     }
 }
@@ -99,9 +102,9 @@ fn needs(workspace: &Workspace, has_hook: bool) -> String {
     let file = file.display();
     match (has_variables, has_hook) {
         (false, false) => String::new(),
-        (true, false) => format!(
-            ", with the module's environment variables, credentials among them, which are in {file}"
-        ),
+        (true, false) => {
+            format!(", with the module's environment variables, credentials among them, which are in {file}")
+        }
         (true, true) => format!(
             ", with the module's environment variables, credentials among them, which are in {file}, and those that its \
              hooks set"
