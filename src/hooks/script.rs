@@ -35,7 +35,7 @@
 //!   anything else. A hook in whose text there is a `trap` may clean up in its own way; there it is said in advance.
 //! * **The environment** reaches the engine whole, with variables that no shell can name (`TF_VAR_my-var`) and exported
 //!   functions: bash passes both on, and other shells drop them. The bash that becomes the engine runs nothing that the
-//!   environment or the home directory holds (`--norc -p`); only `SHELLOPTS` and `IFS` are its own.
+//!   environment or the home directory holds (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are its own.
 //! * **Job control** that a hook has switched on would put the engine into a group of its own, where no interrupt reaches it.
 //!   It is switched off again behind the hook.
 
