@@ -93,8 +93,8 @@ fn what_failed(
 
 /// Where the script looked for a program in vain.
 fn not_found(lines: &[String]) -> Option<&str> {
-    let said = lines.iter().filter_map(|line| line.strip_prefix("hawser: "));
-    said.filter(|line| line.starts_with(NO_PROGRAM)).last()
+    let mut said = lines.iter().filter_map(|line| line.strip_prefix("hawser: "));
+    said.rfind(|line| line.starts_with(NO_PROGRAM))
 }
 
 /// What an engine calls its error, without the frame that it draws around it.

@@ -79,7 +79,6 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
         engine,
         validate_before_hook: hook("echo before: Validate"),
         validate_after_hook: hook("echo after: Validate"),
-        ..Validate::default()
     };
     let ran = bench.run(TaskRequest::Validate(own)).await;
     in_order(&ran, &["before: Validate", "The configuration is valid", "after: Validate"]);
@@ -109,7 +108,6 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
         engine,
         destroy_before_hook: hook("echo before: Destroy"),
         destroy_after_hook: hook("echo after: Destroy; exit 5"),
-        ..DestroyFromPlan::default()
     };
     let ran = bench.run(TaskRequest::DestroyFromPlan(own, flags())).await;
     in_order(&ran, &["before: Destroy", "1 destroyed", "after: Destroy"]);
