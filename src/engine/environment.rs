@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use crate::contract::Engine;
 use crate::process::Inherited;
 
+/// Where no program is.
+const NO_FOLDER: &str = "/dev/null";
+
 /// A whole environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
@@ -50,6 +53,8 @@ impl Environment {
         // A folder with a colon in its name cannot stand in PATH; then what is there is all there is.
         let joined = std::env::join_paths(additional.iter().chain(&given));
         if let Ok(path) = joined.or_else(|_| std::env::join_paths(&given)) {
+            // To bash, an empty PATH is the working directory.
+            let path = if path.is_empty() { NO_FOLDER.into() } else { path };
             self.variables.insert("PATH".into(), path);
         }
     }
@@ -128,6 +133,19 @@ mod tests {
         let environment =
             Environment::new(Engine::Tofu, host(&[]), &module(&[("PATH", ".:/module")]), &no_place);
         assert_eq!(get(&environment, "PATH").unwrap(), "/module");
+    }
+
+    #[test]
+    fn a_path_without_a_folder_does_not_lead_into_the_checkout() {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/bin/echo", folder.path().join("tool")).unwrap();
+        for path in [".", ":bin:", ""] {
+            let environment = Environment::new(Engine::Tofu, host(&[]), &module(&[("PATH", path)]), &[]);
+            let mut bash = std::process::Command::new("/bin/bash");
+            bash.args(["-c", "tool found"]).env_clear().envs(environment.variables());
+            let output = bash.current_dir(folder.path()).output().unwrap();
+            assert_eq!(output.status.code(), Some(127), "{path:?}: {output:?}");
+        }
     }
 
     #[test]

@@ -144,8 +144,9 @@ struct LocalBackend {
 }
 
 /// Where a module keeps its state on this machine; `None` when a backend elsewhere has it. `data` is the engine's own
-/// folder: `.terraform`, unless `TF_DATA_DIR` says otherwise.
-pub fn local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
+/// folder: `.terraform`, unless `TF_DATA_DIR` says otherwise. `workspace` is what `TF_WORKSPACE` names, which counts before
+/// the one that is noted there.
+pub fn local_state(directory: &Path, data: &Path, workspace: Option<&str>) -> Option<PathBuf> {
     let noted = small(&data.join("terraform.tfstate"));
     let backend = noted.and_then(|text| serde_json::from_slice::<Initialised>(&text).ok()?.backend);
     let config = match backend {
@@ -153,9 +154,9 @@ pub fn local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
         Some(backend) if backend.r#type == "local" => backend.config,
         Some(_) => return None,
     };
-    let workspace = small(&data.join("environment")).unwrap_or_default();
-    let workspace = String::from_utf8_lossy(&workspace);
-    Some(match workspace.trim() {
+    let noted = small(&data.join("environment")).unwrap_or_default();
+    let noted = String::from_utf8_lossy(&noted);
+    Some(match workspace.unwrap_or(&noted).trim() {
         "" | "default" => directory.join(config.path.as_deref().unwrap_or("terraform.tfstate")),
         other => {
             let folder = directory.join(config.workspace_dir.as_deref().unwrap_or("terraform.tfstate.d"));
@@ -281,21 +282,24 @@ mod tests {
     fn the_place_of_a_local_state_follows_backend_and_workspace() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
-        assert_eq!(local_state(at, &at.join(".terraform")), Some(at.join("terraform.tfstate")));
+        assert_eq!(local_state(at, &at.join(".terraform"), None), Some(at.join("terraform.tfstate")));
         fs::create_dir(at.join(".terraform")).unwrap();
         let backend = |kind: &str, config: serde_json::Value| {
             let text = json!({"version": 3, "backend": {"type": kind, "config": config}}).to_string();
             fs::write(at.join(".terraform/terraform.tfstate"), text).unwrap();
         };
         backend("local", json!({"path": "a/b.tfstate", "workspace_dir": null}));
-        assert_eq!(local_state(at, &at.join(".terraform")), Some(at.join("a/b.tfstate")));
+        assert_eq!(local_state(at, &at.join(".terraform"), None), Some(at.join("a/b.tfstate")));
         fs::write(at.join(".terraform/environment"), "dev").unwrap();
         assert_eq!(
-            local_state(at, &at.join(".terraform")),
+            local_state(at, &at.join(".terraform"), None),
             Some(at.join("terraform.tfstate.d/dev/terraform.tfstate"))
         );
+        let named = |name| local_state(at, &at.join(".terraform"), Some(name));
+        assert_eq!(named("prod"), Some(at.join("terraform.tfstate.d/prod/terraform.tfstate")));
+        assert_eq!(named("default"), Some(at.join("a/b.tfstate")));
         backend("s3", json!({"bucket": "x", "path": null}));
-        assert_eq!(local_state(at, &at.join(".terraform")), None);
+        assert_eq!(local_state(at, &at.join(".terraform"), None), None);
     }
 
     #[test]

@@ -4,12 +4,16 @@
 //! argument list. `--plaintext` keeps Pulumi from refusing a value that looks like a secret to it. What array flags give as
 //! `--config KEY=VALUE` is set in the same way and after the parameters: the flag would save it there, too. A URL to log in at
 //! that holds credentials is given as `PULUMI_BACKEND_URL`, which `pulumi login` takes when it has no argument.
+//!
+//! `destroy --remove` removes the stack as well: afterwards there is nothing to export, and nothing in it. It does so after a
+//! preview too, when the stack is empty, and fails when it is not; so the flag is left out of a preview. With `--target` or
+//! protected resources that were left out, the stack stays.
 
 use std::collections::BTreeMap;
 
 use crate::contract::enums::WireEnum as _;
 use crate::contract::requests::Init;
-use crate::contract::{FlagLists, PulumiFlag};
+use crate::contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
 use crate::hooks::Command;
 use crate::source::mask_url;
 use crate::workspace::PrivateFile;
@@ -82,7 +86,7 @@ pub fn init(request: &Init, places: &Places) -> Work {
     if let Some(target) = target {
         let (hidden, target): (Vec<_>, Vec<_>) = target.into_iter().partition(|url| mask_url(url) != *url);
         let words = target.into_iter().chain(login).chain(global.clone());
-        let login = command(&["login"], words);
+        let login = command(&["login"], words).known_as("pulumi login");
         work.engine.push(hidden.into_iter().fold(login, |login, url| login.variable(BACKEND_URL, url)));
     } else if !login.is_empty() {
         work.warnings.push(
@@ -120,7 +124,7 @@ fn set(flags: &FlagLists, name: &str) -> Command {
     ];
     // After `--` a name cannot be taken for an option.
     let words = place.into_iter().flatten().chain(["--".to_owned(), name.to_owned()]);
-    command(&["config", "set", "--plaintext", "--non-interactive"], words)
+    command(&["config", "set", "--plaintext", "--non-interactive"], words).known_as("pulumi config set")
 }
 
 /// Sets what array flags give.
@@ -134,7 +138,14 @@ pub fn plan(
     flags: &FlagLists,
     places: &Places,
 ) -> Result<Work, EngineError> {
-    let (arguments, warnings) = flags::pulumi(flags);
+    let kept = match direction {
+        Direction::Apply => flags.clone(),
+        Direction::Destroy => without_remove(flags),
+    };
+    let (arguments, mut warnings) = flags::pulumi(&kept);
+    if kept != *flags {
+        warnings.push("the Pulumi flag Remove means nothing to PlanDestroy: left out".to_owned());
+    }
     let mut engine = Vec::new();
     for (name, value) in parameters {
         engine.push(set(flags, name).stdin(values::pulumi_text(name, value)?));
@@ -166,6 +177,19 @@ pub fn export_arguments(flags: &FlagLists) -> Vec<String> {
     given(flags, PulumiFlag::StackName, "--stack")
 }
 
+/// Whether a destroy with these flags removes the stack when it has succeeded.
+pub fn removes_stack(flags: &FlagLists) -> bool {
+    let on = |flag| is_on(&flags.pulumi_flags.known, flag);
+    let some_only = flags.pulumi_array_flags.known.iter().any(|it| it.flag == PulumiArrayFlag::Target);
+    on(PulumiFlag::Remove) && !on(PulumiFlag::ExcludeProtected) && !some_only
+}
+
+fn without_remove(flags: &FlagLists) -> FlagLists {
+    let mut kept = flags.clone();
+    kept.pulumi_flags.known.retain(|it| it.flag != PulumiFlag::Remove);
+    kept
+}
+
 pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     let (arguments, warnings) = flags::pulumi(flags);
     let apply = match direction {
@@ -176,9 +200,11 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     };
     let file = PrivateFile::PulumiExport;
     let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
+    let removes = direction == Direction::Destroy && removes_stack(flags);
+    let collect = vec![if removes { export.only_after_failure() } else { export }];
     Work {
         engine: set_all(flags).chain([apply]).collect(),
-        collect: vec![export],
+        collect,
         publish: vec![places.publish(file)],
         collect_after_failure: true,
         writes: vec![places.private(file)],

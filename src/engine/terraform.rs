@@ -6,12 +6,13 @@
 
 use crate::contract::requests::{BackendConfiguration, Init};
 use crate::contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
-use crate::hooks::{Command, HiddenArguments, Piece, Standing};
+use crate::hooks::{Command, HiddenArguments, Piece};
 
 use super::flags::{self, is_on, terraform_argument};
 use super::{EngineError, Places, Work, printed_output};
 
-/// `plan -detailed-exitcode` says with this code that there are changes.
+/// `plan -detailed-exitcode` says with this code that there are changes. An engine that crashes ends with it too, but leaves
+/// no plan.
 const CHANGES_PRESENT: i32 = 2;
 
 fn command(engine: Engine, words: &[&str], flags: impl IntoIterator<Item = String>) -> Command {
@@ -57,8 +58,7 @@ pub fn init(request: &Init) -> Work {
     let mut arguments = backend_arguments(configuration);
     arguments.extend(flags::terraform_variables(array).map(literal));
     if !arguments.is_empty() {
-        let standing = Standing::BeforeTheUsers;
-        init.hidden = Some(HiddenArguments { variable: "TF_CLI_ARGS_init", arguments, standing });
+        init.hidden = Some(HiddenArguments { variable: "TF_CLI_ARGS_init", arguments });
     }
     if answers_no {
         init = init.stdin("no");
@@ -79,8 +79,7 @@ fn hide_variables(command: Command, variable: &'static str, before: &[String], f
         return command;
     }
     let arguments = before.iter().cloned().chain(variables).map(literal).collect();
-    let standing = Standing::AsOnTheCommandLine;
-    Command { hidden: Some(HiddenArguments { variable, arguments, standing }), ..command }
+    Command { hidden: Some(HiddenArguments { variable, arguments }), ..command }
 }
 
 /// Whether init may ask, and is told no.
@@ -159,7 +158,7 @@ pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &Pl
         words.push(inputs.clone());
     }
     words.extend(flags::terraform(flags));
-    let plan = command(engine, &[], words).also_success(CHANGES_PRESENT);
+    let plan = command(engine, &[], words).also_success(CHANGES_PRESENT, file.clone().into());
     let plan = hide_variables(plan, "TF_CLI_ARGS_plan", &[inputs], flags);
     let show = command(engine, &["show", "-json", &file], []).stdout(places.shown_plan().into());
     let writes = vec![file];

@@ -17,28 +17,24 @@ pub struct Command {
     pub stdout: Option<PathBuf>,
     /// What the command reads; nothing when not set.
     pub stdin: Option<String>,
-    /// Exit codes that mean success besides 0.
-    pub also_success: Vec<i32>,
+    /// An exit code that means success besides 0, but only when there is this file.
+    pub also_success: Option<(i32, PathBuf)>,
+    /// What people call it, where it is not the command that the task is known by. Without arguments, which may be secret.
+    pub known_as: Option<&'static str>,
+    /// When it is there to collect: only for what a failed engine has left.
+    pub only_after_failure: bool,
 }
 
 /// Arguments that may hold secrets. Anyone on the machine can read an argument list, so these go through an
 /// environment variable that the engine reads more arguments from (`TF_CLI_ARGS_init`), each in single quotes.
+///
+/// They stand as if they were on the command line, where the later wins: an engine reads the variable of the command, then
+/// `TF_CLI_ARGS`, then its command line (tried with Terraform 1.11). So they come after all that the user has put there, and
+/// `TF_CLI_ARGS` is moved into the variable, so that the order holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HiddenArguments {
     pub variable: &'static str,
     pub arguments: Vec<Vec<Piece>>,
-    pub standing: Standing,
-}
-
-/// Where hidden arguments stand among those that the user has put into the environment. Where two say something about
-/// the same thing, the later wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// In front of what the variable holds.
-    BeforeTheUsers,
-    /// As if they were on the command line: an engine reads the variable of the command, then `TF_CLI_ARGS`, then its
-    /// command line (tried with Terraform 1.11). `TF_CLI_ARGS` is moved into the variable, so that the order holds.
-    AsOnTheCommandLine,
 }
 
 /// A stretch of a text with references to environment variables in it. They are looked up when the script runs,
@@ -95,8 +91,8 @@ impl HiddenArguments {
             Piece::Text(text) => text.len() + 3 * text.matches('\'').count(),
             Piece::Variable(_) => 0,
         });
-        // Each argument has its quotes and a space.
-        self.variable.len() + 1 + 3 * self.arguments.len() + texts.sum::<usize>()
+        // Each argument has its quotes and a space, and two stand between them and what is there already.
+        self.variable.len() + 1 + 2 + 3 * self.arguments.len() + texts.sum::<usize>()
     }
 
     /// The lines that fill `hawser_arguments`.
@@ -140,8 +136,18 @@ impl Command {
         self
     }
 
-    pub fn also_success(mut self, code: i32) -> Self {
-        self.also_success.push(code);
+    pub fn also_success(mut self, code: i32, when_there_is: PathBuf) -> Self {
+        self.also_success = Some((code, when_there_is));
+        self
+    }
+
+    pub fn known_as(mut self, name: &'static str) -> Self {
+        self.known_as = Some(name);
+        self
+    }
+
+    pub fn only_after_failure(mut self) -> Self {
+        self.only_after_failure = true;
         self
     }
 
@@ -170,17 +176,11 @@ impl Command {
         for (name, value) in &self.variables {
             let _ = write!(line, "{name}={} ", word("a variable", value)?);
         }
-        match &self.hidden {
-            Some(HiddenArguments { variable, standing: Standing::BeforeTheUsers, .. }) => {
-                let _ = write!(line, "{variable}=\"$hawser_arguments${{{variable}:+ ${variable}}}\" ");
-            }
-            Some(HiddenArguments { variable, standing: Standing::AsOnTheCommandLine, .. }) => {
-                let _ = write!(
-                    line,
-                    "{variable}=\"${{{variable}-}} ${{TF_CLI_ARGS-}} $hawser_arguments\" TF_CLI_ARGS= "
-                );
-            }
-            None => {}
+        if let Some(HiddenArguments { variable, .. }) = &self.hidden {
+            let _ = write!(
+                line,
+                "{variable}=\"${{{variable}-}} ${{TF_CLI_ARGS-}} $hawser_arguments\" TF_CLI_ARGS= "
+            );
         }
         let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
         let _ = write!(line, "hawser_run {})", words?.join(" "));

@@ -6,7 +6,7 @@ pub mod quote;
 pub mod script;
 
 pub use approval::{HookRule, fingerprint};
-pub use command::{Command, HiddenArguments, Piece, Standing};
+pub use command::{Command, HiddenArguments, Piece};
 pub use quote::quote;
 pub(crate) use script::LONGEST_WORD;
 pub use script::{Part, Script, ScriptError};

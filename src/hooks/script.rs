@@ -11,7 +11,10 @@
 //!   `after`, and `done` at its end. Each is added as a line, which a full disk still has room for once the file is there; where
 //!   it cannot be, the engine is not run, because nobody could tell afterwards that it was. A script that ends with 0 while `before` is the last part that it reached
 //!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
-//!   may leave by `exit 0`, nothing comes after it.
+//!   may leave by `exit 0`, nothing comes after it. Behind `engine` stands the name of the command that runs, where it is
+//!   not the one that the task is known by.
+//! * **Place**: before the engine runs, the script writes where it does: to the file `place`, each with a NUL byte at its
+//!   end, the working directory and the values of [`PLACE_VARIABLES`]. A hook may have changed all of them.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
 //!   failing after hook fails the script. `collect` is what the runner wants to know afterwards (the plan or the
 //!   state as JSON). It runs here rather than later so that it sees the same environment, survives the runner and
@@ -26,11 +29,15 @@
 //!   subshell that becomes the engine, and in the part of the hook itself, where the trap leaves.
 //!
 //!   Bash has a gap: an interrupt that arrives while it is about to start a command reaches only bash, which then
-//!   waits for that command to end before it looks. For engine commands `hawser_run` makes it as small as a shell
-//!   can (some microseconds): the last look at `cancel.json`, which is written before anybody interrupts, is taken
-//!   by the process that then becomes the engine. What is left, and the commands of a hook, is up to the supervisor, which
+//!   waits for that command to end before it looks. For engine commands `hawser_run` closes it: the last look at
+//!   `cancel.json`, which is written before anybody interrupts, is taken by the process that then becomes the engine, and
+//!   from then on an interrupt ends that process. A subshell will not do, because it takes interrupts for itself until it
+//!   becomes the engine; a bash that was just started does not. Commands of a hook are up to the supervisor, which
 //!   interrupts once more what has missed it, until the script has said that it noticed: in the file `noticed`, before
 //!   anything else. A hook in whose text there is a `trap` may clean up in its own way; there it is said in advance.
+//! * **The environment** reaches the engine whole, with variables that no shell can name (`TF_VAR_my-var`) and exported
+//!   functions: bash passes both on, and other shells drop them. The bash that becomes the engine runs nothing that the
+//!   environment or the home directory holds (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are its own.
 //! * **Job control** that a hook has switched on would put the engine into a group of its own, where no interrupt reaches it.
 //!   It is switched off again behind the hook.
 
@@ -42,6 +49,12 @@ use super::command::{Command, path_word, word};
 
 /// The exit code of a script that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;
+
+/// How the script begins to say that there is no such program, after `hawser: `.
+pub const NO_PROGRAM: &str = "there is no program";
+
+/// The variables by which an engine finds the state, besides its configuration.
+pub const PLACE_VARIABLES: [&str; 2] = ["TF_WORKSPACE", "TF_DATA_DIR"];
 
 /// The longest argument, and the longest variable with its name, that Linux hands to a program.
 pub(crate) const LONGEST_WORD: usize = 128 * 1024 - 1;
@@ -110,8 +123,8 @@ const UNNOTED: &str =
     "Error: hawser cannot write to the step's folder (is the disk full?): the engine was not run";
 
 /// The functions at the head of every script. `hawser_go` says whether anything more may be started.
-const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted=
-hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }
+const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
+hawser_at() { hawser_part=$1; printf '%s\n' "$1${2:+ $2}" >>"$hawser_part_file"; }
 hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
 hawser_interrupt() {
   printf '1\n' >|"$hawser_noticed_file"
@@ -123,9 +136,14 @@ hawser_run() {
   if declare -F "$1" >/dev/null; then
     "$@"
   else
-    exec /bin/sh -c '[ ! -e "$0" ] || exit 130; exec "$@"' "$hawser_cancel_file" "$@"
+    exec "$hawser_bash" --norc -p -c "$hawser_become" hawser "$hawser_cancel_file" "$@"
   fi
 }
+hawser_become='set +p
+[[ $2 == */* ]] || type -P -- "$2" >/dev/null || echo "hawser: there is no program $2 in PATH, which is ${PATH-not set}" >&2
+[[ ! -e $1 ]] || exit 130
+shift
+exec "$@"'
 hawser_argument() {
   local quote="'" escaped="'\\''"
   hawser_arguments+=" '${1//$quote/$escaped}'"
@@ -153,18 +171,30 @@ impl Script<'_> {
         if let Some(hook) = self.before {
             self.hook(&mut text, Part::Before, hook)?;
         }
-        let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}\nhawser_at {} || {{", Part::Engine.word());
+        let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}");
+        let variables = PLACE_VARIABLES.map(|name| format!("\"${{{name}-}}\"")).join(" ");
+        let place = path_word(&part.with_file_name("place"))?;
+        let _ = writeln!(text, "printf '%s\\0' \"${{PWD-}}\" {variables} >|{place} || :");
+        let _ = writeln!(text, "hawser_at {} || {{", Part::Engine.word());
         let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", UNNOTED)?);
+        let mut known_as = None;
         for command in &self.engine {
             // `||` keeps a `set -e` or an ERR trap of the hook out of it.
             let _ = writeln!(text, "if [[ $hawser_code == 0 ]]; then");
             let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
+            if known_as != command.known_as {
+                known_as = command.known_as;
+                let name = known_as.map(|name| word("a name", name)).transpose()?.unwrap_or_default();
+                let _ = writeln!(text, "hawser_at {} {name} || :", Part::Engine.word());
+            }
             if let Some(hidden) = &command.hidden {
                 text.push_str(&hidden.lines()?);
             }
             let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
-            for code in &command.also_success {
-                let _ = writeln!(text, "if [[ $hawser_code == {code} ]]; then hawser_code=0; fi");
+            if let Some((code, file)) = &command.also_success {
+                let file = path_word(file)?;
+                let _ =
+                    writeln!(text, "if [[ $hawser_code == {code} && -e {file} ]]; then hawser_code=0; fi");
             }
             text.push_str("fi\n");
         }
@@ -178,7 +208,7 @@ impl Script<'_> {
         text.push_str("exit \"$hawser_code\"\nfi\n");
         if !self.collect.is_empty() || !self.publish.is_empty() {
             let _ = writeln!(text, "\nhawser_at {} || :", Part::Collect.word());
-            for command in &self.collect {
+            for command in self.collect.iter().filter(|it| !it.only_after_failure) {
                 let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
                 let _ = writeln!(text, "{} || exit $?", command.line()?);
             }

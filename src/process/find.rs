@@ -28,6 +28,11 @@ pub fn find_program(name: &str, first: &[PathBuf]) -> Result<PathBuf, NotFound> 
     find_in(name, folders(first, std::env::var_os("PATH").as_deref()))
 }
 
+/// Finds an executable file by its name in these folders alone: for what is to be found as a script finds it.
+pub fn find_only_in(name: &str, path: &[PathBuf]) -> Result<PathBuf, NotFound> {
+    find_in(name, folders(path, None))
+}
+
 /// The value of PATH for a child that is to find programs as [`find_program`] does. A folder with a colon in
 /// its name cannot stand in PATH; then the inherited value is all there is.
 pub fn search_path(first: &[PathBuf]) -> OsString {

@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-pub use find::{NotFound, find_program, search_path};
+pub use find::{NotFound, find_only_in, find_program, search_path};
 use group::Group;
 pub use inherited::{ALWAYS, Inherited, is_the_runners_own};
 use lines::{Tail, read_lines};

@@ -174,6 +174,11 @@ impl Folder {
         self.path.join("part")
     }
 
+    /// Where the engine runs, see [`crate::hooks::script`].
+    pub fn place_path(&self) -> PathBuf {
+        self.path.join("place")
+    }
+
     /// Not empty once the script has noticed an interrupt, or answers for interrupts by itself.
     pub fn noticed_path(&self) -> PathBuf {
         self.path.join("noticed")
@@ -348,7 +353,16 @@ impl Folder {
 
     /// The part of the script that ran last: see [`crate::hooks`].
     pub fn part(&self) -> Option<String> {
-        fs::read_to_string(self.part_path()).ok()?.lines().last().map(|word| word.trim().to_owned())
+        self.last_part()?.split(' ').next().map(str::to_owned)
+    }
+
+    /// The engine command that ran last, where it is not the one that the task is known by.
+    pub fn engine_command(&self) -> Option<String> {
+        Some(self.last_part()?.split_once(' ')?.1.to_owned())
+    }
+
+    fn last_part(&self) -> Option<String> {
+        fs::read_to_string(self.part_path()).ok()?.lines().last().map(|line| line.trim().to_owned())
     }
 
     /// Opens `output.log` for appending; a record that a crash has torn is ended first.

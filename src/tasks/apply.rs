@@ -7,7 +7,7 @@ use crate::engine::terraform::Direction;
 use crate::engine::{pulumi, state, terraform};
 use crate::workspace::PrivateFile;
 
-use super::script::{Module, places, read};
+use super::script::{Module, environment, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError, rescue};
 
@@ -33,7 +33,9 @@ pub(super) async fn prepare(
     let work = match shape.engine {
         Engine::Pulumi => pulumi::apply(direction, flags, places),
         engine => {
-            rescue::set_aside(context, &module.workspace, &module.directory, engine)?;
+            let environment = environment(context, engine, &variables);
+            let place = rescue::Place::new(&module.workspace, &environment, shape.before.is_some());
+            rescue::set_aside(context, &module.workspace, &place, engine)?;
             terraform::apply(engine, direction, flags, places)
         }
     };
@@ -52,5 +54,8 @@ pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u6
 }
 
 pub(super) async fn conclude(context: &Context, shape: &Shape<'_>) -> Result<Success, TaskError> {
+    if shape.removes_stack() {
+        return Ok(Success::Resources(0));
+    }
     Ok(Success::Resources(resources(context, shape).await?))
 }

@@ -182,7 +182,7 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
     let shape = Shape::of(request).ok_or_else(|| script::no_script(request))?;
     let judged = match verdict::judge(context, &shape, exit) {
         Ok(()) => Ok(()),
-        Err(error) => Err(rescue::explain(context, &shape, error).await),
+        Err(error) => Err(rescue::explain(context, &shape, exit, error).await),
     };
     match request {
         TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => match judged {

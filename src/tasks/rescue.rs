@@ -14,26 +14,34 @@
 //! copy (with fsync), note in the step folder (`rescued`), removal, so that a crash at any point loses neither the file nor the
 //! word about it, and concluding once more says the same.
 //!
-//! `search` finds what is there and has it kept by `keep`; `advice` is what people are told about it. `earlier` is the
-//! other side: what the next step does about what is still there.
+//! `search` finds what is there and has it kept by `keep`; `advice` is what people are told about it, with commands that work
+//! where the engine did (`place`). `earlier` is the other side: what the next step does about what is still there.
 
 mod advice;
 mod earlier;
 mod keep;
+mod place;
 mod search;
 
 use crate::contract::{Fault, TaskRequest};
 
 use super::shape::Shape;
 use super::{Context, TaskError};
+use crate::step::Exit;
 pub use advice::to_check;
 pub(super) use earlier::{reminder, set_aside};
-use search::{Found, look};
+pub(super) use place::Place;
+use search::{Ended, Found, look};
 
 /// Adds to the end of a step what the engine left behind: to the fault, or to the log of a cancelled job.
-pub(super) async fn explain(context: &Context, shape: &Shape<'_>, error: TaskError) -> TaskError {
-    let stopped = matches!(error, TaskError::Cancelled);
-    let found = look(context, shape, stopped).await;
+pub(super) async fn explain(
+    context: &Context,
+    shape: &Shape<'_>,
+    exit: &Exit,
+    error: TaskError,
+) -> TaskError {
+    let ended = Ended { stopped: matches!(error, TaskError::Cancelled), killed: is_kill(exit) };
+    let found = look(context, shape, ended).await;
     match error {
         TaskError::Cancelled => {
             for note in &found.notes {
@@ -49,8 +57,14 @@ pub(super) async fn explain(context: &Context, shape: &Shape<'_>, error: TaskErr
 /// The same for a step that nobody saw the end of. Whoever calls this holds the lock of the module's directory.
 pub async fn explain_lost(context: &Context, request: &TaskRequest, fault: Fault) -> Fault {
     let Some(shape) = Shape::of(request) else { return fault };
-    let found = look(context, &shape, true).await;
+    let found = look(context, &shape, Ended { stopped: true, killed: true }).await;
     add(fault, &found)
+}
+
+/// Whether the script, or the engine in it, was ended without a chance to clean up.
+fn is_kill(exit: &Exit) -> bool {
+    const KILL: i32 = 9;
+    exit.signal == Some(KILL) || exit.code == Some(128 + KILL)
 }
 
 fn add(mut fault: Fault, found: &Found) -> Fault {

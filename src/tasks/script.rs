@@ -13,7 +13,7 @@ use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{COPY, EngineError, Places, REMOVE, Work, flags, pulumi};
 use crate::hooks::Script;
 use crate::policy::Policy;
-use crate::process::{Inherited, Output, Tool, find_program};
+use crate::process::{Inherited, Output, Tool, find_only_in, find_program};
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
 use crate::workspace::inside::{Folder, Kind};
@@ -193,7 +193,8 @@ impl<'a> Module<'a> {
         // Joined to an empty subdirectory a path ends in a slash.
         let place = self.directory.components().collect::<PathBuf>();
         let place = place.display();
-        let program = match find_program(name, &environment.path()) {
+        // The runner's own PATH is nothing to the script.
+        let program = match find_only_in(name, &environment.path()) {
             Ok(program) => program,
             Err(missing) if shape.before.is_some() => {
                 self.context.warn(&format!("{missing}; it may still come by the before hook"));

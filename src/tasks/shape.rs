@@ -1,6 +1,7 @@
 //! What the tasks that run a script have in common: an engine, a command, two hooks and flags.
 
 use crate::contract::{Engine, FlagLists, Task, TaskRequest};
+use crate::engine::pulumi;
 use crate::hooks::Hook;
 use crate::workspace::PrivateFile;
 
@@ -87,6 +88,13 @@ impl<'a> Shape<'a> {
     /// Whether the task changes resources, and so the state.
     pub(super) fn applies(&self) -> bool {
         matches!(self.task, Task::ApplyFromPlan | Task::DestroyFromPlan)
+    }
+
+    /// Whether the engine removes the stack itself when it succeeds, so that afterwards there is no state to be read.
+    pub(super) fn removes_stack(&self) -> bool {
+        self.engine == Engine::Pulumi
+            && self.task == Task::DestroyFromPlan
+            && self.flags.is_some_and(pulumi::removes_stack)
     }
 
     /// The engine command as people know it.

@@ -15,7 +15,7 @@ use std::fs;
 
 use crate::contract::{Fault, Task};
 use crate::hooks::Part;
-use crate::hooks::script::INTERRUPTED;
+use crate::hooks::script::{INTERRUPTED, NO_PROGRAM};
 use crate::redact::Redactor;
 use crate::step::{Exit, Reader, Stream};
 
@@ -56,8 +56,9 @@ pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result
         return Err(TaskError::Cancelled);
     }
     let lines = last_lines(context);
-    let mut message = what_failed(shape, part, exit);
-    if let Some(error) = first_error(&lines) {
+    let not_found = not_found(&lines);
+    let mut message = what_failed(context, shape, part, exit, not_found.is_some());
+    if let Some(error) = not_found.or_else(|| first_error(&lines)) {
         message.push_str(": ");
         message.push_str(error);
     }
@@ -73,12 +74,18 @@ fn engine_succeeded(part: Option<Part>) -> bool {
     matches!(part, Some(Part::Collect | Part::After | Part::Done))
 }
 
-fn what_failed(shape: &Shape<'_>, part: Option<Part>, exit: &Exit) -> String {
+fn what_failed(
+    context: &Context,
+    shape: &Shape<'_>,
+    part: Option<Part>,
+    exit: &Exit,
+    not_found: bool,
+) -> String {
     let hook = |hook: Option<crate::hooks::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
     let who = match part {
         None => "the script".to_owned(),
         Some(Part::Before) => hook(shape.before).to_owned(),
-        Some(Part::Engine) => shape.command(),
+        Some(Part::Engine) => context.folder.engine_command().unwrap_or_else(|| shape.command()),
         Some(Part::Collect) if shape.task == Task::Init => {
             format!("{} succeeded, but noting that in the plugin cache", shape.command())
         }
@@ -96,12 +103,19 @@ fn what_failed(shape: &Shape<'_>, part: Option<Part>, exit: &Exit) -> String {
         (Some(0), _) => format!("the script ended early, while {who} ran"),
         (Some(INTERRUPTED), _) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
         (Some(127), _) if part == Some(Part::Engine) => {
-            format!("{who} failed with exit code 127 (the program was not found)")
+            let why = if not_found { "the program was not found" } else { "as when a program is not found" };
+            format!("{who} failed with exit code 127 ({why})")
         }
         (Some(code), _) => format!("{who} failed with exit code {code}"),
         (None, Some(signal)) => format!("{who} was ended by signal {signal}"),
         (None, None) => format!("{who} ended in an unknown way"),
     }
+}
+
+/// Where the script looked for a program in vain.
+fn not_found(lines: &[String]) -> Option<&str> {
+    let mut said = lines.iter().filter_map(|line| line.strip_prefix("hawser: "));
+    said.rfind(|line| line.starts_with(NO_PROGRAM))
 }
 
 /// What an engine calls its error, without the frame that it draws around it.

@@ -3,6 +3,7 @@
 mod hooks;
 mod initialising;
 mod plugins;
+mod pulumi;
 mod rescuing;
 pub(crate) mod results;
 mod stopping;
@@ -31,6 +32,10 @@ const ENGINE: Engine = Engine::Terraform;
 
 fn init() -> TaskRequest {
     TaskRequest::Init(Init { engine: ENGINE, ..Init::default() })
+}
+
+fn validate() -> TaskRequest {
+    TaskRequest::Validate(Validate { engine: ENGINE, ..Validate::default() })
 }
 
 fn plan() -> TaskRequest {
@@ -115,8 +120,7 @@ async fn a_module_goes_through_all_ten_tasks() {
     assert!(first.starts_with("terraform 1.") && first.contains("/terraform)"), "{first}");
     assert!(first.ends_with("/stack/space/module"), "{first}");
     assert_eq!(ran.completed(), Success::Done);
-    let validate = TaskRequest::Validate(Validate { engine: ENGINE, ..Validate::default() });
-    assert_eq!(bench.run(validate).await.completed(), Success::Done);
+    assert_eq!(bench.run(validate()).await.completed(), Success::Done);
     let set =
         variables(bench.run(TaskRequest::Variables(Input { engine: ENGINE, ..Input::default() })).await);
     assert_eq!(set.unwrap().variables[0].name, "name");
@@ -406,7 +410,7 @@ async fn an_unknown_flag_is_named_in_the_log_and_the_plan_goes_on() {
 #[tokio::test]
 async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_runs_without_them() {
     let bench = Bench::new(&[("main.tf", "variable \"x\" {}\noutput \"x\" { value = var.x }\n")]);
-    for early in [plan(), plan_destroy(), apply(), output()] {
+    for early in [validate(), plan(), plan_destroy(), apply(), destroy(), output()] {
         let fault = bench.run(early).await.faulted();
         assert!(fault.message.contains("Init has not run"), "{fault:?}");
     }
@@ -519,6 +523,38 @@ async fn a_missing_engine_says_where_was_looked() {
     };
     let fault = bench.run(TaskRequest::Init(own)).await.faulted();
     assert!(fault.message.contains("pulumi") && fault.message.contains("/no/such/folder"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn only_the_path_that_the_script_has_is_searched_for_the_engine() {
+    // Terraform is in the runner's own PATH.
+    let bench = Bench::new(&[("main.tf", "")]);
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
+        ..Init::default()
+    };
+    let fault = bench.run(TaskRequest::Init(own)).await.faulted();
+    let said = "cannot find the program \"terraform\": looked in /no/such/folder (";
+    assert!(fault.message.starts_with(said), "{fault:?}");
+}
+
+/// A Go program that runs out of memory ends so, too.
+#[tokio::test]
+async fn a_plan_that_ends_with_2_and_leaves_no_plan_has_failed() {
+    let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    bench.run(init()).await.completed();
+    let with = |hook: &str| {
+        let own = Plan { engine: ENGINE, plan_before_hook: Some(hook.to_owned()), ..Plan::default() };
+        TaskRequest::Plan(own, FlagLists::default())
+    };
+    let crash = "terraform() { echo 'fatal error: runtime: out of memory' >&2; return 2; }";
+    let fault = bench.run(with(crash)).await.faulted();
+    assert!(fault.message.starts_with("terraform plan failed with exit code 2"), "{fault:?}");
+    assert!(fault.details.contains("out of memory"), "{fault:?}");
+    // Whoever asks for the flag in the environment gets the plan that there is.
+    let ran = bench.run(with("export TF_CLI_ARGS_plan=-detailed-exitcode")).await;
+    assert_eq!(counts(ran).create_count, 1);
 }
 
 #[tokio::test]

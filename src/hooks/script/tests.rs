@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::super::{HiddenArguments, Piece, Standing, quote};
+use super::super::{HiddenArguments, Piece, quote};
 use super::*;
 
 struct Ran {
@@ -31,17 +31,22 @@ fn sh(script: &str) -> Command {
 }
 
 fn last_part(file: &Path) -> Option<Part> {
-    fs::read_to_string(file).ok()?.lines().last().and_then(Part::from_word)
+    fs::read_to_string(file).ok()?.lines().last()?.split(' ').next().and_then(Part::from_word)
 }
 
 fn run(script: &Script<'_>) -> Ran {
+    run_with(script, &[])
+}
+
+fn run_with(script: &Script<'_>, variables: &[(&str, &str)]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("it's the part");
     let text = script.text(&part, &folder.path().join("cancel.json")).unwrap();
     let file = folder.path().join("script.sh");
     fs::write(&file, &text).unwrap();
-    let output =
-        Process::new("bash").arg(&file).current_dir(folder.path()).stdin(Stdio::null()).output().unwrap();
+    let mut bash = Process::new("bash");
+    bash.arg(&file).envs(variables.iter().copied()).current_dir(folder.path()).stdin(Stdio::null());
+    let output = bash.output().unwrap();
     Ran {
         code: output.status.code(),
         part: last_part(&part),
@@ -63,6 +68,81 @@ fn an_export_and_a_cd_of_the_before_hook_reach_the_engine_and_the_after_hook() {
     ));
     assert_eq!(ran.stdout, "engine a b /usr\nafter a b /usr\n");
     assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+}
+
+#[test]
+fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
+    let home = tempfile::tempdir().unwrap();
+    let code = home.path().join(".bashrc");
+    fs::write(&code, "echo code was run; exit 3").unwrap();
+    let variables = [
+        ("TF_VAR_my-var", "a b"),
+        ("with.dots", "c"),
+        ("HOME", home.path().to_str().unwrap()),
+        // A bash that believes that it was started by ssh reads `.bashrc`.
+        ("SSH_CLIENT", "::1 1 2"),
+    ];
+    // Set by the hook: the bash of the script itself would have obeyed it, too.
+    let hook = format!(
+        "greet() {{ echo hello; }}; export -f greet; export BASH_ENV={} SHELLOPTS",
+        quote(code.to_str().unwrap())
+    );
+    let ran = run_with(&script(before(&hook), Command::new(["env", "-0"]), None), &variables);
+    let seen: Vec<&str> = ran.stdout.split('\0').collect();
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for expected in ["TF_VAR_my-var=a b", "with.dots=c", "BASH_FUNC_greet%%=() {  echo hello\n}"] {
+        assert!(seen.contains(&expected), "{expected}: {seen:#?}");
+    }
+    assert!(seen.iter().any(|it| it.starts_with("BASH_ENV=")), "{seen:#?}");
+    // A bash that inherits this would take no functions from the environment.
+    assert!(!seen.iter().any(|it| it.starts_with("SHELLOPTS=") && it.contains("privileged")), "{seen:#?}");
+    let ran = run(&script(before("greet() { echo hello; }; export -f greet"), sh("greet"), None));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "hello\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_told_with_the_folders_that_were_looked_in() {
+    let ran = run(&script(before("PATH=/no/such:/folders"), Command::new(["no-such-engine", "hush"]), None));
+    assert_eq!((ran.code, ran.part), (Some(127), Some(Part::Engine)), "{}", ran.stderr);
+    let said = format!("hawser: {NO_PROGRAM} no-such-engine in PATH, which is /no/such:/folders\n");
+    assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("cancel.json") && !ran.stderr.contains("hush"), "{}", ran.stderr);
+}
+
+#[test]
+fn where_the_engine_runs_is_noted_as_the_hook_left_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
+    let hook = "set -euC; cd /usr; export TF_WORKSPACE=\"it's prod\"; unset TF_DATA_DIR";
+    let text = script(before(hook), sh("true"), None).text(&part, &cancel).unwrap();
+    assert!(Process::new("bash").args(["-c", &text]).status().unwrap().success());
+    let noted = fs::read_to_string(folder.path().join("place")).unwrap();
+    assert_eq!(noted, "/usr\0it's prod\0\0");
+}
+
+#[test]
+fn the_part_names_the_command_that_runs_where_the_task_is_known_by_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
+    for (first, expected) in [("exit 3", "engine\nit's first\n"), ("true", "engine\n")] {
+        let mut script = script(None, sh(first).known_as("it's first"), None);
+        script.engine.push(sh("exit 4"));
+        let text = script.text(&part, &cancel).unwrap();
+        assert!(!Process::new("bash").args(["-c", &text]).status().unwrap().success());
+        assert_eq!(fs::read_to_string(&part).unwrap(), expected);
+    }
+}
+
+#[test]
+fn another_exit_code_is_a_success_only_with_the_file_that_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("it's a plan");
+    let engine = |text: &str| sh(text).also_success(2, file.clone());
+    let made = format!("touch {}; exit 2", quote(file.to_str().unwrap()));
+    let ran = run(&script(None, engine("exit 2"), after("echo after")));
+    assert_eq!((ran.code, ran.part), (Some(2), Some(Part::Engine)));
+    let ran = run(&script(None, engine(&made), after("echo after")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"));
 }
 
 #[test]
@@ -123,6 +203,7 @@ fn a_syntax_error_is_the_hooks_own_failure() {
 
 #[test]
 fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
+    let here = tempfile::NamedTempFile::new().unwrap();
     for hook in [
         "set -euo pipefail",
         "set -C",
@@ -137,7 +218,11 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
     ] {
         let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
         assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
-        let ran = run(&script(before(hook), sh("exit 2").also_success(2), after("echo after")));
+        let ran = run(&script(
+            before(hook),
+            sh("exit 2").also_success(2, here.path().to_owned()),
+            after("echo after"),
+        ));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{hook}: {}", ran.stderr);
         let ran = run(&script(before(hook), sh("exit 6"), after("echo after")));
         assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(6), Some(Part::Engine), ""), "{hook}");
@@ -207,6 +292,12 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
     wanted.engine = vec![sh("exit 0")];
     let ran = run(&wanted);
     assert_eq!((ran.code, ran.part), (Some(1), Some(Part::Collect)));
+
+    wanted.collect = vec![sh("echo collected").only_after_failure()];
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
+    wanted.engine = vec![sh("exit 4")];
+    assert_eq!(run(&wanted).stdout, "collected\n");
 }
 
 #[test]
@@ -230,21 +321,20 @@ fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
 }
 
 #[test]
-fn hidden_arguments_are_looked_up_after_the_hook_and_come_before_the_users_own() {
+fn hidden_arguments_are_looked_up_after_the_hook_and_come_after_the_users_own() {
     let mut command = sh("printf '%s\\n' \"$ARGS\"");
     command.hidden = Some(HiddenArguments {
         variable: "ARGS",
         arguments: vec![Piece::split("key=${SECRET}/$SECRET it's"), Piece::split("other=$UNSET!")],
-        standing: Standing::BeforeTheUsers,
     });
     let hook = "set -eu; export SECRET='a\\b&'\\''c $(id)'";
     let ran = run(&script(before(hook), command.clone(), after("echo \"[${ARGS-}]\"")));
     let quoted = r"a\b&'\''c $(id)";
-    assert_eq!(ran.stdout, format!(" 'key={quoted}/{quoted} it'\\''s' 'other=!'\n[]\n"), "{}", ran.stderr);
+    assert_eq!(ran.stdout, format!("   'key={quoted}/{quoted} it'\\''s' 'other=!'\n[]\n"), "{}", ran.stderr);
     assert!(ran.stderr.contains("$UNSET is not set"), "{}", ran.stderr);
     let ran =
         run(&script(before("export SECRET=s UNSET= ARGS='their own'"), command, after("echo \"[$ARGS]\"")));
-    assert_eq!(ran.stdout, " 'key=s/s it'\\''s' 'other=!' their own\n[their own]\n");
+    assert_eq!(ran.stdout, "their own   'key=s/s it'\\''s' 'other=!'\n[their own]\n");
     assert_eq!(ran.stderr, "");
 }
 
@@ -254,7 +344,6 @@ fn hidden_arguments_that_stand_for_the_command_line_come_after_all_of_the_users_
     command.hidden = Some(HiddenArguments {
         variable: "ARGS",
         arguments: vec![vec![Piece::Text("-var=a=$HOME".to_owned())]],
-        standing: Standing::AsOnTheCommandLine,
     });
     let ran = run(&script(
         before("set -u; export ARGS=first TF_CLI_ARGS=second"),
@@ -396,11 +485,7 @@ fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
     // The hook makes the cancel appear after the script itself has looked for the last time.
     let hook = format!("hawser_argument() {{ : >{}; }}", quote(cancel.to_str().unwrap()));
     let mut command = sh("echo engine");
-    command.hidden = Some(HiddenArguments {
-        variable: "ARGS",
-        arguments: vec![Piece::split("x")],
-        standing: Standing::BeforeTheUsers,
-    });
+    command.hidden = Some(HiddenArguments { variable: "ARGS", arguments: vec![Piece::split("x")] });
     let text = script(before(&hook), command, None).text(&part, &cancel).unwrap();
     let output = Process::new("bash").args(["-c", &text]).output().unwrap();
     assert_eq!(output.status.code(), Some(INTERRUPTED));
@@ -433,18 +518,16 @@ proptest! {
 /// The limit is the kernel's: what is just below it runs, and what is above it is refused with a word about what to do.
 #[test]
 fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() {
-    let hidden = |text: String| HiddenArguments {
-        variable: "HAWSER_TEST",
-        arguments: vec![vec![Piece::Text(text)]],
-        standing: Standing::BeforeTheUsers,
-    };
+    let hidden =
+        |text: String| HiddenArguments { variable: "HAWSER_TEST", arguments: vec![vec![Piece::Text(text)]] };
     let mut argument = sh("printf '%s' \"${#1}\"");
     argument.words.extend(["bash".to_owned(), "x".repeat(LONGEST_WORD)]);
     let mut variable = sh("printf '%s' \"${#LONG}\"");
     variable.variables.push(("LONG", "x".repeat(LONGEST_WORD - "LONG=".len())));
     let mut environment = sh("printf '%s' \"${#HAWSER_TEST}\"");
-    // Two quotes and a space around it, and a quote that becomes four characters.
-    let text = format!("'{}", "x".repeat(LONGEST_WORD - "HAWSER_TEST=".len() - 3 - 4));
+    // Two quotes and a space around it, a quote that becomes four characters, and what stands between it and the user's own.
+    let between = 2;
+    let text = format!("'{}", "x".repeat(LONGEST_WORD - "HAWSER_TEST=".len() - between - 3 - 4));
     environment.hidden = Some(hidden(text.clone()));
     for command in [&argument, &variable, &environment] {
         let ran = run(&script(None, command.clone(), None));

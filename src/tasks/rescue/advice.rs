@@ -2,12 +2,14 @@
 
 use std::error::Error;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::contract::{Engine, Task, TaskRequest};
 use crate::engine::leftovers::{ERRORED_STATE, Lock, LockTrouble};
 use crate::hooks::quote;
 use crate::tasks::shape::Shape;
+
+use super::place::Place;
 
 /// How many pending operations a message names.
 const NAMED: usize = 10;
@@ -53,7 +55,7 @@ pub(super) fn not_looked_for(shape: &Shape<'_>, why: &dyn Error) -> String {
 /// The new state is in `place` and nowhere else, with so many resources, as far as it could be read.
 pub(super) fn errored_state(
     engine: Engine,
-    directory: &Path,
+    directory: &Place,
     place: &Path,
     resources: &io::Result<Option<u64>>,
 ) -> String {
@@ -63,7 +65,7 @@ pub(super) fn errored_state(
         Err(error) => format!("which cannot be read now: {error}"),
     };
     format!(
-        "The backend did not take the new state; the only copy of it is {} ({holds}). Before the next run: `{}`",
+        "The backend did not take the new state; the only copy of it is {} ({holds}). Before the next run: {}",
         place.display(),
         push_command(engine, directory, place)
     )
@@ -80,22 +82,22 @@ pub(super) fn missing_state(engine: Engine, directory: &Path, rescued: &Path) ->
 }
 
 /// There may be such a file, or it is certain that there is, but it could not be kept elsewhere.
-pub(super) fn unkept_state(engine: Engine, directory: &Path, error: &io::Error) -> String {
+pub(super) fn unkept_state(engine: Engine, directory: &Place, error: &io::Error) -> String {
     let place = directory.join(ERRORED_STATE);
     format!(
         "Whether there is an {ERRORED_STATE} could not be seen, or it could not be kept elsewhere ({error}). If {} is there, \
-         the backend did not take the new state, and this is the only copy of it. Then, before the next run: `{}`",
+         the backend did not take the new state, and this is the only copy of it. Then, before the next run: {}",
         place.display(),
         push_command(engine, directory, &place)
     )
 }
 
 /// An apply was about to overwrite a state that is now in `kept`.
-pub(super) fn earlier_state(engine: Engine, directory: &Path, kept: &Path) -> String {
+pub(super) fn earlier_state(engine: Engine, directory: &Place, kept: &Path) -> String {
     let push = push_command(engine, directory, kept);
     format!(
         "An earlier apply left an {ERRORED_STATE}, a state that its backend did not take. It is kept in {}. If it was \
-         not pushed since: `{push}`",
+         not pushed since: {push}",
         kept.display()
     )
 }
@@ -115,29 +117,27 @@ pub(super) fn unseen_states(folder: &Path, error: &io::Error) -> String {
     )
 }
 
-pub(super) fn pending_operations(directory: &Path, pending: &[String], kept: &str) -> String {
+pub(super) fn pending_operations(directory: &Place, pending: &[String], kept: &str) -> String {
     let more = pending.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
         "Pending operations ({}), which Pulumi began and did not see end: {}{more}; {kept}. Check what became of them, \
-         then clear them by hand, which must be interactive for those that create: `cd {} && pulumi refresh`",
+         then clear them by hand, which must be interactive for those that create: {}",
         pending.len(),
         pending[..pending.len().min(NAMED)].join(", "),
-        quoted(directory)
+        directory.command("pulumi refresh")
     )
 }
 
-pub(super) fn unread_stack(directory: &Path) -> String {
+pub(super) fn unread_stack(directory: &Place) -> String {
     format!(
-        "The state of the stack could not be read afterwards: `cd {} && pulumi stack export` shows whether there are \
-         pending_operations",
-        quoted(directory)
+        "The state of the stack could not be read afterwards: whether there are pending_operations is shown by {}",
+        directory.command("pulumi stack export")
     )
 }
 
 /// What the engine itself said about a lock.
-pub(super) fn lock_trouble(engine: Engine, directory: &Path, trouble: &LockTrouble) -> String {
-    let directory = quoted(directory);
+pub(super) fn lock_trouble(engine: Engine, directory: &Place, trouble: &LockTrouble) -> String {
     match trouble {
         LockTrouble::HeldByProcess(lock) => format!(
             "The state {} is locked, lock id {}{}, by a process that still runs: the lock ends with it and cannot \
@@ -147,11 +147,10 @@ pub(super) fn lock_trouble(engine: Engine, directory: &Path, trouble: &LockTroub
             lock.about()
         ),
         LockTrouble::Held(lock) => format!(
-            "The state is locked, lock id {}{}. Only when it is certain that nobody works with it: \
-             `cd {directory} && {engine} force-unlock {}`",
+            "The state is locked, lock id {}{}. Only when it is certain that nobody works with it: {}",
             lock.id,
             lock.about(),
-            quote(&lock.id)
+            directory.command(&format!("{} force-unlock {}", engine.program(), quote(&lock.id)))
         ),
         LockTrouble::NotReleased => format!(
             "{engine} could not release its state lock and does not say its id: when it is still there, the next \
@@ -160,8 +159,8 @@ pub(super) fn lock_trouble(engine: Engine, directory: &Path, trouble: &LockTroub
         LockTrouble::Stack(locks) => {
             let locks = if locks.is_empty() { String::new() } else { format!(": {}", locks.join(", ")) };
             format!(
-                "The stack is locked{locks}. Only when it is certain that no other update runs: \
-                 `cd {directory} && pulumi cancel`"
+                "The stack is locked{locks}. Only when it is certain that no other update runs: {}",
+                directory.command("pulumi cancel")
             )
         }
     }
@@ -178,12 +177,14 @@ pub(super) fn local_lock(engine: Engine, file: &Path, lock: &Lock) -> String {
     )
 }
 
-fn push_command(engine: Engine, directory: &Path, state: &Path) -> String {
-    format!("cd {} && {} state push {}", quoted(directory), engine.program(), quoted(state))
+/// The engine was ended where it could not clean up, and its lock is on another machine.
+pub(super) fn remote_lock(engine: Engine) -> String {
+    format!(
+        "{engine} was ended before it could release its state lock, which may have stayed with the backend: if so, the next \
+         Plan fails, names it and says how to unlock"
+    )
 }
 
-fn quoted(path: &Path) -> String {
-    // A path that was joined with an empty one ends with a slash.
-    let path: PathBuf = path.components().collect();
-    quote(&path.to_string_lossy())
+fn push_command(engine: Engine, directory: &Place, state: &Path) -> String {
+    directory.command(&format!("{} state push {}", engine.program(), quote(&state.to_string_lossy())))
 }

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use crate::contract::{Engine, Fault};
 use crate::engine::leftovers::ERRORED_STATE;
@@ -11,6 +10,7 @@ use crate::workspace::Workspace;
 
 use super::advice;
 use super::keep::{By, keep};
+use super::place::Place;
 use crate::tasks::{Context, TaskError};
 
 /// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and says so. It is said before the file is gone
@@ -18,7 +18,7 @@ use crate::tasks::{Context, TaskError};
 pub(in crate::tasks) fn set_aside(
     context: &Context,
     workspace: &Workspace,
-    directory: &Path,
+    directory: &Place,
     engine: Engine,
 ) -> Result<(), TaskError> {
     let from = directory.join(ERRORED_STATE);

@@ -5,8 +5,9 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::contract::Engine;
+use crate::contract::{Engine, Task, TerraformFlag};
 use crate::engine::Places;
+use crate::engine::flags::is_on;
 use crate::engine::leftovers::{self, ERRORED_STATE};
 use crate::files::write_private_atomic;
 use crate::hooks::Part;
@@ -15,6 +16,7 @@ use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 
 use super::advice;
 use super::keep::{By, keep};
+use super::place::Place;
 use crate::tasks::script::{Module, environment};
 use crate::tasks::shape::Shape;
 use crate::tasks::{Context, TaskError, verdict};
@@ -38,30 +40,42 @@ impl Found {
 struct Search {
     context: Context,
     workspace: Workspace,
-    directory: PathBuf,
-    /// Where the engine keeps what it knows about the module, `.terraform`.
-    data: PathBuf,
+    directory: Place,
     engine: Engine,
     /// Whether the task changes resources.
     applies: bool,
     /// Whether the engine may have run at all.
     began: bool,
+    /// Whether a stack is gone, as it was meant to be.
+    removed: bool,
+    /// Whether the engine may have had a lock when it was killed.
+    lock_lost: bool,
 }
 
-/// `stopped` says that the script may have ended before its end, where it reads the state of a stack.
-pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) -> Found {
+/// How a script ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// It may have ended before its end, where it reads the state of a stack.
+    pub(super) stopped: bool,
+    /// What ran then could not clean up.
+    pub(super) killed: bool,
+}
+
+pub(super) async fn look(context: &Context, shape: &Shape<'_>, Ended { stopped, killed }: Ended) -> Found {
     let (engine, applies) = (shape.engine, shape.applies());
     let workspace = match Workspace::new(&context.settings.working_directory, &context.common.metadata) {
         Ok(workspace) => workspace,
         Err(error) => return Found::not_looked_for(shape, &error),
     };
-    let directory = workspace.init_dir();
-    let data = data_directory(context, engine, &workspace).unwrap_or_else(|| directory.join(".terraform"));
-    let began = began(context);
+    let directory = place(context, shape, &workspace);
+    let part = context.folder.part().and_then(|word| Part::from_word(&word));
+    let began = part.is_some_and(|part| part != Part::Before);
+    let removed = shape.removes_stack() && began && part != Some(Part::Engine);
+    let lock_lost = killed && part == Some(Part::Engine) && locks(shape);
     // The file is made before the script begins, so that it is private, and filled at the end.
     let export = context.folder.path().join(PrivateFile::PulumiExport.name());
     let is_unread = fs::symlink_metadata(export).ok().is_none_or(|export| export.len() == 0);
-    if engine == Engine::Pulumi && applies && began && stopped && is_unread {
+    if engine == Engine::Pulumi && applies && began && stopped && is_unread && !removed {
         let exported = match Module::open(context) {
             Ok(module) => module.export_stack(shape).await,
             Err(error) => Err(error),
@@ -70,7 +84,8 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, stopped: bool) ->
             context.warn(&format!("The state of the stack could not be read: {}", fault.message));
         }
     }
-    let search = Search { context: context.clone(), workspace, directory, data, engine, applies, began };
+    let context = context.clone();
+    let search = Search { context, workspace, directory, engine, applies, began, removed, lock_lost };
     searched(shape, move || search.run()).await
 }
 
@@ -80,18 +95,20 @@ async fn searched(shape: &Shape<'_>, search: impl FnOnce() -> Found + Send + 'st
     found.unwrap_or_else(|error| Found::not_looked_for(shape, &error))
 }
 
-/// The engine's own folder, where `TF_DATA_DIR` of the module's environment names another. A hook that sets it is not seen.
-fn data_directory(context: &Context, engine: Engine, workspace: &Workspace) -> Option<PathBuf> {
-    let variables = workspace.load_environment().unwrap_or_default();
-    let environment = environment(context, engine, &variables);
-    let data = environment.get("TF_DATA_DIR").filter(|value| !value.is_empty());
-    data.map(|value| workspace.init_dir().join(value))
+/// Whether the engine locks the state for this task.
+fn locks(shape: &Shape<'_>) -> bool {
+    let flags = shape.flags.map(|flags| &flags.terraform_flags.known);
+    let unlocked = flags.is_some_and(|flags| {
+        flags.iter().any(|it| it.flag == TerraformFlag::Lock) && !is_on(flags, TerraformFlag::Lock)
+    });
+    (shape.applies() || matches!(shape.task, Task::Plan | Task::PlanDestroy)) && !unlocked
 }
 
-/// Whether the script has come as far as the engine.
-fn began(context: &Context) -> bool {
-    let part = context.folder.part().and_then(|word| Part::from_word(&word));
-    part.is_some_and(|part| part != Part::Before)
+/// Where the engine worked.
+fn place(context: &Context, shape: &Shape<'_>, workspace: &Workspace) -> Place {
+    let variables = workspace.load_environment().unwrap_or_default();
+    let environment = environment(context, shape.engine, &variables);
+    Place::new(workspace, &environment, shape.before.is_some()).noted_by(&context.folder)
 }
 
 impl Search {
@@ -99,6 +116,7 @@ impl Search {
         let mut found = Found::default();
         let said = verdict::tail(&self.context).stderr;
         match self.engine {
+            Engine::Pulumi if self.removed => {}
             Engine::Pulumi if self.applies => found.notes.extend(self.pending_operations()),
             Engine::Terraform | Engine::Tofu if self.applies => self.errored_state(&said, &mut found),
             _ => {}
@@ -184,7 +202,10 @@ impl Search {
         if self.engine == Engine::Pulumi {
             return None;
         }
-        let state = leftovers::local_state(&self.directory, &self.data)?;
+        let at = &self.directory;
+        let Some(state) = leftovers::local_state(at.worked_in(), &at.data(), at.workspace()) else {
+            return self.lock_lost.then(|| advice::remote_lock(self.engine));
+        };
         let (file, lock) = leftovers::local_lock(&state)?;
         Some(advice::local_lock(self.engine, &file, &lock))
     }

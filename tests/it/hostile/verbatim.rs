@@ -104,7 +104,7 @@ async fn data_that_looks_like_code_arrives_as_it_is_and_is_not_carried_out() {
         // A dollar sign would be a variable there, which is for others to test.
         let setting = code.replace('$', "%");
         let backend = json!({"moduleBackendConfigs": [{"name": "path", "value": setting}]});
-        let quoted = format!(" '-backend-config=path={}'", setting.replace('\'', "'\\''"));
+        let quoted = format!("   '-backend-config=path={}'", setting.replace('\'', "'\\''"));
         rows.push(Row {
             method: "Init",
             members: members(&[("resolvedEnvVars", map("A", code)), ("backendConfiguration", backend)]),

@@ -31,6 +31,114 @@ async fn a_variable_that_a_before_hook_exports_is_used_by_the_plan() {
 }
 
 #[tokio::test]
+async fn variables_that_no_shell_can_name_reach_the_engine() {
+    let bench = Bench::new(&[(
+        "main.tf",
+        "variable \"my-var\" {}\noutput \"x\" { value = var.my-var }\nresource \"terraform_data\" \"x\" {\n  \
+         provisioner \"local-exec\" {\n    interpreter = [\"bash\", \"-c\"]\n    command = \"greet\"\n  }\n}\n",
+    )]);
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: BTreeMap::from([("TF_VAR_my-var".to_owned(), "hello".to_owned())]),
+        ..Init::default()
+    };
+    bench.run(TaskRequest::Init(own)).await.completed();
+    counts(bench.run(plan()).await);
+    // And what bash itself can put there.
+    let own = ApplyFromPlan {
+        engine: ENGINE,
+        apply_before_hook: Some("greet() { echo greetings from the hook; }; export -f greet".to_owned()),
+        ..ApplyFromPlan::default()
+    };
+    let ran = bench.run(TaskRequest::ApplyFromPlan(own, FlagLists::default())).await;
+    assert!(ran.says("greetings from the hook"), "{:#?}", ran.log);
+    ran.completed();
+    assert_eq!(outputs(bench.run(output()).await).outputs[0].value, "hello");
+}
+
+/// Where these words are in the log, each after the one before it.
+#[track_caller]
+fn in_order(ran: &Ran, words: &[&str]) {
+    let mut lines = ran.log.iter();
+    for word in words {
+        assert!(lines.any(|(_, line)| line.contains(word)), "{word:?} is not there: {:#?}", ran.log);
+    }
+}
+
+#[tokio::test]
+async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
+    let bench =
+        Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\noutput \"o\" { value = 7 }\n")]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    let (engine, flags) = (ENGINE, FlagLists::default);
+    let hook = |text: &str| Some(text.to_owned());
+
+    let own = Validate {
+        engine,
+        validate_before_hook: hook("echo before: Validate"),
+        validate_after_hook: hook("echo after: Validate"),
+    };
+    let ran = bench.run(TaskRequest::Validate(own)).await;
+    in_order(&ran, &["before: Validate", "The configuration is valid", "after: Validate"]);
+    ran.completed();
+
+    let own = Output {
+        engine,
+        output_before_hook: hook("rm -f .snapcd/output.json; echo before: Output"),
+        output_after_hook: hook("grep '\"value\": 7' .snapcd/output.json; echo after: Output"),
+        ..Output::default()
+    };
+    let ran = bench.run(TaskRequest::Output(own, flags())).await;
+    in_order(&ran, &["before: Output", "\"value\": 7", "after: Output"]);
+    ran.completed();
+
+    let own = PlanDestroy {
+        engine,
+        plan_destroy_before_hook: hook("echo before: PlanDestroy"),
+        plan_destroy_after_hook: hook("ls .snapcd; echo after: PlanDestroy"),
+        ..PlanDestroy::default()
+    };
+    let ran = bench.run(TaskRequest::PlanDestroy(own, flags())).await;
+    in_order(&ran, &["before: PlanDestroy", "1 to destroy", "destroy.out", "after: PlanDestroy"]);
+    counts(ran);
+
+    let own = DestroyFromPlan {
+        engine,
+        destroy_before_hook: hook("echo before: Destroy"),
+        destroy_after_hook: hook("echo after: Destroy; exit 5"),
+    };
+    let ran = bench.run(TaskRequest::DestroyFromPlan(own, flags())).await;
+    in_order(&ran, &["before: Destroy", "1 destroyed", "after: Destroy"]);
+    let fault = ran.faulted();
+    assert_eq!(fault.message, "DestroyAfterHook failed with exit code 5");
+    assert_eq!(fault.resources, Some(0));
+
+    // After an engine that fails there is no after hook.
+    bench.write("broken.tf", "nonsense {");
+    let own = Validate { engine, validate_after_hook: hook("echo after: Validate"), ..Validate::default() };
+    let ran = bench.run(TaskRequest::Validate(own)).await;
+    assert!(!ran.says("after: Validate"), "{:#?}", ran.log);
+    assert!(ran.faulted().message.starts_with("terraform validate failed with exit code 1"));
+}
+
+#[tokio::test]
+async fn an_engine_that_the_hook_has_hidden_is_told_with_the_folders_that_were_looked_in() {
+    let bench = module().await;
+    let fault = bench.run(plan_hooks("PATH=/no/such:/folders", "")).await.faulted();
+    assert_eq!(
+        fault.message,
+        "terraform plan failed with exit code 127 (the program was not found): there is no program terraform in PATH, \
+         which is /no/such:/folders"
+    );
+    assert!(!fault.details.contains("cancel.json"), "{fault:?}");
+    // The code alone says less.
+    let fault = bench.run(plan_hooks("terraform() { return 127; }", "")).await.faulted();
+    assert!(fault.message.ends_with("exit code 127 (as when a program is not found)"), "{fault:?}");
+}
+
+#[tokio::test]
 async fn a_hook_with_every_kind_of_quote_runs_as_it_was_written() {
     let bench = module().await;
     let hook = r#"

@@ -44,6 +44,24 @@ async fn variables_in_a_backend_setting_are_expanded_even_those_that_a_hook_expo
 }
 
 #[tokio::test]
+async fn the_servers_backend_settings_win_over_those_of_the_environment_as_on_a_command_line() {
+    let bench = Bench::new(&[("main.tf", BACKEND)]);
+    let users = "-backend-config=path=users.tfstate -backend-config=workspace_dir=users";
+    for name in ["TF_CLI_ARGS_init", "TF_CLI_ARGS"] {
+        let own = Init {
+            // `TF_CLI_ARGS` is for every command, so only for this one here.
+            init_before_hook: Some(format!("export {name}='{users}'")),
+            ..with_path("server.tfstate", InitFlags::default())
+        };
+        bench.run(TaskRequest::Init(own)).await.completed();
+        let noted = fs::read(bench.module().join(".terraform/terraform.tfstate")).unwrap();
+        let noted: serde_json::Value = serde_json::from_slice(&noted).unwrap();
+        assert_eq!(noted["backend"]["config"]["path"], "server.tfstate", "{name}");
+        assert_eq!(noted["backend"]["config"]["workspace_dir"], "users", "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_backend_setting_that_refers_to_nothing_is_named_in_the_log() {
     let bench = Bench::new(&[("main.tf", BACKEND)]);
     let own = with_path("x${NOT_SET_ANYWHERE}.tfstate", InitFlags::default());

@@ -153,6 +153,126 @@ async fn a_state_that_cannot_be_written_is_kept_safe_and_the_printed_command_pus
     assert!(!bench.run(plan()).await.says("rescued states"));
 }
 
+/// Runs a command in a shell that knows nothing of the module.
+fn run_elsewhere(command: &str) {
+    let mut bash = Command::new("bash");
+    bash.args(["-c", command]).env_remove("TF_WORKSPACE").env_remove("TF_DATA_DIR");
+    let ran = bash.output().unwrap();
+    assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[tokio::test]
+async fn the_printed_command_pushes_the_state_into_the_workspace_that_it_is_of() {
+    let variables = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    // From the module's variables, and from a hook.
+    for (module, hook) in [
+        (variables(&[("TF_WORKSPACE", "prod"), ("TF_DATA_DIR", "it's data")]), None),
+        (variables(&[]), Some("export TF_WORKSPACE=prod TF_DATA_DIR=\"it's data\"".to_owned())),
+    ] {
+        let source =
+            |input: &str| format!("resource \"terraform_data\" \"it\" {{\n  input = \"{input}\"\n}}\n");
+        let bench = Bench::new(&[("main.tf", &source("first"))]);
+        let hook = || hook.clone();
+        let own =
+            Init { engine: ENGINE, resolved_env_vars: module, init_before_hook: hook(), ..Init::default() };
+        bench.run(TaskRequest::Init(own)).await.completed();
+        let plan = || {
+            let own = Plan { engine: ENGINE, plan_before_hook: hook(), ..Plan::default() };
+            TaskRequest::Plan(own, FlagLists::default())
+        };
+        let apply = || {
+            let own = ApplyFromPlan { engine: ENGINE, apply_before_hook: hook(), ..ApplyFromPlan::default() };
+            TaskRequest::ApplyFromPlan(own, FlagLists::default())
+        };
+        counts(bench.run(plan()).await);
+        bench.run(apply()).await.completed();
+        // The next state cannot be written: there is a folder in the place of its backup.
+        let prod = bench.module().join("terraform.tfstate.d/prod");
+        let in_the_way = prod.join("terraform.tfstate.backup");
+        fs::create_dir(&in_the_way).unwrap();
+        bench.write("main.tf", &source("second"));
+        counts(bench.run(plan()).await);
+        let fault = bench.run(apply()).await.faulted();
+        fs::remove_dir(&in_the_way).unwrap();
+
+        let push = command(&fault.message, "state push");
+        assert!(
+            push.contains("TF_WORKSPACE=prod ") && push.contains("TF_DATA_DIR='it'\\''s data' "),
+            "{push}"
+        );
+        // Terraform gives a state that it could not write here no new serial, and so does not push it over the one before.
+        fs::remove_file(prod.join("terraform.tfstate")).unwrap();
+        run_elsewhere(&push);
+        assert!(fs::read_to_string(prod.join("terraform.tfstate")).unwrap().contains("second"));
+        assert!(!bench.module().join("terraform.tfstate").exists(), "the state of another workspace");
+        let needed = if hook().is_some() { "that the module's hooks set" } else { ".snapcd/snapcd.env" };
+        assert!(fault.message.contains(needed), "{fault:?}");
+        assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
+
+        // One that is found later is of that workspace too, as far as the module's variables say.
+        bench.write("errored.tfstate", "{}");
+        let ran = bench.run(apply()).await;
+        let (_, line) = ran.log.iter().find(|(_, line)| line.contains("An earlier apply left")).unwrap();
+        assert_eq!(line.contains("TF_WORKSPACE=prod "), hook().is_none(), "{line}");
+        assert_eq!(line.contains("that the module's hooks set"), hook().is_some(), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_is_forced_where_the_engine_has_its_data() {
+    let server = StateServer::start();
+    let bench = Bench::new(&[("main.tf", &server.module())]);
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: [("TF_DATA_DIR".to_owned(), "data".to_owned())].into(),
+        ..Init::default()
+    };
+    bench.run(TaskRequest::Init(own)).await.completed();
+    server.kept.lock().unwrap().lock = b"{\"ID\": \"left-behind\"}".to_vec();
+    let fault = bench.run(plan()).await.faulted();
+    let unlock = command(&fault.message, "force-unlock");
+    assert!(unlock.ends_with(" && TF_DATA_DIR=data terraform force-unlock left-behind"), "{unlock}");
+    run_elsewhere(&unlock.replace("force-unlock", "force-unlock -force"));
+    counts(bench.run(plan()).await);
+}
+
+#[tokio::test]
+async fn after_a_kill_a_lock_that_may_have_stayed_with_a_backend_is_told_and_the_next_plan_names_it() {
+    let server = StateServer::start();
+    let sleeps = "resource \"terraform_data\" \"slow\" {\n  provisioner \"local-exec\" {\n    command = \"echo now \
+                  sleeping; exec sleep 300.25\"\n  }\n}\n";
+    let bench = Bench::new(&[("main.tf", &format!("{}{sleeps}", server.module()))]);
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    let interrupt = Interrupt { at: "\u{1b}[0mnow sleeping", kind: CancelKind::Kill };
+    let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
+    assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
+    assert!(
+        ran.says("could release its state lock, which may have stayed with the backend"),
+        "{:#?}",
+        ran.log
+    );
+    let fault = bench.run(plan()).await.faulted();
+    assert!(fault.message.contains(&format!("force-unlock {}", server.lock_id())), "{fault:?}");
+
+    // Where a step is lost nobody saw a kill, and where there is no lock nothing is said of one.
+    let context = bench.context();
+    fs::write(context.folder.part_path(), "engine\n").unwrap();
+    let unlocked = FlagLists {
+        terraform_flags: vec![Flag::new(TerraformFlag::Lock, Some("false"))].into(),
+        ..FlagLists::default()
+    };
+    for (request, told) in
+        [(apply(), true), (plan(), true), (plan_with(&[], unlocked), false), (output(), false)]
+    {
+        let fault = explain_lost(&context, &request, Fault::new("unknown outcome.")).await;
+        let message = fault.message;
+        assert_eq!(message.contains("may have stayed with the backend"), told, "{request:?}: {message}");
+    }
+}
+
 #[tokio::test]
 async fn a_cancelled_apply_whose_state_cannot_be_written_says_so_in_the_log() {
     let server = StateServer::start();

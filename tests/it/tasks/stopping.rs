@@ -90,6 +90,28 @@ async fn a_kill_is_a_cancel_too() {
 }
 
 #[tokio::test]
+async fn the_lock_that_a_kill_left_is_named_in_another_workspace_too() {
+    let bench = sleeping().await;
+    let own = Init {
+        engine: ENGINE,
+        resolved_env_vars: [("TF_WORKSPACE".to_owned(), "prod".to_owned())].into(),
+        ..Init::default()
+    };
+    bench.run(TaskRequest::Init(own)).await.completed();
+    counts(bench.run(plan()).await);
+    let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Kill };
+    let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
+    let file = bench.module().join("terraform.tfstate.d/prod/.terraform.tfstate.lock.info");
+    let lock: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert!(
+        ran.says(&format!("The state lock {} (apply, by ", lock["ID"].as_str().unwrap())),
+        "{:#?}",
+        ran.log
+    );
+    assert!(ran.says(file.to_str().unwrap()), "{:#?}", ran.log);
+}
+
+#[tokio::test]
 async fn a_cancel_that_came_too_late_does_not_deny_what_was_done() {
     let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
