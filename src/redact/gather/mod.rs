@@ -11,6 +11,7 @@
 //! What looks like a secret by its name alone and plainly is none is left out: an existing path, and words like
 //! `true` or `default` ([`Found`]). Whatever is shorter than `JobLogStream.RedactMinimumLength` is left out too.
 
+mod arguments;
 mod found;
 pub(crate) mod module;
 pub(crate) mod own;
@@ -21,9 +22,9 @@ use crate::redact::Rules;
 
 pub(crate) use found::Found;
 
-/// The credentials that stand in a text.
-pub(crate) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
+/// The credentials in the URL of a source.
+pub(crate) fn credentials(url: &str, rules: &Rules) -> Vec<String> {
     let mut found = Found::new(rules);
-    found.credentials_in(text);
+    found.source(url);
     found.into_secrets()
 }
