@@ -81,12 +81,14 @@ impl<'r> Found<'r> {
     pub(crate) fn credentials_within(&mut self, value: &str) {
         self.credentials_in(value);
         let value = value.trim();
-        if value.starts_with(['"', '[', '{', '<'])
-            && value.contains("://")
-            && let Ok(expression) = hcl_edit::parser::parse_expr(value)
-        {
-            values::texts(&expression).iter().for_each(|text| self.credentials_in(text));
+        if !value.starts_with(['"', '[', '{', '<']) || !value.contains(":") {
+            return;
         }
+        let texts = match serde_json::from_str::<&RawValue>(value) {
+            Ok(json) => values::json_texts(json),
+            Err(_) => hcl_edit::parser::parse_expr(value).map(|it| values::texts(&it)).unwrap_or_default(),
+        };
+        texts.iter().for_each(|text| self.credentials_in(text));
     }
 
     /// The value of a variable or setting, which its name may give away.
@@ -227,6 +229,8 @@ mod tests {
             ("ANYTHING", "postgres://me:s3cretpw@db/x", &["s3cretpw"]),
             ("ANYTHING", "postgres://me:pa'ss-w0rd@db/x", &["pa'ss-w0rd"]),
             ("ANYTHING", r#"{"url": ["postgres://me:pa'ss-w0rd@db/x"]}"#, &["pa'ss-w0rd"]),
+            ("ANYTHING", r#"{"url": "postgres:\/\/me:pa'ss-w0rd@db\/x"}"#, &["pa'ss-w0rd"]),
+            ("ANYTHING", r#"{ url = "postgres://me:pa'ss-w0rd@db/x" }"#, &["pa'ss-w0rd"]),
         ] {
             assert_eq!(found(|it| it.named(name, value)), expected, "{name}={value}");
         }

@@ -35,9 +35,12 @@ pub(super) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
     }
     let mut rest = text;
     while let Some(at) = rest.find("://") {
-        rest = &rest[at + 3..];
-        let end = rest.find(|char: char| char.is_whitespace() || "'\"<>`".contains(char));
-        of_url(&rest[..end.unwrap_or(rest.len())], rules, &mut found);
+        let url = &rest[at + 3..];
+        let end = url.find(|char: char| char.is_whitespace() || "'\"<>`".contains(char)).unwrap_or(url.len());
+        of_url(&url[..end], rules, &mut found);
+        // Others may follow, with a comma or as a part of it.
+        url[..end].split("://").skip(1).for_each(|url| of_url(url, rules, &mut found));
+        rest = &url[end..];
     }
     for (name, value) in pairs(text) {
         if !name.contains("://") && is_secret(name.trim_start_matches(['-', '"', '\'']), rules) {

@@ -57,7 +57,7 @@ resource "terraform_data" "said" {
 resource "terraform_data" "folded" {
   depends_on = [terraform_data.said]
   provisioner "local-exec" {
-    command = "false --user=administrator-of-it-all --password='${nonsensitive(var.passphrase)}' --really"
+    command = "false --user=administrator-of-it-all -p'${nonsensitive(var.passphrase)}' --really"
   }
 }
 "#;
