@@ -60,6 +60,8 @@ const PATH: &AsciiSet =
 pub(super) enum Effort {
     /// A secret that fits into one needle in all its forms, a longer one in the common forms.
     All,
+    /// The same, but not folded: there are many ways to fold a sentence.
+    Unfolded,
     /// Every secret in the common forms.
     Common,
     /// Short secrets in the common forms, longer ones as they are, line by line.
@@ -68,7 +70,7 @@ pub(super) enum Effort {
 
 impl Effort {
     /// From the one that finds most to the one that takes least.
-    pub(super) const DOWN: [Self; 3] = [Self::All, Self::Common, Self::Least];
+    pub(super) const DOWN: [Self; 4] = [Self::All, Self::Unfolded, Self::Common, Self::Least];
 }
 
 /// Needles of any number of secrets.
@@ -103,12 +105,12 @@ impl Forms {
             Effort::Least if trimmed.len() > LONGEST_WITH_LEAST => {
                 lines().filter(|line| !line.is_empty()).for_each(|line| self.keep(line, 0));
             }
-            Effort::All if trimmed.len() <= LONGEST_NEEDLE => {
+            Effort::All | Effort::Unfolded if trimmed.len() <= LONGEST_NEEDLE => {
                 self.disguise(secret);
                 self.disguise(trimmed);
                 lines().filter(|_| several).for_each(|line| self.disguise(line));
             }
-            Effort::All | Effort::Common | Effort::Least => {
+            Effort::All | Effort::Unfolded | Effort::Common | Effort::Least => {
                 self.disguise_commonly(trimmed, true);
                 lines().filter(|_| several).for_each(|line| self.disguise_commonly(line, false));
             }
@@ -132,8 +134,10 @@ impl Forms {
         self.keep(&text.replace('\'', r"'\''"), 0);
         self.keep(&text.replace('\'', r#"'"'"'"#), 0);
         shell_forms(text).iter().for_each(|form| self.keep(form, 0));
-        for form in [text, &json[0]] {
-            folded_forms(form).iter().for_each(|form| self.keep(form, 0));
+        if self.effort == Effort::All {
+            for form in [text, &json[0]] {
+                folded_forms(form).iter().for_each(|form| self.keep(form, 0));
+            }
         }
         for form in url_forms(text) {
             self.keep(&form, 0);

@@ -249,6 +249,21 @@ fn many_long_secrets_are_masked_in_fewer_forms_before_everything_is() {
 }
 
 #[test]
+fn many_sentences_are_masked_in_all_forms_but_the_folded_ones() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut word = || std::iter::repeat_with(|| random.alphanumeric()).take(4).collect::<String>();
+    let sentences: Vec<String> =
+        (0..60).map(|_| (0..24).map(|_| word()).collect::<Vec<_>>().join(" ")).collect();
+    let secrets: Vec<&str> = sentences.iter().map(String::as_str).collect();
+    let redactor = redactor(&secrets);
+    assert!(redactor.is_lessened() && redactor.masks_everything().is_none());
+    for sentence in &sentences {
+        let hex: String = sentence.bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(redactor.text(&format!("{sentence} {hex}")), "*** ***");
+    }
+}
+
+#[test]
 fn too_many_secrets_mask_everything() {
     let mut random = fastrand::Rng::with_seed(7);
     let secret: String = std::iter::repeat_with(|| random.alphanumeric()).take(9 << 20).collect();
