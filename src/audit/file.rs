@@ -9,8 +9,14 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use crate::files::create_private_dir_all;
+
+/// How often, and with which pause, it is looked at a line without an end: a third of a second in all.
+const LOOKS: u32 = 30;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Appends lines to a file.
 #[derive(Debug)]
@@ -102,7 +108,18 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Whether the last line has no end. One that another process is just writing gets it in a moment.
 fn lacks_line_end(path: &Path) -> bool {
+    for _ in 1..LOOKS {
+        if !lacks_line_end_now(path) {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    lacks_line_end_now(path)
+}
+
+fn lacks_line_end_now(path: &Path) -> bool {
     let look = || -> io::Result<bool> {
         let found = fs::metadata(path)?;
         if !found.is_file() || found.len() == 0 {

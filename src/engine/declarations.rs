@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 
 use hcl_edit::Span as _;
-use hcl_edit::expr::Expression;
+use hcl_edit::expr::{Expression, UnaryOperator};
 use hcl_edit::structure::Body;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -44,6 +44,7 @@ struct Declared {
     file: String,
     kind: Option<String>,
     description: Option<String>,
+    /// What cannot be evaluated here counts as true.
     sensitive: Option<bool>,
     nullable: Option<bool>,
     /// Whether there is a default, and whether it is something else than null.
@@ -272,10 +273,31 @@ fn hcl_variable(body: &Body, text: &str) -> Declared {
         file: String::new(),
         kind: attribute("type").and_then(|it| source(it).or_else(|| Some(it.to_string().trim().to_owned()))),
         description: attribute("description").and_then(values::string),
-        sensitive: attribute("sensitive").and_then(Expression::as_bool),
-        nullable: attribute("nullable").and_then(Expression::as_bool),
+        sensitive: attribute("sensitive").map(|it| switch(it).unwrap_or(true)),
+        nullable: attribute("nullable").and_then(switch),
         default: attribute("default").map(|value| !value.is_null()),
         default_texts: attribute("default").map(values::texts).unwrap_or_default(),
+    }
+}
+
+/// What the engines make of an expression that has to be true or false. They also evaluate calls and templates, but here
+/// nobody does.
+fn switch(expression: &Expression) -> Option<bool> {
+    match expression {
+        Expression::Bool(value) => Some(*value.value()),
+        Expression::Parenthesis(inner) => switch(inner.inner()),
+        Expression::UnaryOp(operation) if *operation.operator.value() == UnaryOperator::Not => {
+            switch(&operation.expr).map(|value| !value)
+        }
+        other => values::string(other).as_deref().and_then(switch_text),
+    }
+}
+
+fn switch_text(text: &str) -> Option<bool> {
+    match text {
+        "true" | "1" => Some(true),
+        "false" | "0" => Some(false),
+        _ => None,
     }
 }
 
@@ -288,14 +310,15 @@ fn json_variable(attributes: &Members) -> Result<Declared, serde_json::Error> {
     // JSON has no bare words, and a string that says true is taken for it.
     let switch = |name: &str| match members.get(name) {
         Some(Value::Bool(value)) => Some(*value),
-        Some(Value::String(text)) => text.parse().ok(),
+        Some(Value::String(text)) => switch_text(text),
         _ => None,
     };
+    let is_sensitive = || switch("sensitive").unwrap_or(true);
     Ok(Declared {
         file: String::new(),
         kind: text("type"),
         description: text("description"),
-        sensitive: switch("sensitive"),
+        sensitive: members.contains_key("sensitive").then(is_sensitive),
         nullable: switch("nullable"),
         default: members.get("default").map(|value| !value.is_null()),
         default_texts: members.get("default").map(json_texts).unwrap_or_default(),

@@ -201,11 +201,12 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     let file = PrivateFile::PulumiExport;
     let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
     let removes = direction == Direction::Destroy && removes_stack(flags);
-    let collect = vec![if removes { export.only_after_failure() } else { export }];
+    let unless_removed = |it: Command| if removes { it.only_after_failure() } else { it };
+    let collect = vec![unless_removed(export)];
     Work {
         engine: set_all(flags).chain([apply]).collect(),
         collect,
-        publish: vec![places.publish(file)],
+        publish: vec![unless_removed(places.publish(file))],
         collect_after_failure: true,
         writes: vec![places.private(file)],
         warnings,

@@ -11,8 +11,8 @@
 //!   `after`, and `done` at its end. Each is added as a line, which a full disk still has room for once the file is there; where
 //!   it cannot be, the engine is not run, because nobody could tell afterwards that it was. A script that ends with 0 while `before` is the last part that it reached
 //!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
-//!   may leave by `exit 0`, nothing comes after it. Behind `engine` stands the name of the command that runs, where it is
-//!   not the one that the task is known by.
+//!   may leave by `exit 0`, nothing comes after it. The file `command` beside it names the engine
+//!   command that runs, where it is not the one that the task is known by.
 //! * **Place**: before the engine runs, the script writes where it does: to the file `place`, each with a NUL byte at its
 //!   end, the working directory and the values of [`PLACE_VARIABLES`]. A hook may have changed all of them.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
@@ -124,7 +124,7 @@ const UNNOTED: &str =
 
 /// The functions at the head of every script. `hawser_go` says whether anything more may be started.
 const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
-hawser_at() { hawser_part=$1; printf '%s\n' "$1${2:+ $2}" >>"$hawser_part_file"; }
+hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }
 hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
 hawser_interrupt() {
   printf '1\n' >|"$hawser_noticed_file"
@@ -184,8 +184,9 @@ impl Script<'_> {
             let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
             if known_as != command.known_as {
                 known_as = command.known_as;
-                let name = known_as.map(|name| word("a name", name)).transpose()?.unwrap_or_default();
-                let _ = writeln!(text, "hawser_at {} {name} || :", Part::Engine.word());
+                let name = word("a name", known_as.unwrap_or_default())?;
+                let file = path_word(&part.with_file_name("command"))?;
+                let _ = writeln!(text, "printf '%s\\n' {name} >|{file} || :");
             }
             if let Some(hidden) = &command.hidden {
                 text.push_str(&hidden.lines()?);
@@ -203,7 +204,7 @@ impl Script<'_> {
             for command in &self.collect {
                 let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
             }
-            self.publish(&mut text)?;
+            self.publish(&mut text, true)?;
         }
         text.push_str("exit \"$hawser_code\"\nfi\n");
         if !self.collect.is_empty() || !self.publish.is_empty() {
@@ -212,7 +213,7 @@ impl Script<'_> {
                 let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
                 let _ = writeln!(text, "{} || exit $?", command.line()?);
             }
-            self.publish(&mut text)?;
+            self.publish(&mut text, false)?;
         }
         if let Some(hook) = self.after {
             self.hook(&mut text, Part::After, hook)?;
@@ -221,8 +222,8 @@ impl Script<'_> {
         Ok(text)
     }
 
-    fn publish(&self, text: &mut String) -> Result<(), ScriptError> {
-        for command in &self.publish {
+    fn publish(&self, text: &mut String, has_failed: bool) -> Result<(), ScriptError> {
+        for command in self.publish.iter().filter(|it| has_failed || !it.only_after_failure) {
             let place = command.words.last().map_or("its place", String::as_str);
             let failed = format!(
                 "hawser: the result could not be copied to {place}, where there may now be none or only a part of it; \

@@ -5,10 +5,11 @@
 //! | plain | everybody |
 //! | JSON | serde, Go (`\u003c`), Python and .NET (all but ASCII as `\u…`, in either case of hex), PHP (`\/`), and JSON within JSON |
 //! | HCL | Terraform: `$${`, `%%{`, with and without the escapes of a quoted text |
-//! | shell | `'\''` of sh and bash, `'"'"'` of Python |
+//! | shell | `'\''` of sh and bash, `'"'"'` of Python, `"\$"` of `export -p`, `\ ` of `printf %q`, `$'\''` of both |
 //! | URL | `encodeURIComponent`, all but the unreserved characters, forms with `+`, Go's user info and path; either case of hex |
 //! | base64 | standard and URL-safe, padded or not, at the start, in the middle and at the end of a longer text |
 //! | hex | either case |
+//! | folded | Terraform: the words of a message go on in the next line, behind a ruler |
 //!
 //! A secret of several lines is looked for as a whole and line by line, each in all forms. White space around a secret,
 //! such as the newline at the end of a file, does not have to be there.
@@ -24,6 +25,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -35,6 +37,12 @@ pub(super) const LONGEST_NEEDLE: usize = 512;
 const LONGEST_DISGUISED: usize = 16 * 1024;
 /// With the least effort a longer secret is looked for as it is only.
 const LONGEST_WITH_LEAST: usize = 128;
+/// A longer text is not looked for in the lines that an engine may fold it into.
+const LONGEST_FOLDED: usize = 128;
+/// What a line of a folded message begins with, and how many columns are left for its text where Terraform does not write to
+/// a terminal: with `-no-color`, with its colours left out by whoever reads it, and in errors and warnings with colours.
+const RULERS: [(&str, usize); 4] =
+    [("", 77), ("│ ", 75), ("\u{1b}[31m│\u{1b}[0m \u{1b}[0m", 75), ("\u{1b}[33m│\u{1b}[0m \u{1b}[0m", 75)];
 /// A piece of base64 this short might be a piece of anything. A secret of six bytes makes seven characters in the
 /// middle of a longer text.
 const SHORTEST_BASE64: usize = 7;
@@ -52,6 +60,8 @@ const PATH: &AsciiSet =
 pub(super) enum Effort {
     /// A secret that fits into one needle in all its forms, a longer one in the common forms.
     All,
+    /// The same, but not folded: there are many ways to fold a sentence.
+    Unfolded,
     /// Every secret in the common forms.
     Common,
     /// Short secrets in the common forms, longer ones as they are, line by line.
@@ -60,7 +70,7 @@ pub(super) enum Effort {
 
 impl Effort {
     /// From the one that finds most to the one that takes least.
-    pub(super) const DOWN: [Self; 3] = [Self::All, Self::Common, Self::Least];
+    pub(super) const DOWN: [Self; 4] = [Self::All, Self::Unfolded, Self::Common, Self::Least];
 }
 
 /// Needles of any number of secrets.
@@ -95,12 +105,12 @@ impl Forms {
             Effort::Least if trimmed.len() > LONGEST_WITH_LEAST => {
                 lines().filter(|line| !line.is_empty()).for_each(|line| self.keep(line, 0));
             }
-            Effort::All if trimmed.len() <= LONGEST_NEEDLE => {
+            Effort::All | Effort::Unfolded if trimmed.len() <= LONGEST_NEEDLE => {
                 self.disguise(secret);
                 self.disguise(trimmed);
                 lines().filter(|_| several).for_each(|line| self.disguise(line));
             }
-            Effort::All | Effort::Common | Effort::Least => {
+            Effort::All | Effort::Unfolded | Effort::Common | Effort::Least => {
                 self.disguise_commonly(trimmed, true);
                 lines().filter(|_| several).for_each(|line| self.disguise_commonly(line, false));
             }
@@ -123,6 +133,12 @@ impl Forms {
         }
         self.keep(&text.replace('\'', r"'\''"), 0);
         self.keep(&text.replace('\'', r#"'"'"'"#), 0);
+        shell_forms(text).iter().for_each(|form| self.keep(form, 0));
+        if self.effort == Effort::All {
+            for form in [text, &json[0]] {
+                folded_forms(form).iter().for_each(|form| self.keep(form, 0));
+            }
+        }
         for form in url_forms(text) {
             self.keep(&form, 0);
         }
@@ -259,6 +275,96 @@ fn number_escape(out: &mut String, character: char, upper: bool) {
         // Writing to a String cannot fail.
         let _ = if upper { write!(out, "\\u{unit:04X}") } else { write!(out, "\\u{unit:04x}") };
     }
+}
+
+/// How bash writes a text that it is to read again.
+fn shell_forms(text: &str) -> Vec<String> {
+    let escaped = |is_special: &dyn Fn(char, Option<char>) -> bool| {
+        let mut out = String::with_capacity(text.len() + 8);
+        let mut before = None;
+        for character in text.chars() {
+            if is_special(character, before) {
+                out.push('\\');
+            }
+            out.push(character);
+            before = Some(character);
+        }
+        out
+    };
+    let special = |character, before| match character {
+        '~' => matches!(before, Some('=' | ':')),
+        _ => " !\"$&'()*,;<>?[\\]^`{|}".contains(character),
+    };
+    vec![
+        escaped(&|character, _| "\"$\\`".contains(character)),
+        escaped(&special),
+        dollar_quoted(text, false),
+        dollar_quoted(text, true),
+    ]
+}
+
+/// What bash writes between `$'` and `'`. In a locale without UTF-8 it writes all that is not ASCII as numbers.
+fn dollar_quoted(text: &str, ascii: bool) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        match character {
+            '\\' => out.push_str("\\\\"),
+            '\'' => out.push_str("\\'"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            '\u{1b}' => out.push_str("\\E"),
+            other if other.is_ascii_control() || (ascii && !other.is_ascii()) => {
+                for byte in other.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a String cannot fail.
+                    let _ = write!(out, "\\{byte:03o}");
+                }
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// How a text of several words may be folded at their ends: the first line ends behind any of them, and those after it as
+/// late as they can. What stands behind the text may take its last word along into a line of its own.
+fn folded_forms(text: &str) -> Vec<String> {
+    if text.len() > LONGEST_FOLDED || text.contains('\n') {
+        return Vec::new();
+    }
+    let mut words: Vec<Range<usize>> = Vec::new();
+    for (at, character) in text.char_indices().filter(|(_, character)| !character.is_whitespace()) {
+        let end = at + character.len_utf8();
+        match words.last_mut() {
+            Some(word) if word.end == at => word.end = end,
+            _ => words.push(at..end),
+        }
+    }
+    // As they stand, with what is between them.
+    let joined = |from: usize, to: usize| &text[words[from].start..words[to - 1].end];
+    let mut forms = Vec::new();
+    for (ruler, columns) in RULERS {
+        let fits = |from: usize, to: usize| joined(from, to).chars().count() <= columns;
+        for end in (1..words.len()).take_while(|end| fits(0, *end)) {
+            let mut lines = vec![joined(0, end)];
+            let mut from = end;
+            while from < words.len() {
+                let to = (from + 1..=words.len()).rev().find(|to| fits(from, *to)).unwrap_or(from + 1);
+                if to == words.len() && to - from > 1 {
+                    let alone = [joined(from, to - 1), joined(to - 1, to)];
+                    forms.push([lines.as_slice(), &alone].concat().join(ruler));
+                }
+                lines.push(joined(from, to));
+                from = to;
+            }
+            forms.push(lines.join(ruler));
+        }
+    }
+    forms
 }
 
 fn url_forms(text: &str) -> Vec<String> {

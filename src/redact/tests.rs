@@ -46,6 +46,10 @@ fn every_disguise_is_masked() {
         ("HCL quoted", r#"p@ss/w\"ö\\rd<$${7}'& %%{+~=?"#.to_owned()),
         ("shell", r#"p@ss/w"ö\rd<${7}'\''& %{+~=?"#.to_owned()),
         ("shell of Python", r#"p@ss/w"ö\rd<${7}'"'"'& %{+~=?"#.to_owned()),
+        ("shell in double quotes", r#"p@ss/w\"ö\\rd<\${7}'& %{+~=?"#.to_owned()),
+        ("shell with backslashes", r#"p@ss/w\"ö\\rd\<\$\{7\}\'\&\ %\{+~=\?"#.to_owned()),
+        ("shell behind a dollar sign", r#"p@ss/w"ö\\rd<${7}\'& %{+~=?"#.to_owned()),
+        ("shell without UTF-8", r#"p@ss/w"\303\266\\rd<${7}\'& %{+~=?"#.to_owned()),
         ("encodeURIComponent", "p%40ss%2Fw%22%C3%B6%5Crd%3C%24%7B7%7D'%26%20%25%7B%2B~%3D%3F".to_owned()),
         ("URL", "p%40ss%2Fw%22%C3%B6%5Crd%3C%24%7B7%7D%27%26%20%25%7B%2B~%3D%3F".to_owned()),
         ("URL in lower case", "p%40ss%2fw%22%c3%b6%5crd%3c%24%7b7%7d%27%26%20%25%7b%2b~%3d%3f".to_owned()),
@@ -101,6 +105,59 @@ fn what_is_folded_or_of_several_lines_is_masked_as_a_whole_and_line_by_line() {
         (format!("[{}]", base64_wrapped(TOKEN, 19)), "[***\n\n]"),
     ] {
         assert_eq!(redactor.text(&text), expected, "{text}");
+    }
+}
+
+/// As Terraform folds its messages.
+fn folded(text: &str, ruler: &str, columns: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().unwrap();
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= columns {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.join(&format!("\n{ruler}"))
+}
+
+#[test]
+fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
+    let short = "correct horse battery stäple wonder";
+    let long = "it was a bright cold day in april and the clocks were striking thirteen as winston smith came in, quickly";
+    for secret in [short, long] {
+        let redactor = redactor(&[secret]);
+        for (ruler, columns) in [
+            ("", 77),
+            ("│ ", 75),
+            ("\u{1b}[31m│\u{1b}[0m \u{1b}[0m", 75),
+            ("\u{1b}[33m│\u{1b}[0m \u{1b}[0m", 75),
+        ] {
+            for before in 0..columns {
+                for behind in ["", "'.", "-and-so-on"] {
+                    // One word, so that nothing but the secret is folded.
+                    let text = format!("{} '{secret}{behind}", "x".repeat(before));
+                    let masked =
+                        redactor.text(&folded(&text, ruler, columns)).replace(['\n', 'x', ' ', '\''], "");
+                    let expected = format!("{MASK}{}", behind.trim_matches('\''));
+                    // A ruler before the first word is no part of the secret.
+                    let masked = masked.replacen(&ruler.replace(' ', ""), "", 1);
+                    assert_eq!(masked, expected, "{before} {ruler:?} {behind}");
+                }
+            }
+        }
+        for harmless in [
+            "correct horse",
+            "battery stäple wonder",
+            "correct horse\n│ batteries stäple wonder",
+            "the clocks",
+        ] {
+            assert_eq!(redactor.text(harmless), harmless);
+        }
     }
 }
 
@@ -189,6 +246,21 @@ fn many_long_secrets_are_masked_in_fewer_forms_before_everything_is() {
     }
     assert_eq!(redactor.text(&STANDARD.encode("hunter22")), MASK);
     assert_eq!(redactor.text("nothing of it"), "nothing of it");
+}
+
+#[test]
+fn many_sentences_are_masked_in_all_forms_but_the_folded_ones() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut word = || std::iter::repeat_with(|| random.alphanumeric()).take(4).collect::<String>();
+    let sentences: Vec<String> =
+        (0..60).map(|_| (0..24).map(|_| word()).collect::<Vec<_>>().join(" ")).collect();
+    let secrets: Vec<&str> = sentences.iter().map(String::as_str).collect();
+    let redactor = redactor(&secrets);
+    assert!(redactor.is_lessened() && redactor.masks_everything().is_none());
+    for sentence in &sentences {
+        let hex: String = sentence.bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(redactor.text(&format!("{sentence} {hex}")), "*** ***");
+    }
 }
 
 #[test]

@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::{Redactor, Rules};
 use crate::step::{Folder, FolderError};
 
-/// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. All
-/// of them are in every automaton.
+/// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. As
+/// many credentials of sources are known besides. All of them are in every automaton.
 const PASSING: usize = 12;
 /// A panic that finds the redactor in use looks again so often, a moment later.
 const PATIENCE: usize = 100;
@@ -45,11 +45,34 @@ struct Inner {
 #[derive(Default)]
 struct Shelf {
     secrets: BTreeSet<String>,
-    /// Those that are replaced again and again, the latest last.
-    passing: VecDeque<String>,
+    /// Tokens, which are replaced again and again.
+    tokens: Passing,
+    /// Credentials of sources outside of jobs. However many a server sends, they take no place from a token.
+    sources: Passing,
     version: u64,
     /// The secrets are not all known, and this is why.
     unknown: Option<String>,
+}
+
+/// The last [`PASSING`] of some secrets, the latest last.
+#[derive(Default)]
+struct Passing(VecDeque<String>);
+
+impl Passing {
+    /// Says whether it is new. One that comes again is as young as a new one.
+    fn add(&mut self, secret: &str) -> bool {
+        if let Some(known) = self.0.iter().position(|known| known == secret) {
+            if let Some(again) = self.0.remove(known) {
+                self.0.push_back(again);
+            }
+            return false;
+        }
+        self.0.push_back(secret.to_owned());
+        if self.0.len() > PASSING {
+            self.0.pop_front();
+        }
+        true
+    }
 }
 
 /// The secrets of one job, for as long as somebody holds this.
@@ -128,16 +151,15 @@ impl Vault {
     /// Adds a secret of the runner that is replaced again and again, such as a token. The last [`PASSING`] of them are known:
     /// a runner that reconnects for a year must not carry every token that it ever had.
     pub fn learn_passing(&self, secret: &str) {
+        self.pass(secret, |own| &mut own.tokens);
+    }
+
+    fn pass(&self, secret: &str, queue: impl FnOnce(&mut Shelf) -> &mut Passing) {
         let mut own = locked(&self.0.own);
-        if secret.len() < self.0.rules.minimum_length || own.passing.iter().any(|known| known == secret) {
-            return;
+        if secret.len() >= self.0.rules.minimum_length && queue(&mut own).add(secret) {
+            own.version += 1;
+            self.0.changes.fetch_add(1, Ordering::Release);
         }
-        own.passing.push_back(secret.to_owned());
-        if own.passing.len() > PASSING {
-            own.passing.pop_front();
-        }
-        own.version += 1;
-        self.0.changes.fetch_add(1, Ordering::Release);
     }
 
     fn learn_all<'a>(&self, shelf: &Mutex<Shelf>, secrets: impl IntoIterator<Item = &'a str>) {
@@ -266,13 +288,13 @@ impl JobSecrets {
         redactor
     }
 
-    /// Adds the credentials that stand in a text, such as a URL that was found on the way, and returns them. Outside of any
+    /// Adds the credentials in the URL of a source, such as one that was found on the way, and returns them. Outside of any
     /// job they are known for a while, as tokens are: there may be new ones each time.
-    pub(crate) fn learn_credentials(&self, text: &str) -> Vec<String> {
-        let found = super::gather::credentials(text, &self.vault.0.rules);
+    pub(crate) fn learn_credentials(&self, url: &str) -> Vec<String> {
+        let found = super::gather::credentials(url, &self.vault.0.rules);
         match self.job {
             Some(_) => self.learn(found.iter().map(String::as_str)),
-            None => found.iter().for_each(|secret| self.vault.learn_passing(secret)),
+            None => found.iter().for_each(|secret| self.vault.pass(secret, |own| &mut own.sources)),
         }
         found
     }
@@ -280,7 +302,7 @@ impl JobSecrets {
 
 impl Shelf {
     fn texts(&self) -> impl Iterator<Item = &str> {
-        self.secrets.iter().chain(&self.passing).map(String::as_str)
+        self.secrets.iter().chain(&self.tokens.0).chain(&self.sources.0).map(String::as_str)
     }
 
     fn add(&mut self, secret: &str, rules: &Rules) {
@@ -325,9 +347,13 @@ mod tests {
     fn of_sources_outside_of_jobs_the_latest_credentials_are_known_and_not_all_that_ever_were() {
         let vault = Vault::new(Rules::new(&Default::default()).unwrap());
         let refresh = vault.job(None);
+        vault.learn_passing("the-token");
         for number in 0..100 {
             refresh.learn_credentials(&format!("https://me:password-{number:02}@host/repo"));
+            refresh.learn_credentials("https://me:again-and-again@host/repo");
         }
-        assert_eq!(vault.redactor().text("password-00 password-99"), "password-00 ***");
+        let said = "password-00 password-99 again-and-again the-token";
+        assert_eq!(vault.redactor().text(said), "password-00 *** *** ***");
+        assert_eq!(refresh.redactor().text(said), "password-00 *** *** ***");
     }
 }

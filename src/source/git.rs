@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::refs::{self, Ref};
-use super::url::{Login, PROTOCOLS, Remote, mask_url};
+use super::url::{Login, PROTOCOLS, Remote, mask_url, mask_urls};
 use super::{Fetcher, SourceError};
 use crate::process::{Output, Tool, find_program};
 
@@ -66,7 +66,7 @@ impl Fetcher {
             .env("GCM_INTERACTIVE", "never")
             .env("GIT_ALLOW_PROTOCOL", PROTOCOLS)
             .envs(self.environment.iter().cloned())
-            .clean_lines(mask_url);
+            .clean_lines(mask_urls);
         for name in NOT_INHERITED {
             tool = tool.env_remove(name);
         }
@@ -151,7 +151,7 @@ impl Fetcher {
             .run(cancel)
             .await?;
         refs::parse(&output.text()?)
-            .map_err(|line| SourceError::UnreadableRefs { url: mask_url(url), line: mask_url(&line) })
+            .map_err(|line| SourceError::UnreadableRefs { url: mask_url(url), line: mask_urls(&line) })
     }
 
     pub(super) async fn init(

@@ -41,11 +41,21 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
                 return refuse("its host starts with a dash");
             }
             // git's credential protocol is made of lines, and its settings of names before an equals sign.
-            let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
-            if let Some((user_info, host)) = authority.rsplit_once('@')
+            if let Some((user_info, host)) = authority(rest).rsplit_once('@')
                 && (decode(user_info).contains(char::is_control) || host.contains('='))
             {
                 return refuse("its user or password has control characters, or its host an equals sign");
+            }
+            // It would stay in the argument that git gets, and git would take a part of it for the host.
+            if login_end(rest).is_some_and(|end| end > authority(rest).len()) {
+                return refuse(
+                    "its password has a slash, a question mark or a number sign: write them as %2F, %3F and %23 \
+                     (and an at sign in a path as %40)",
+                );
+            }
+            let has_password = login_end(rest).is_some_and(|end| rest[..end].contains(':'));
+            if has_password && ["ssh", "git"].iter().any(|it| it.eq_ignore_ascii_case(scheme)) {
+                return refuse("it has a password, which ssh and git do not take from a URL: use a key");
             }
         }
         _ => {
@@ -56,6 +66,13 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
             }
             if !is_path && host.contains("@-") {
                 return refuse("its host starts with a dash");
+            }
+            // It would be taken for host:path, and stand on the command line of ssh.
+            if bare_login_end(url).is_some() {
+                return refuse(
+                    "it looks like user:password@host without https:// in front (for host:path with an at sign, write \
+                     ssh://host/path)",
+                );
             }
         }
     }
@@ -81,15 +98,14 @@ pub(super) struct Login {
 }
 
 impl Remote {
-    /// Only http has passwords in its URLs; for ssh git itself refuses them. [`check`] has let the URL through.
+    /// Only http has passwords in its URLs. [`check`] has let the URL through.
     pub(super) fn new(url: &str) -> Self {
         let as_it_is = || Self { url: url.to_owned(), login: None };
         let Some((scheme, rest)) = url.split_once("://") else { return as_it_is() };
         if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
             return as_it_is();
         }
-        let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
-        let Some((user_info, host)) = authority.rsplit_once('@') else { return as_it_is() };
+        let Some((user_info, host)) = authority(rest).rsplit_once('@') else { return as_it_is() };
         let (user, password) = match user_info.split_once(':') {
             Some((user, password)) => (user, Some(password)),
             None => (user_info, None),
@@ -104,57 +120,106 @@ fn decode(text: &str) -> String {
     percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// Replaces credentials in every URL of a text: user and password (the user of ssh stays, it is no secret), and
-/// the values of query parameters other than `ref`.
-pub fn mask_url(text: &str) -> String {
+/// What stands before the path of a URL without its scheme.
+fn authority(url: &str) -> &str {
+    &url[..url.find(['/', '?', '#']).unwrap_or(url.len())]
+}
+
+/// Where the user and password in a URL without its scheme end: the place of the `@` behind them.
+pub(crate) fn login_end(url: &str) -> Option<usize> {
+    let authority = authority(url);
+    if let Some(end) = authority.rfind('@') {
+        return Some(end);
+    }
+    // A password with an unescaped slash makes the authority look like a host with a wrong port.
+    let (name, port) = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'))?;
+    let end = url.rfind('@')?;
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(end);
+    }
+    // Even with a right one, if what comes first is less like a host than what comes behind the `@`.
+    (!looks_like_host(name) && looks_like_host(&url[end + 1..])).then_some(end)
+}
+
+/// The same for what has no scheme: `user:password@host/path`, which is neither `user@host:path` nor `host:path`.
+pub(crate) fn bare_login_end(url: &str) -> Option<usize> {
+    let (user, rest) = url.split_once(':')?;
+    if user.contains(['/', '@']) {
+        return None;
+    }
+    let in_first = rest.split('/').next().and_then(|first| first.rfind('@'));
+    let anywhere = || rest.rfind('@').filter(|end| looks_like_host(&rest[end + 1..]));
+    in_first.or_else(anywhere).map(|end| user.len() + 1 + end)
+}
+
+/// Whether a text begins with a host that is not just some word.
+fn looks_like_host(text: &str) -> bool {
+    let authority = authority(text);
+    let host = authority.split(':').next().unwrap_or_default();
+    let is_top_level = |label: &str| label.len() > 1 && label.bytes().all(|byte| byte.is_ascii_alphabetic());
+    authority.starts_with('[')
+        || host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::Ipv4Addr>().is_ok()
+        || host.rsplit_once('.').is_some_and(|(_, last)| is_top_level(last))
+}
+
+/// A text that is one URL, whatever characters it has, without its credentials: user and password (the user of ssh
+/// stays, it is no secret), and the values of parameters other than `ref`.
+pub fn mask_url(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => format!("{scheme}://{}", mask_one(rest, is_ssh(scheme))),
+        None => match bare_login_end(url) {
+            Some(end) => format!("***{}", mask_parameters(&url[end..])),
+            None => url.to_owned(),
+        },
+    }
+}
+
+/// Replaces credentials in every URL of a text. A URL ends there where a quote or white space is.
+pub(super) fn mask_urls(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (before, url) = rest.split_at(at + 3);
         masked.push_str(before);
-        let is_ssh = before.strip_suffix("://").is_some_and(|it| it.to_ascii_lowercase().ends_with("ssh"));
         let end = url.find(|char: char| char.is_whitespace() || "'\"<>`".contains(char)).unwrap_or(url.len());
         let (url, after) = url.split_at(end);
-        masked.push_str(&mask_one(url, is_ssh));
+        masked.push_str(&mask_one(url, is_ssh(&before[..at])));
         rest = after;
     }
     masked.push_str(rest);
     masked
 }
 
-/// `url` is without its scheme.
-fn mask_one(url: &str, is_ssh: bool) -> String {
-    let authority_end = url.find(['/', '?', '#']).unwrap_or(url.len());
-    let authority = &url[..authority_end];
-    // A password with an unescaped slash makes the authority look like a host with a wrong port.
-    let broken_port = authority
-        .rsplit_once(':')
-        .is_some_and(|(_, port)| !port.ends_with(']') && !port.chars().all(|char| char.is_ascii_digit()));
-    let credentials_end = if authority.contains('@') {
-        authority.rfind('@')
-    } else if broken_port {
-        url.rfind('@')
-    } else {
-        None
-    };
-    let (shown, rest) = match credentials_end {
-        Some(at) if is_ssh && !url[..at].contains(':') => ("", url),
-        Some(at) => ("***", &url[at..]),
-        None => ("", url),
-    };
-    format!("{shown}{}", mask_query(rest))
+fn is_ssh(scheme: &str) -> bool {
+    scheme.to_ascii_lowercase().ends_with("ssh")
 }
 
-fn mask_query(url: &str) -> String {
-    let Some((path, query)) = url.split_once('?') else { return url.to_owned() };
-    let parameters: Vec<String> = query
-        .split('&')
-        .map(|parameter| match parameter.split_once('=') {
-            Some(("ref", _)) | None => parameter.to_owned(),
-            Some((name, _)) => format!("{name}=***"),
-        })
-        .collect();
-    format!("{path}?{}", parameters.join("&"))
+/// `url` is without its scheme.
+fn mask_one(url: &str, is_ssh: bool) -> String {
+    match login_end(url) {
+        Some(end) if !is_ssh || url[..end].contains(':') => format!("***{}", mask_parameters(&url[end..])),
+        _ => mask_parameters(url),
+    }
+}
+
+/// Of the query and of the fragment.
+fn mask_parameters(url: &str) -> String {
+    let Some(start) = url.find(['?', '#']) else { return url.to_owned() };
+    let (path, mut rest) = url.split_at(start);
+    let mut masked = path.to_owned();
+    // Each begins with the mark before it.
+    while let Some(mark) = rest.chars().next() {
+        let end = rest[1..].find(['?', '&', '#']).map_or(rest.len(), |end| end + 1);
+        let parameter = &rest[1..end];
+        masked.push(mark);
+        match parameter.split_once('=') {
+            Some(("ref", _)) | None => masked.push_str(parameter),
+            Some((name, _)) => masked.extend([name, "=***"]),
+        }
+        rest = &rest[end..];
+    }
+    masked
 }
 
 #[cfg(test)]
@@ -162,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_masked_wherever_a_url_stands() {
+    fn credentials_in_a_url_are_masked_whatever_characters_they_have() {
         for (text, masked) in [
             ("https://host/repo", "https://host/repo"),
             ("https://user:pw@host/repo", "https://***@host/repo"),
@@ -175,16 +240,36 @@ mod tests {
             ("https://host/a@b/c", "https://host/a@b/c"),
             ("https://[::1]:80/x@y", "https://[::1]:80/x@y"),
             ("https://host/r?ref=v1&token=abc", "https://host/r?ref=v1&token=***"),
-            (
-                "fatal: unable to access 'https://u:p@host/r/': no, https://t@h too",
-                "fatal: unable to access 'https://***@host/r/': no, https://***@h too",
-            ),
             ("git::https://u:p@h//sub?ref=x", "git::https://***@h//sub?ref=x"),
+            ("http://u:pa'ss@host/r", "http://***@host/r"),
+            ("http://u:pa\"ss@host/r", "http://***@host/r"),
+            ("http://u:pa ss@host/r", "http://***@host/r"),
+            ("http://u:pa<s>s`@host/r", "http://***@host/r"),
+            ("http://u:1234/rest@127.0.0.1:9/r", "http://***@127.0.0.1:9/r"),
+            ("http://u:1234#rest@host.org/r", "http://***@host.org/r"),
+            ("http://gitea:3000/@org/repo@v1.2", "http://gitea:3000/@org/repo@v1.2"),
+            ("http://git.corp:3000/me@corp.org/x", "http://git.corp:3000/me@corp.org/x"),
+            ("user:pw@host/path", "***@host/path"),
+            ("user:p/w@host.org/path", "***@host.org/path"),
+            ("host:path/repo@v1", "host:path/repo@v1"),
+            ("/srv/a:b@c", "/srv/a:b@c"),
+            ("https://host/r#token=abc", "https://host/r#token=***"),
+            ("https://host/r?ref=v1#token=a'b c", "https://host/r?ref=v1#token=***"),
+            ("https://host/r?a=b#readme", "https://host/r?a=***#readme"),
+            ("https://host/r?ä=ö&?#", "https://host/r?ä=***&?#"),
             ("://", "://"),
             ("", ""),
         ] {
-            assert_eq!(mask_url(text), masked);
+            assert_eq!(mask_url(text), masked, "{text}");
         }
+    }
+
+    #[test]
+    fn credentials_are_masked_wherever_a_url_stands_in_a_text() {
+        assert_eq!(
+            mask_urls("fatal: unable to access 'https://u:p@host/r/': no, https://t@h?a=b too"),
+            "fatal: unable to access 'https://***@host/r/': no, https://***@h?a=*** too"
+        );
     }
 
     #[test]
@@ -221,6 +306,10 @@ mod tests {
             "git@host:org/repo.git",
             "host:repo",
             "https://[::1]/r",
+            "https://u:pa'ss w\"rd`<@host/it's r",
+            "http://gitea:3000/org/repo@v1",
+            "host:path/repo@v1",
+            "/srv/it's r",
         ] {
             assert_eq!(check(url), Ok(()), "{url}");
         }
@@ -241,6 +330,10 @@ mod tests {
             "ssh://-oProxyCommand=x/r",
             "ssh://git@-oProxyCommand=x/r",
             "git@-x:r",
+            "http://u:pa/ss@host/r",
+            "http://u:12/ss@host.org/r",
+            "ssh://git:pw@host/r",
+            "user:pw@host/r",
             "a\0b",
         ] {
             assert!(check(url).is_err(), "{url:?}");

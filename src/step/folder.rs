@@ -353,16 +353,13 @@ impl Folder {
 
     /// The part of the script that ran last: see [`crate::hooks`].
     pub fn part(&self) -> Option<String> {
-        self.last_part()?.split(' ').next().map(str::to_owned)
+        fs::read_to_string(self.part_path()).ok()?.lines().last().map(|word| word.trim().to_owned())
     }
 
     /// The engine command that ran last, where it is not the one that the task is known by.
     pub fn engine_command(&self) -> Option<String> {
-        Some(self.last_part()?.split_once(' ')?.1.to_owned())
-    }
-
-    fn last_part(&self) -> Option<String> {
-        fs::read_to_string(self.part_path()).ok()?.lines().last().map(|line| line.trim().to_owned())
+        let noted = fs::read_to_string(self.path.join("command")).ok()?;
+        Some(noted.trim().to_owned()).filter(|name| !name.is_empty())
     }
 
     /// Opens `output.log` for appending; a record that a crash has torn is ended first.

@@ -12,7 +12,8 @@
 //!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
 //!   part             which parts of the script were reached, a line each: `before`, `engine`, `collect`, `after`, and `done`
-//!                    at its end; the last is the one that runs; behind `engine` may stand the engine's command
+//!                    at its end; the last is the one that runs
+//!   command          the engine's command that runs, where it is not the one that the task is known by
 //!   place            where the engine runs: its working directory and what else leads to the state
 //!   noticed          not empty: the script has noticed an interrupt, or a hook of it answers for interrupts by itself
 //!   reserve          disk space for the end of the step, given back when exit.json is written

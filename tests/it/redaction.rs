@@ -1,5 +1,6 @@
 //! No secret leaves the host: real hub, runner, git and Terraform, and everything that the hub and stdout get to see.
 
+mod attacks;
 mod origins;
 mod settings;
 

@@ -58,6 +58,46 @@ fn nullable_is_what_is_written_or_follows_from_the_default() {
 }
 
 #[test]
+fn a_variable_is_sensitive_unless_it_plainly_says_that_it_is_not() {
+    for (value, sensitive) in [
+        ("true", true),
+        ("(true)", true),
+        ("\"true\"", true),
+        ("\"1\"", true),
+        ("!false", true),
+        ("!(\"false\")", true),
+        ("\"${true}\"", true),
+        ("tobool(\"true\")", true),
+        ("true && true", true),
+        ("false", false),
+        ("(false)", false),
+        ("\"false\"", false),
+        ("!true", false),
+    ] {
+        assert_eq!(
+            one(&format!("variable \"v\" {{\nsensitive = {value}\n}}")).sensitive,
+            sensitive,
+            "{value}"
+        );
+    }
+    for (value, sensitive) in [
+        ("true", true),
+        ("\"true\"", true),
+        ("\"${true}\"", true),
+        ("1", true),
+        ("false", false),
+        ("\"false\"", false),
+    ] {
+        let text = format!(r#"{{"variable": {{"v": {{"sensitive": {value}}}}}}}"#);
+        let module = Module::new(&[("a.tf.json", &text)]);
+        assert_eq!(module.variables(Engine::Terraform)[0].sensitive, sensitive, "{value}");
+        assert_eq!(module.declarations(Engine::Terraform).is_sensitive("v"), sensitive, "{value}");
+    }
+    assert!(!one("variable \"v\" {}").sensitive);
+    assert!(!one("variable \"v\" {\n default = 1\n nullable = \"false\"\n}").nullable);
+}
+
+#[test]
 fn descriptions_may_be_quoted_or_heredocs_and_braces_in_strings_mean_nothing() {
     let text = r#"
 # variable "in_a_comment" {}

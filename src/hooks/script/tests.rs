@@ -31,7 +31,7 @@ fn sh(script: &str) -> Command {
 }
 
 fn last_part(file: &Path) -> Option<Part> {
-    fs::read_to_string(file).ok()?.lines().last()?.split(' ').next().and_then(Part::from_word)
+    fs::read_to_string(file).ok()?.lines().last().and_then(Part::from_word)
 }
 
 fn run(script: &Script<'_>) -> Ran {
@@ -121,15 +121,15 @@ fn where_the_engine_runs_is_noted_as_the_hook_left_it() {
 }
 
 #[test]
-fn the_part_names_the_command_that_runs_where_the_task_is_known_by_another() {
+fn the_command_that_runs_is_noted_where_the_task_is_known_by_another() {
     let folder = tempfile::tempdir().unwrap();
     let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
-    for (first, expected) in [("exit 3", "engine\nit's first\n"), ("true", "engine\n")] {
+    for (first, expected) in [("exit 3", "it's first\n"), ("true", "\n")] {
         let mut script = script(None, sh(first).known_as("it's first"), None);
         script.engine.push(sh("exit 4"));
         let text = script.text(&part, &cancel).unwrap();
         assert!(!Process::new("bash").args(["-c", &text]).status().unwrap().success());
-        assert_eq!(fs::read_to_string(&part).unwrap(), expected);
+        assert_eq!(fs::read_to_string(folder.path().join("command")).unwrap(), expected);
     }
 }
 

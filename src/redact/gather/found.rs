@@ -69,16 +69,38 @@ impl<'r> Found<'r> {
         }
     }
 
+    /// The URL of a source.
+    pub(crate) fn source(&mut self, url: &str) {
+        for secret in urls::of_source(url, self.rules) {
+            self.add(&secret);
+        }
+    }
+
+    /// A value in which credentials may stand, and that may be a list or an object: each text of that may be a URL as a
+    /// whole.
+    pub(crate) fn credentials_within(&mut self, value: &str) {
+        self.credentials_in(value);
+        let value = value.trim();
+        if !value.starts_with(['"', '[', '{', '<']) || !value.contains(":") {
+            return;
+        }
+        let texts = match serde_json::from_str::<&RawValue>(value) {
+            Ok(json) => values::json_texts(json),
+            Err(_) => hcl_edit::parser::parse_expr(value).map(|it| values::texts(&it)).unwrap_or_default(),
+        };
+        texts.iter().for_each(|text| self.credentials_in(text));
+    }
+
     /// The value of a variable or setting, which its name may give away.
     pub(crate) fn named(&mut self, name: &str, value: &str) {
-        self.credentials_in(value);
+        self.credentials_within(value);
         if self.rules.is_secret_name(name) && !is_existing_path(value) && !self.document(value) {
             self.add(value);
         }
     }
 
-    /// JSON in a variable with a secret name, such as the key file of a service account: the members with secret names
-    /// count, and where there are none, every value. Says whether it was JSON.
+    /// JSON in a secret text, such as the key file of a service account: the members with secret names count, and where
+    /// there are none, every value. Says whether it was JSON.
     fn document(&mut self, value: &str) -> bool {
         let value = value.trim();
         if !value.starts_with(['{', '[']) {
@@ -101,9 +123,15 @@ impl<'r> Found<'r> {
     /// The texts of a secret value: each counts.
     pub(crate) fn texts(&mut self, texts: impl IntoIterator<Item = impl AsRef<str>>) {
         for text in texts {
-            self.add(text.as_ref());
+            self.secret(text.as_ref());
             self.credentials_in(text.as_ref());
         }
+    }
+
+    /// A text that is secret as a whole, and may be a document that an engine takes apart.
+    fn secret(&mut self, text: &str) {
+        self.add(text);
+        self.document(text);
     }
 
     /// A secret value as Terraform writes one: every string and number in it counts.
@@ -118,17 +146,17 @@ impl<'r> Found<'r> {
                 }
             }
             // What is no HCL at all was not encoded.
-            Err(_) => self.add(encoded),
+            Err(_) => self.secret(encoded),
         }
     }
 
     /// A secret value as an environment variable or `-var` has it: a text as it is, or a list or object in HCL.
     pub(crate) fn text_or_hcl(&mut self, value: &str) {
-        self.credentials_in(value);
+        self.credentials_within(value);
         if value.trim_start().starts_with(['[', '{']) && hcl_edit::parser::parse_expr(value.trim()).is_ok() {
             self.hcl(value);
         } else {
-            self.add(value);
+            self.secret(value);
         }
     }
 
@@ -199,6 +227,10 @@ mod tests {
             ("GOOGLE_CREDENTIALS", "/no/such/file-at-all", &["/no/such/file-at-all"]),
             ("CITY", "hamburg", &[]),
             ("ANYTHING", "postgres://me:s3cretpw@db/x", &["s3cretpw"]),
+            ("ANYTHING", "postgres://me:pa'ss-w0rd@db/x", &["pa'ss-w0rd"]),
+            ("ANYTHING", r#"{"url": ["postgres://me:pa'ss-w0rd@db/x"]}"#, &["pa'ss-w0rd"]),
+            ("ANYTHING", r#"{"url": "postgres:\/\/me:pa'ss-w0rd@db\/x"}"#, &["pa'ss-w0rd"]),
+            ("ANYTHING", r#"{ url = "postgres://me:pa'ss-w0rd@db/x" }"#, &["pa'ss-w0rd"]),
         ] {
             assert_eq!(found(|it| it.named(name, value)), expected, "{name}={value}");
         }
@@ -211,6 +243,18 @@ mod tests {
         assert_eq!(found(|it| it.named("GOOGLE_CREDENTIALS", file)), ["-----BEGIN\nabcdef", "t0ken-x"]);
         let one_line = r#"{"user":"somebody","hush":"hunter22"}"#;
         assert_eq!(found(|it| it.named("MY_SECRET", one_line)), ["hunter22", "somebody", one_line]);
+    }
+
+    #[test]
+    fn of_a_key_file_in_a_sensitive_value_the_key_counts_too_and_harmless_members_do_not() {
+        let file = r#"{"type":"service_account","project_id":"my-project","private_key":"abc\ndef"}"#;
+        let parameter = serde_json::to_string(file).unwrap();
+        let expected = ["abc\ndef", file];
+        assert_eq!(found(|it| it.texts([file])), expected);
+        let quoted = &parameter[1..parameter.len() - 1];
+        assert_eq!(found(|it| it.hcl(&parameter)), [expected[0], file, quoted]);
+        let output = RawValue::from_string(parameter).unwrap();
+        assert_eq!(found(|it| it.json(&output)), expected);
     }
 
     #[test]

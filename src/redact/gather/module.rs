@@ -11,6 +11,7 @@ use hcl_edit::structure::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::arguments::{self, Arguments};
 use super::{Found, request};
 use crate::contract::{Engine, TaskRequest};
 use crate::engine::declarations::{Declarations, LARGEST_FILE};
@@ -123,7 +124,15 @@ pub(crate) fn before(
             found.text_or_hcl(value);
         }
     }
-    module.files(&tree, &mut found);
+    let arguments = environment.iter().chain(host).filter(|(name, _)| name.starts_with(arguments::VARIABLE));
+    let arguments: Vec<Arguments> = arguments.map(|(_, text)| Arguments::of(text)).collect();
+    for (name, value) in arguments.iter().flat_map(|it| &it.variables) {
+        found.named(name, value);
+        if module.is_secret(name) {
+            found.text_or_hcl(value);
+        }
+    }
+    module.files(&tree, arguments.iter().flat_map(|it| &it.files), &mut found);
     let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
     found.texts(defaults.flat_map(|(_, texts)| texts));
     let earlier = tree.open_private(PrivateFile::Output);
@@ -209,10 +218,10 @@ impl Module<'_> {
         self.declarations.is_sensitive(variable) || self.rules.is_secret_name(variable)
     }
 
-    /// The files with values that an engine reads by itself.
-    fn files(&self, tree: &Tree, found: &mut Found<'_>) {
+    /// The files with values that an engine reads by itself, and those that it is told to read.
+    fn files<'a>(&self, tree: &Tree, told: impl Iterator<Item = &'a String>, found: &mut Found<'_>) {
         let names = tree.file_names().unwrap_or_default();
-        for name in names.into_iter().filter(|name| has_values(name)) {
+        for name in names.into_iter().filter(|name| has_values(name)).chain(told.cloned()) {
             let read = tree.open_file(&name).and_then(|file| read_limited(file, LARGEST_FILE));
             let Some(text) = read.ok().and_then(|text| String::from_utf8(text).ok()) else { continue };
             if name.ends_with(".json") {

@@ -59,7 +59,7 @@ impl Found<'_> {
     pub(super) fn request(&mut self, request: &TaskRequest, lookup: &dyn Fn(&str) -> Option<String>) {
         match request {
             TaskRequest::GetDefinitiveRevision(source) | TaskRequest::GetModule(source, _) => {
-                self.credentials_in(&source.source_url);
+                self.source(&source.source_url);
             }
             TaskRequest::Init(own) => self.init(own, lookup),
             _ => {}
@@ -68,7 +68,7 @@ impl Found<'_> {
             if self.rules().is_secret_name(name) {
                 self.hcl(value);
             }
-            self.credentials_in(value);
+            self.credentials_within(value);
         }
         let Some(flags) = flags(request) else { return };
         let plain = flags.terraform_flags.known.iter().filter_map(|it| it.value.as_ref());
@@ -130,15 +130,21 @@ mod tests {
 
     #[test]
     fn the_password_of_a_source_is_known() {
-        let source = Source {
-            source_type: SourceType::Git,
-            source_revision_type: SourceRevisionType::Default,
-            source_url: "https://me:source-pw@host/r".to_owned(),
-            source_revision: String::new(),
-            source_definitive_revision: None,
-            source_semantic_version: None,
-        };
-        assert_eq!(found(&TaskRequest::GetDefinitiveRevision(source)), ["source-pw"]);
+        for (url, password) in [
+            ("https://me:source-pw@host/r", "source-pw"),
+            ("https://me:pa'ss \"w`rd<@host/r", "pa'ss \"w`rd<"),
+            ("me:source-pw@host/r", "source-pw"),
+        ] {
+            let source = Source {
+                source_type: SourceType::Git,
+                source_revision_type: SourceRevisionType::Default,
+                source_url: url.to_owned(),
+                source_revision: String::new(),
+                source_definitive_revision: None,
+                source_semantic_version: None,
+            };
+            assert_eq!(found(&TaskRequest::GetDefinitiveRevision(source)), [password]);
+        }
     }
 
     #[test]
@@ -171,7 +177,11 @@ mod tests {
 
     #[test]
     fn parameters_and_variables_with_secret_names_are_known() {
-        let parameters = [("db_password", "\"param-pw\""), ("region", "\"eu-west-1\"")];
+        let parameters = [
+            ("db_password", "\"param-pw\""),
+            ("region", "\"eu-west-1\""),
+            ("database", "[\"postgres://me:it's-pw@db\"]"),
+        ];
         let own = Plan {
             resolved_parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             ..Plan::default()
@@ -186,6 +196,9 @@ mod tests {
                 .into(),
             ..FlagLists::default()
         };
-        assert_eq!(found(&TaskRequest::Plan(own, flags)), ["config-token", "flag-token", "param-pw"]);
+        assert_eq!(
+            found(&TaskRequest::Plan(own, flags)),
+            ["config-token", "flag-token", "it's-pw", "param-pw"]
+        );
     }
 }

@@ -1,8 +1,11 @@
 //! Credentials that stand inside of a text: in URLs, and in connection strings.
 
+use std::collections::BTreeSet;
+
 use percent_encoding::percent_decode_str;
 
 use super::super::Rules;
+use crate::source::url::{bare_login_end, login_end};
 
 /// A user name without a password is a token when it is as long as one; shorter names are those of people and
 /// organizations (`https://acme@dev.azure.com/acme/…`).
@@ -27,50 +30,112 @@ const PARTS: [&str; 9] = [
 /// All credentials in a text. Those of URLs come as they stand there and decoded.
 pub(super) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
     let mut found = Vec::new();
+    if let Some(url) = whole_url(text) {
+        of_url(url, rules, &mut found);
+    }
     let mut rest = text;
     while let Some(at) = rest.find("://") {
         let url = &rest[at + 3..];
         let end = url.find(|char: char| char.is_whitespace() || "'\"<>`".contains(char)).unwrap_or(url.len());
         of_url(&url[..end], rules, &mut found);
+        // Others may follow, with a comma or as a part of it.
+        url[..end].split("://").skip(1).for_each(|url| of_url(url, rules, &mut found));
         rest = &url[end..];
     }
-    for part in text.split(|char: char| char == ';' || char.is_whitespace()) {
-        if let Some((name, value)) = part.split_once('=')
-            && !name.contains("://")
-            && is_secret(name.trim_start_matches(['-', '"', '\'']), rules)
-        {
-            found.push(value.trim_matches(['"', '\'']).to_owned());
+    for (name, value) in pairs(text) {
+        if !name.contains("://") && is_secret(name.trim_start_matches(['-', '"', '\'']), rules) {
+            found.push(value);
+        }
+    }
+    let mut known = BTreeSet::new();
+    found.retain(|secret| known.insert(secret.clone()));
+    found
+}
+
+/// The same of a text that is the URL of a source, and so may lack a scheme.
+pub(super) fn of_source(url: &str, rules: &Rules) -> Vec<String> {
+    let mut found = credentials(url, rules);
+    let url = url.trim();
+    match url.split_once("://") {
+        Some((_, url)) => of_url(url, rules, &mut found),
+        None => {
+            if let Some(end) = bare_login_end(url) {
+                login(&url[..end], rules, &mut found);
+            }
         }
     }
     found
 }
 
+/// A text that as a whole is one URL, without its scheme. Its password may have any character, but the text is no sentence
+/// that begins with a URL.
+fn whole_url(text: &str) -> Option<&str> {
+    let (scheme, url) = text.trim().split_once("://")?;
+    let is_scheme = |char: char| char.is_ascii_alphanumeric() || "+-.:".contains(char);
+    let behind = &url[url.rfind('@').unwrap_or(0)..];
+    (scheme.chars().all(is_scheme) && !behind.contains(char::is_whitespace)).then_some(url)
+}
+
 /// `url` is without its scheme.
 fn of_url(url: &str, rules: &Rules, found: &mut Vec<String>) {
-    let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
-    let host_and_port = |text: &str| {
-        text.rsplit_once(':')
-            .is_none_or(|(_, port)| port.ends_with(']') || port.chars().all(|char| char.is_ascii_digit()))
-    };
-    // A password with an unescaped slash makes the authority look like a host with a wrong port.
-    let end = match authority.rfind('@') {
-        None if !host_and_port(authority) => url.rfind('@'),
-        end => end,
-    };
-    if let Some(end) = end {
-        let (user, password) = url[..end].split_once(':').unwrap_or((&url[..end], ""));
-        if !password.is_empty() && !PLACEHOLDERS.contains(&password) {
-            both(password, found);
-        } else if user.len() >= TOKEN_LENGTH {
-            both(user, found);
-        }
+    if let Some(end) = login_end(url) {
+        login(&url[..end], rules, found);
     }
-    let query = url.split_once('?').map_or("", |(_, query)| query);
-    for (name, value) in query.split(['&', '#']).filter_map(|parameter| parameter.split_once('=')) {
+    let parameters = url.find(['?', '#']).map_or("", |start| &url[start + 1..]);
+    for (name, value) in parameters.split(['?', '&', '#']).filter_map(|it| it.split_once('=')) {
         if is_secret(name, rules) {
             both(value, found);
         }
     }
+}
+
+/// `user:password`, or one of them.
+fn login(text: &str, rules: &Rules, found: &mut Vec<String>) {
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    let is_placeholder = PLACEHOLDERS.contains(&password);
+    if !password.is_empty() && !is_placeholder {
+        both(password, found);
+    }
+    // With a password that says nothing, such as `x`, the name may be the token.
+    if user.len() >= TOKEN_LENGTH && (is_placeholder || password.len() < rules.minimum_length) {
+        both(user, found);
+    }
+}
+
+/// `name=value` of all parts of a text, which a semicolon or white space ends. A value in quotes goes on to the quote that
+/// ends it; a quote in it is written twice.
+fn pairs(text: &str) -> Vec<(&str, String)> {
+    let mut pairs = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(is_end).unwrap_or(rest.len());
+        let next = end + rest[end..].chars().next().map_or(0, char::len_utf8);
+        if let Some((name, value)) = rest[..end].split_once('=') {
+            let bare = || value.trim_matches(['"', '\'']).to_owned();
+            pairs.push((name, quoted(&rest[name.len() + 1..]).unwrap_or_else(bare)));
+        }
+        rest = &rest[next..];
+    }
+    pairs
+}
+
+fn is_end(char: char) -> bool {
+    char == ';' || char.is_whitespace()
+}
+
+/// The text in quotes that another begins with, if nothing but the end of a part comes behind it.
+fn quoted(text: &str) -> Option<String> {
+    let quote = text.chars().next().filter(|char| ['"', '\''].contains(char))?;
+    let mut inner = String::new();
+    let mut chars = text[1..].chars().peekable();
+    while let Some(char) = chars.next() {
+        match char {
+            char if char != quote => inner.push(char),
+            _ if chars.next_if_eq(&quote).is_some() => inner.push(quote),
+            _ => return chars.peek().is_none_or(|char| is_end(*char)).then_some(inner),
+        }
+    }
+    None
 }
 
 fn is_secret(name: &str, rules: &Rules) -> bool {
@@ -110,9 +175,41 @@ mod tests {
             ("AccountName=x;AccountKey=QUJD==;EndpointSuffix=core", &["QUJD=="]),
             ("host=db user=me password='hunter22'", &["hunter22"]),
             ("-var db_password=hunter22 -var region=eu", &["hunter22"]),
+            ("Server=db;Password=\"semi;colon-pw\";User Id=me", &["semi;colon-pw"]),
+            ("host=db password='with space' user=me", &["with space"]),
+            ("Pwd='it''s;quoted'", &["it's;quoted"]),
+            ("Password='it's", &["it's"]),
+            ("postgres://me:pa'ss-w0rd@db/x", &["pa'ss-w0rd"]),
+            (" http://me:pa\"s<s>`w0rd@db/x\n", &["pa\"s<s>`w0rd"]),
+            ("http://me:pa ss-w0rd@db/x", &["pa ss-w0rd"]),
+            ("http://me:1234/rest@db.corp/x", &["1234/rest"]),
+            ("http://h/r#access_token=t0ken&x=y", &["t0ken"]),
+            ("http://h/r?a=b#access_token=t0ken", &["t0ken"]),
+            ("https://a:first1@h,https://b:second@h", &["first1", "second"]),
+            ("https://ghp_0123456789abcdefghij:x@github.com", &["x", "ghp_0123456789abcdefghij"]),
+            ("http://registry:4873/@scope/pkg", &[]),
+            ("http://nexus:8081/repository/pkg@1.2.3", &[]),
+            ("http://git.corp:3000/me@corp.org/x", &[]),
+            ("https://wiki.corp: ask me@corp.org and others", &[]),
+            ("nginx:latest-1.25@sha256:0123456789", &[]),
             ("", &[]),
         ] {
             assert_eq!(credentials(text, &rules), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_source_may_lack_a_scheme() {
+        let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
+        for (text, expected) in [
+            ("user:pass-word@host/path", &["pass-word"][..]),
+            ("user:pass/word@host.org/path", &["pass/word"]),
+            ("git@host:org/repo", &[]),
+            ("host:org/repo@v1", &[]),
+            ("/srv/a:b@c", &[]),
+            ("http://u:two words@h/a b", &["two words"]),
+        ] {
+            assert_eq!(of_source(text, &rules), expected, "{text}");
         }
     }
 }

@@ -125,6 +125,21 @@ fn the_values_of_a_sensitive_variable_are_known_wherever_they_come_from() {
 }
 
 #[test]
+fn the_values_of_a_sensitive_variable_are_known_from_arguments_in_the_environment() {
+    let bench = Bench::new(&[
+        ("main.tf", DECLARED),
+        ("named.tfvars", "hidden = \"from-named-file\"\nopen = \"open-file\"\n"),
+    ]);
+    let arguments = [("TF_CLI_ARGS_plan", "-var 'hidden=from arguments' -var=open=open-argument")];
+    bench.workspace.save_environment(&map(&arguments)).unwrap();
+    let host = [("TF_CLI_ARGS", "-var-file=named.tfvars -var-file=/no/such -var db_password=by-its-name")];
+    assert_eq!(
+        bench.before_with(&plan(&[], &[]), &host),
+        ["by-its-name", "default-value", "from arguments", "from-named-file"]
+    );
+}
+
+#[test]
 fn an_override_may_make_a_variable_sensitive() {
     let bench = Bench::new(&[
         ("main.tf", "variable \"x\" {}"),
