@@ -29,7 +29,7 @@ pub(super) async fn prepare(
 pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Success, TaskError> {
     let Module { places, directory, workspace, .. } = Module::open(context)?;
     let tree = workspace.tree()?;
-    let (engine, extra_files) = (request.engine, request.extra_file_names.clone());
+    let (engine, extra_files) = (request.engine, tree.placed_extra_files(&request.extra_file_names));
     let set = read(move || {
         let from_extra_files = match extra_files.is_empty() {
             true => BTreeSet::new(),

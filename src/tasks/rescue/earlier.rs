@@ -7,9 +7,9 @@ use std::path::Path;
 use crate::contract::{Engine, Fault};
 use crate::engine::leftovers::ERRORED_STATE;
 use crate::workspace::Workspace;
+use crate::workspace::keep::{By, keep};
 
 use super::advice;
-use super::keep::{By, keep};
 use crate::tasks::{Context, TaskError};
 
 /// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and returns what to say about it.
