@@ -147,9 +147,7 @@ struct LocalBackend {
 /// folder: `.terraform`, unless `TF_DATA_DIR` says otherwise. `workspace` is what `TF_WORKSPACE` names, which counts before
 /// the one that is noted there.
 pub fn local_state(directory: &Path, data: &Path, workspace: Option<&str>) -> Option<PathBuf> {
-    let noted = small(&data.join("terraform.tfstate"));
-    let backend = noted.and_then(|text| serde_json::from_slice::<Initialised>(&text).ok()?.backend);
-    let config = match backend {
+    let config = match noted_backend(data) {
         None => LocalBackend::default(),
         Some(backend) if backend.r#type == "local" => backend.config,
         Some(_) => return None,
@@ -163,6 +161,19 @@ pub fn local_state(directory: &Path, data: &Path, workspace: Option<&str>) -> Op
             folder.join(other).join("terraform.tfstate")
         }
     })
+}
+
+/// The backend that the last init has noted in the engine's own folder.
+fn noted_backend(data: &Path) -> Option<Backend> {
+    let noted = small(&data.join("terraform.tfstate"))?;
+    serde_json::from_slice::<Initialised>(&noted).ok()?.backend
+}
+
+/// The file that a local backend was told to use, whichever workspace is selected. All other local states have the
+/// engine's own names.
+pub fn named_local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
+    let backend = noted_backend(data).filter(|backend| backend.r#type == "local")?;
+    backend.config.path.filter(|path| !path.is_empty()).map(|path| directory.join(path))
 }
 
 /// A small regular file, which is only read for a message.
@@ -197,6 +208,28 @@ pub fn stored_resources(state: &[u8]) -> Option<u64> {
     let state: State = serde_json::from_slice(state).ok().filter(|state: &State| state.version == 4)?;
     let managed = state.resources.iter().filter(|resource| resource.mode == "managed");
     Some(managed.map(|resource| resource.instances.len() as u64).sum())
+}
+
+#[derive(Deserialize)]
+struct StoredStack {
+    checkpoint: Checkpoint,
+}
+
+#[derive(Deserialize)]
+struct Checkpoint {
+    latest: Option<Latest>,
+}
+
+#[derive(Deserialize)]
+struct Latest {
+    resources: Option<Vec<PendingResource>>,
+}
+
+/// The resources of a stack as Pulumi stores it in files, without the stack itself; `None` when it is no such file.
+pub fn stored_stack_resources(stack: &[u8]) -> Option<u64> {
+    let stack: StoredStack = serde_json::from_slice(stack).ok()?;
+    let resources = stack.checkpoint.latest.and_then(|latest| latest.resources).unwrap_or_default();
+    Some(resources.iter().filter(|resource| !super::plan::is_stack(&resource.urn)).count() as u64)
 }
 
 #[derive(Deserialize)]
@@ -290,6 +323,7 @@ mod tests {
         };
         backend("local", json!({"path": "a/b.tfstate", "workspace_dir": null}));
         assert_eq!(local_state(at, &at.join(".terraform"), None), Some(at.join("a/b.tfstate")));
+        assert_eq!(named_local_state(at, &at.join(".terraform")), Some(at.join("a/b.tfstate")));
         fs::write(at.join(".terraform/environment"), "dev").unwrap();
         assert_eq!(
             local_state(at, &at.join(".terraform"), None),
@@ -298,7 +332,9 @@ mod tests {
         let named = |name| local_state(at, &at.join(".terraform"), Some(name));
         assert_eq!(named("prod"), Some(at.join("terraform.tfstate.d/prod/terraform.tfstate")));
         assert_eq!(named("default"), Some(at.join("a/b.tfstate")));
-        backend("s3", json!({"bucket": "x", "path": null}));
+        assert_eq!(named_local_state(at, &at.join(".terraform")), Some(at.join("a/b.tfstate")));
+        backend("s3", json!({"bucket": "x", "path": "y"}));
+        assert_eq!(named_local_state(at, &at.join(".terraform")), None);
         assert_eq!(local_state(at, &at.join(".terraform"), None), None);
     }
 
@@ -322,5 +358,11 @@ mod tests {
         assert_eq!(stored_resources(state.to_string().as_bytes()), Some(2));
         assert_eq!(stored_resources(b"{\"version\": 4, \"resou"), None);
         assert_eq!(stored_resources(b"{\"version\": 3}"), None);
+        let stack = json!({"version": 3, "checkpoint": {"stack": "dev", "latest": {"resources": [
+            {"urn": "urn:pulumi:dev::p::pulumi:pulumi:Stack::p-dev"}, {"urn": "urn:pulumi:dev::p::x:y:Z::a"},
+        ]}}});
+        assert_eq!(stored_stack_resources(stack.to_string().as_bytes()), Some(1));
+        assert_eq!(stored_stack_resources(br#"{"checkpoint": {"latest": null}}"#), Some(0));
+        assert_eq!(stored_stack_resources(state.to_string().as_bytes()), None);
     }
 }

@@ -122,8 +122,10 @@ pub struct Script<'a> {
 const UNNOTED: &str =
     "Error: hawser cannot write to the step's folder (is the disk full?): the engine was not run";
 
-/// The functions at the head of every script. `hawser_go` says whether anything more may be started.
-const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
+/// The functions at the head of every script. The umask is the usual one: what hooks and engines make may end up in packages,
+/// and nobody else reaches it through the folders above, which are private. `hawser_go` says whether anything more may be started.
+const HEAD: &str = r#"umask 022
+hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
 hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }
 hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
 hawser_interrupt() {

@@ -117,12 +117,25 @@ impl Tool {
     /// `purpose` completes the sentence "cannot start git to …" and must hold no secret.
     pub fn new(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
         let program = program.into();
-        let mut command = Command::new(&program);
+        let command = Command::new(&program);
+        Self::by(program, purpose.into(), command)
+    }
+
+    /// As [`new`](Self::new), for a program whose files are to have the modes that they have elsewhere, and not those of
+    /// this process, see [`crate::files::keep_private`].
+    pub fn with_usual_modes(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
+        let program = program.into();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "umask 022; exec \"$0\" \"$@\""]).arg(&program);
+        Self::by(program, purpose.into(), command)
+    }
+
+    fn by(program: PathBuf, purpose: String, mut command: Command) -> Self {
         command.env_clear().envs(Inherited::of_this_process().into_variables());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         Self {
             program,
-            purpose: purpose.into(),
+            purpose,
             command,
             timeout: DEFAULT_TIMEOUT,
             grace: DEFAULT_GRACE,

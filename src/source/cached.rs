@@ -27,6 +27,9 @@ const KEPT: &str = "refs/hawser/commits/";
 /// with the server, and old ones are hardly ever asked for again.
 const MAX_KEPT: usize = 64;
 const KEPT_AFTER_PACKING: usize = 16;
+/// The copy is ours, whoever owns its files: some network disks make all of them somebody else's. git asks only at this
+/// end who the owner is, and hears of no other setting there.
+const READ_COPY: &str = "--upload-pack=git -c safe.directory=* upload-pack";
 
 enum Trouble {
     /// Another copy would not help.
@@ -158,7 +161,7 @@ impl Fetcher {
         let kept = self.kept(entry, wish.cancel).await?;
         let Some(name) = kept.iter().find(|name| name.ends_with(wish.commit)) else { return Ok(false) };
         let copy = entry.folder.to_string_lossy();
-        let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--no-prune", "--depth=1"];
+        let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--no-prune", "--depth=1", READ_COPY];
         self.fetch(wish.folder, &copy, &fetch, &[name], wish.cancel).await?;
         Entry::touch(held);
         Ok(true)

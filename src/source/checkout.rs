@@ -14,6 +14,15 @@ use super::submodules::{MAX_SUBMODULES, Wanted};
 use super::url::{self, mask_url};
 use super::{Fetcher, Log, SourceError};
 
+/// The files of a checkout that its repository knows.
+#[derive(Debug, Default)]
+pub(crate) struct Tracked {
+    /// As they are in the repository.
+    pub(crate) unchanged: HashSet<PathBuf>,
+    /// Changed since, or gone.
+    pub(crate) changed: HashSet<PathBuf>,
+}
+
 impl Fetcher {
     /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the
     /// server allows: that commit alone, or the whole history from a server that gives out no single commits. With
@@ -57,6 +66,7 @@ impl Fetcher {
         }
         log(&format!("Cloning {} at {commit}", mask_url(url)));
         self.init(folder, commit.len() == 64, cancel).await?;
+        self.name_origin(folder, url, cancel).await?;
         let filled = match &self.cache {
             Some(cache) => self.fill_from_cache(cache, url, commit, folder, log, cancel).await?,
             None => false,
@@ -64,20 +74,19 @@ impl Fetcher {
         if !filled {
             self.fetch_commit(Target { folder, keep: None }, url, commit, log, cancel).await?;
         }
-        let checkout = ["checkout", "--quiet", "--force", "--detach", commit];
-        self.local(folder, format!("check out {commit}"), &checkout, cancel).await?;
+        self.write_files(folder, url, commit, cancel).await?;
         self.submodules(wanted, log, cancel).await
     }
 
-    /// The files that a checkout has from its commit and that are still as they were there, with their paths
-    /// below `root`, those of its submodules included. Nothing when `root` is no checkout.
-    pub(crate) async fn unchanged_files(
+    /// The files that a checkout has from its commit, with their paths below `root`, those of its submodules included.
+    /// Nothing when `root` is no checkout.
+    pub(crate) async fn tracked_files(
         &self,
         root: &Path,
         cancel: &CancellationToken,
-    ) -> Result<HashSet<PathBuf>, SourceError> {
+    ) -> Result<Tracked, SourceError> {
         if !root.join(".git").is_dir() {
-            return Ok(HashSet::new());
+            return Ok(Tracked::default());
         }
         let list = async |more: &[&str]| {
             // Named outright, so that git does not go looking for a repository further up.
@@ -93,16 +102,18 @@ impl Fetcher {
                 return Err(SourceError::Cancelled);
             }
             // A damaged repository says nothing about its files; then all of them count as changed.
-            _ => return Ok(HashSet::new()),
+            _ => return Ok(Tracked::default()),
         };
-        let mut unchanged: HashSet<PathBuf> = all.difference(&modified).cloned().collect();
+        let unchanged = all.difference(&modified).cloned().collect();
+        let mut tracked = Tracked { unchanged, changed: modified };
         if root.join(".gitmodules").exists() {
             for inside in all.iter().filter(|path| root.join(path).join(".git").is_dir()) {
-                let below = Box::pin(self.unchanged_files(&root.join(inside), cancel)).await?;
-                unchanged.extend(below.into_iter().map(|path| inside.join(path)));
+                let below = Box::pin(self.tracked_files(&root.join(inside), cancel)).await?;
+                tracked.unchanged.extend(below.unchanged.into_iter().map(|path| inside.join(path)));
+                tracked.changed.extend(below.changed.into_iter().map(|path| inside.join(path)));
             }
         }
-        Ok(unchanged)
+        Ok(tracked)
     }
 }
 

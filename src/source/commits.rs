@@ -44,9 +44,9 @@ impl Fetcher {
         let refs = self.list_refs(url, &[], cancel).await?;
         self.init(folder.path(), refs.iter().any(|it| it.object.len() == 64), cancel).await?;
         let commit = format!("{}^{{commit}}", start.to_ascii_lowercase());
-        let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &commit];
+        let arguments = [IN_CHECKOUT, "rev-parse", "--verify", "--quiet", "--end-of-options", &commit];
         for wanted in [&ALL_REFS[..], &EVERY_REF] {
-            let fetch = ["fetch", "--quiet", "--filter=tree:0"];
+            let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--filter=tree:0"];
             self.fetch(folder.path(), url, &fetch, wanted, cancel).await?;
             match self.local(folder.path(), format!("find the commit {start}"), &arguments, cancel).await {
                 Ok(output) => return Ok(output.text()?.trim().to_owned()),

@@ -13,7 +13,8 @@ use super::url::{Login, PROTOCOLS, Remote, mask_url, mask_urls};
 use super::{Fetcher, SourceError};
 use crate::process::{Output, Tool, find_program};
 
-/// The repository is named outright, so that git never goes looking for one further up.
+/// The repository is named outright, so that git never goes looking for one further up, and does not ask who owns it: on
+/// some network disks it is never the one who runs git.
 pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
 pub(super) const IN_BARE: &str = "--git-dir=.";
 
@@ -55,7 +56,11 @@ const LOGIN_HELPER: &str = r#"!f() { test "$1" != get || printf 'username=%s\npa
 
 impl Fetcher {
     pub(super) fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
-        let mut tool = Tool::new(find_program("git", &self.binary_paths)?, purpose)
+        Ok(self.prepared(Tool::new(find_program("git", &self.binary_paths)?, purpose)))
+    }
+
+    fn prepared(&self, tool: Tool) -> Tool {
+        let mut tool = tool
             .args(CONFIG)
             .environment(self.host.clone().into_variables())
             .env("LC_ALL", "C")
@@ -65,6 +70,9 @@ impl Fetcher {
             .env("SSH_ASKPASS_REQUIRE", "never")
             .env("GCM_INTERACTIVE", "never")
             .env("GIT_ALLOW_PROTOCOL", PROTOCOLS)
+            // A server of plain files cannot leave anything out, and git would ask it again and again for what it takes for
+            // left out, each time by one more process.
+            .env("GIT_NO_LAZY_FETCH", "1")
             .envs(self.environment.iter().cloned())
             .clean_lines(mask_urls);
         for name in NOT_INHERITED {
@@ -74,7 +82,7 @@ impl Fetcher {
         if self.allowed.is_set() {
             tool = tool.args(["-c", "http.followRedirects=false"]);
         }
-        Ok(tool)
+        tool
     }
 
     /// A call that talks to the server and runs in `folder`. Its ssh never asks ([`super::ssh`]). A login in the URL
@@ -86,7 +94,18 @@ impl Fetcher {
         folder: &Path,
         cancel: &CancellationToken,
     ) -> Result<Tool, SourceError> {
-        let mut tool = self.tool(purpose)?.current_dir(folder);
+        let tool = self.tool(purpose)?;
+        self.with_login(tool, remote, folder, cancel).await
+    }
+
+    async fn with_login(
+        &self,
+        tool: Tool,
+        remote: &Remote,
+        folder: &Path,
+        cancel: &CancellationToken,
+    ) -> Result<Tool, SourceError> {
+        let mut tool = tool.current_dir(folder);
         if let Some(Login { user, password: None, server }) = &remote.login {
             // The host's own helpers know the password for this name. It may be a token, so it is no argument either.
             tool = self.with_config(tool, &format!("credential.{server}.username"), user);
@@ -182,6 +201,43 @@ impl Fetcher {
             .args(wanted)
             .timeout(self.fetch_timeout);
         Ok(tool.run(cancel).await?)
+    }
+
+    /// Says where a checkout is from: filters such as that of Git LFS ask for it, and so do hooks and modules.
+    pub(super) async fn name_origin(
+        &self,
+        folder: &Path,
+        url: &str,
+        cancel: &CancellationToken,
+    ) -> Result<(), SourceError> {
+        let mut origin = Remote::new(url).url;
+        // It stays on the disk, and what is secret in it does not.
+        if mask_url(&origin) != origin {
+            origin.truncate(origin.find('?').unwrap_or(origin.len()));
+            origin = mask_url(&origin);
+        }
+        let arguments = [IN_CHECKOUT, "config", "remote.origin.url", &origin];
+        self.local(folder, "note the origin of the checkout".to_owned(), &arguments, cancel).await?;
+        Ok(())
+    }
+
+    /// Fills the work tree of a checkout. Its files get the modes that a plain clone gives them, as they may end up in
+    /// packages that are made of them; nobody else reaches them through the folders above. A filter may have to fetch some.
+    pub(super) async fn write_files(
+        &self,
+        folder: &Path,
+        url: &str,
+        commit: &str,
+        cancel: &CancellationToken,
+    ) -> Result<(), SourceError> {
+        let git = find_program("git", &self.binary_paths)?;
+        let tool = self.prepared(Tool::with_usual_modes(git, format!("check out {commit}")));
+        let tool = self.with_login(tool, &Remote::new(url), folder, cancel).await?;
+        tool.args([IN_CHECKOUT, "--work-tree=.", "checkout", "--quiet", "--force", "--detach", commit])
+            .timeout(self.fetch_timeout.max(LOCAL_TIMEOUT))
+            .run(cancel)
+            .await?;
+        Ok(())
     }
 
     /// A call inside a repository of ours.

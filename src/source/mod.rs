@@ -36,6 +36,7 @@ use crate::contract::{Source, SourceRevisionType, SourceType};
 use crate::policy::{Refusal, SourceRule};
 use crate::process::{Inherited, NotFound, ProcessError};
 use crate::redact::JobSecrets;
+pub(crate) use checkout::Tracked;
 pub use range::RangeError;
 pub use refs::{is_abbreviated_commit, is_commit};
 pub use registry::RegistryError;
@@ -61,8 +62,8 @@ pub enum SourceError {
     #[error("{url} has no branch or tag named {revision:?}, and it is no full commit id")]
     UnknownRevision { revision: String, url: String },
     #[error(
-        "the commit {revision:?} is not found: no branch, tag or other ref of {url} leads to it, or the id is too short to \
-         be the only one"
+        "the commit {revision:?} is not found: no branch, tag or other ref of {url} leads to it{}",
+        if is_commit(.revision) { "" } else { ", or the id is too short to be the only one" }
     )]
     UnknownCommit { revision: String, url: String },
     #[error("{url} has no HEAD: it is empty, or names a default branch that does not exist")]

@@ -43,7 +43,7 @@ async fn declared_by_extra_files(
     request: &Output,
 ) -> Result<BTreeSet<String>, TaskError> {
     let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
-    let (engine, extra_files) = (request.engine, request.extra_file_names.clone());
+    let (engine, extra_files) = (request.engine, tree.placed_extra_files(&request.extra_file_names));
     read(move || Ok(Declarations::of_module(&directory, &tree, engine)?.outputs_of(&extra_files))).await
 }
 

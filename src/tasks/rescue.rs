@@ -8,18 +8,18 @@
 //!   20261116T021036Z-{job id}-errored.tfstate           a step of that job could not write this state then
 //!   20261116T021036Z-before-{job id}-errored.tfstate    it was there before that job's apply
 //!   20261116T021036Z-{job id}-pulumi-export.json        a state with pending operations
+//!   20261116T021036Z-clean-init-env-terraform.tfstate   a clean init dropped `env/terraform.tfstate`, see `workspace`
 //! ```
 //!
 //! Nothing here removes them: whoever has pushed a state does. The time is that of the file. The order is a second name or a
 //! copy (with fsync), note in the step folder (`rescued`), removal, so that a crash at any point loses neither the file nor the
 //! word about it, and concluding once more says the same.
 //!
-//! `search` finds what is there and has it kept by `keep`; `advice` is what people are told about it, with commands that work
-//! where the engine did (`place`). `earlier` is the other side: what the next step does about what is still there.
+//! `search` finds what is there and has it kept by [`crate::workspace::keep`]; `advice` is what people are told about it, with
+//! commands that work where the engine did (`place`). `earlier` is the other side: what the next step does about what is still there.
 
 mod advice;
 mod earlier;
-mod keep;
 mod place;
 mod search;
 

@@ -14,13 +14,13 @@ pub(super) async fn prepare(context: &Context, request: &Input) -> Result<Prepar
     let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
     let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
     context.note_facts(&Facts { engine_version: None, source_commit: workspace.local_commit() });
-    let engine = request.engine;
+    let (engine, extra_files) = (request.engine, tree.placed_extra_files(&request.extra_file_names));
     let declarations = read(move || Declarations::of_module(&directory, &tree, engine)).await?;
     for warning in &declarations.warnings {
         context.warn(warning);
     }
     let now = jiff::Timestamp::now().as_millisecond();
-    let set = declarations.variable_set(metadata.module_id, &request.extra_file_names, now);
+    let set = declarations.variable_set(metadata.module_id, &extra_files, now);
     let count = set.as_ref().map_or(0, |set| set.variables.len());
     context.info(&format!("The module declares {count} variables"));
     Ok(Prepared::Finished(Success::Variables(set)))

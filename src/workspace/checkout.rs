@@ -32,8 +32,11 @@ use crate::source::{Fetcher, Location, Log, SourceError, is_commit, mask_url};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Marker {
     version: u32,
-    /// The definitive revision.
+    /// What is checked out.
     commit: String,
+    /// The annotated tag by whose own id it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
     /// The folder that the registry pointed at.
     folder: String,
     /// The init directories that may have extra files in them.
@@ -51,7 +54,11 @@ impl Marker {
     fn new(commit: &str, folder: &Path, init: &Path) -> Self {
         let folder = folder.to_string_lossy().into_owned();
         let extra_files_in = BTreeSet::from([init.to_owned()]);
-        Self { version: VERSION, commit: commit.to_owned(), folder, extra_files_in }
+        Self { version: VERSION, commit: commit.to_owned(), tag: None, folder, extra_files_in }
+    }
+
+    fn is_at(&self, id: &str) -> bool {
+        self.commit == id || self.tag.as_deref() == Some(id)
     }
 
     /// Nothing when there is no checkout of ours, or none that can be trusted.
@@ -80,7 +87,8 @@ pub(super) type Held = Option<Arc<fs::File>>;
 
 /// Where the module is wanted, and with what.
 struct Wanted<'a> {
-    commit: String,
+    /// The id of a commit, or of an annotated tag.
+    id: String,
     location: Location,
     folder: PathBuf,
     /// The init directory below the root.
@@ -117,19 +125,21 @@ impl Workspace {
         self.clear_staging().await?;
 
         let location = fetcher.locate(source, log, cancel).await?;
-        let commit = definitive(source, &location, fetcher, log, cancel).await?;
+        let id = definitive(source, &location, fetcher, log, cancel).await?;
         let folder =
             names::relative_path("registry folder", location.subdirectory.as_deref().unwrap_or_default())?;
         let init = folder.join(&self.subdirectory).components().collect();
-        let wanted = Wanted { commit: commit.clone(), location, folder, init, request };
-        match Marker::read(&self.module_root).filter(|local| local.commit == commit) {
+        let wanted = Wanted { id, location, folder, init, request };
+        match Marker::read(&self.module_root).filter(|local| local.is_at(&wanted.id)) {
             Some(local) if !request.clean_init_enabled => match self.damage(&local, &wanted.init) {
                 None => {
-                    log(&format!("The local copy is at {commit} already"));
+                    log(&format!("The local copy is at {} already", local.commit));
                     self.change_extra_files(&local, &wanted, log)?;
-                    return Ok(commit);
+                    return Ok(local.commit);
                 }
-                Some(damage) => log(&format!("The local copy is at {commit}, but made anew: {damage}")),
+                Some(damage) => {
+                    log(&format!("The local copy is at {}, but made anew: {damage}", local.commit));
+                }
             },
             _ => {}
         }
@@ -137,7 +147,7 @@ impl Workspace {
         if let Err(error) = self.clear_staging().await {
             log(&format!("The staging folder is cleared next time: {error}"));
         }
-        changed.map(|()| commit)
+        changed
     }
 
     /// What is wrong with a checkout that says that it is at the right commit.
@@ -148,9 +158,7 @@ impl Workspace {
         let Ok(tree) = Tree::open(&self.module_root, init, &self.module_root) else {
             return Some("its init directory is not there");
         };
-        let head = tree.inside().open_file(&Path::new(GIT).join("HEAD"));
-        let head = head.and_then(|head| read_limited(head, 1024)).unwrap_or_default();
-        let is_whole = head.trim_ascii() == local.commit.as_bytes()
+        let is_whole = head(&tree).is_ok_and(|head| head == local.commit)
             && tree.inside().is_file(&Path::new(GIT).join("index"));
         (!is_whole).then_some("git's own files are damaged")
     }
@@ -168,7 +176,8 @@ impl Workspace {
             return Err(self.no_module(wanted));
         }
         extra_files::check(&tree, files)?;
-        let marker = Marker::new(&wanted.commit, &wanted.folder, &wanted.init);
+        let mut marker = Marker::new(&local.commit, &wanted.folder, &wanted.init);
+        marker.tag = local.tag.clone();
         if marker != *local {
             let mut both = local.clone();
             both.extra_files_in.insert(wanted.init.clone());
@@ -206,10 +215,10 @@ impl Workspace {
         fetcher: &Fetcher,
         log: Log<'_>,
         cancel: &CancellationToken,
-    ) -> Result<(), WorkspaceError> {
+    ) -> Result<String, WorkspaceError> {
         let new = self.staging.join("new");
         create_private_dir_all(&new).map_err(|error| WorkspaceError::io("create", &new, error))?;
-        fetcher.check_out(&wanted.location.url, &wanted.commit, &new, log, cancel).await?;
+        fetcher.check_out(&wanted.location.url, &wanted.id, &new, log, cancel).await?;
 
         let checkout = new.clone();
         // Nothing that is committed under the private folder's name gets to speak for the runner.
@@ -227,13 +236,16 @@ impl Workspace {
                 path.display()
             ));
         }
-        let tree = Tree::open(&new, &wanted.init, &self.module_root)?;
+        let tree = Tree::open(&new, &wanted.init, &self.module_root)
+            .map_err(|error| self.blame_registry(error, wanted, &new))?;
+        let commit = head(&tree).map_err(|error| tree.error("read", &Path::new(GIT).join("HEAD"), error))?;
         if !tree.holds_module()? && !wanted.brings_module()? {
             return Err(self.no_module(wanted));
         }
-        let unchanged = fetcher.unchanged_files(&self.module_root, cancel).await?;
+        let tracked = fetcher.tracked_files(&self.module_root, cancel).await?;
         let (old, new, init) = (self.module_root.clone(), new.clone(), tree.init().to_owned());
-        let carry = Carry { old, new, init, clean: wanted.request.clean_init_enabled, unchanged };
+        let (clean, rescued) = (wanted.request.clean_init_enabled, self.rescued.clone());
+        let carry = Carry { old, new, init, clean, tracked, rescued };
         let carried = blocking("carry state over", &self.held, move || carry.run()).await?;
         for note in &carried.notes {
             log(note);
@@ -243,15 +255,34 @@ impl Workspace {
         if !tree.holds_module()? {
             return Err(self.no_module(wanted));
         }
-        Marker::new(&wanted.commit, &wanted.folder, &wanted.init).write(&tree)?;
+        let mut marker = Marker::new(&commit, &wanted.folder, &wanted.init);
+        marker.tag = (wanted.id != commit).then(|| wanted.id.clone());
+        marker.write(&tree)?;
         if cancel.is_cancelled() {
             return Err(SourceError::Cancelled.into());
         }
         // On a thread of its own both renames happen even if this task is given up in between.
         let (staging, root) = (self.staging.clone(), self.module_root.clone());
         blocking("change revisions", &self.held, move || swap(&staging, &root)).await?;
-        log(&format!("{} is at {} of {}", self.module, wanted.commit, mask_url(&wanted.location.url)));
-        Ok(())
+        if wanted.id != commit {
+            log(&format!("{} is an annotated tag of {commit}", wanted.id));
+        }
+        log(&format!("{} is at {commit} of {}", self.module, mask_url(&wanted.location.url)));
+        Ok(commit)
+    }
+
+    /// A folder that is not there may be the registry's, and then there is nothing to check in the module.
+    fn blame_registry(&self, error: WorkspaceError, wanted: &Wanted<'_>, new: &Path) -> WorkspaceError {
+        let is_missing = |error| matches!(error, WorkspaceError::NoSubdirectory { .. });
+        let folder = &wanted.folder;
+        match error {
+            WorkspaceError::NoSubdirectory { .. }
+                if Tree::open(new, folder, &self.module_root).is_err_and(is_missing) =>
+            {
+                WorkspaceError::NoRegistryFolder { folder: folder.clone() }
+            }
+            other => other,
+        }
     }
 
     /// Puts the old tree back if a crash came between the two renames.
@@ -267,6 +298,16 @@ impl Workspace {
             remove_all(&staging).map_err(|error| WorkspaceError::io("clear", &staging, error))
         };
         blocking("clear the staging folder", &self.held, clear).await
+    }
+}
+
+/// The commit that a checkout is at.
+fn head(tree: &Tree) -> io::Result<String> {
+    let head = tree.inside().open_file(&Path::new(GIT).join("HEAD"))?;
+    let head = String::from_utf8_lossy(read_limited(head, 1024)?.trim_ascii()).into_owned();
+    match is_commit(&head) {
+        true => Ok(head),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it names no commit")),
     }
 }
 

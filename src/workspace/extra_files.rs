@@ -66,6 +66,16 @@ pub(super) fn created(tree: &Tree) -> Result<BTreeSet<String>, WorkspaceError> {
     Ok(Manifest::load(tree)?.unwrap_or_default().created)
 }
 
+impl Tree {
+    /// Those of these extra files that are in place. One that was left out is a file of the source. Where nobody knows, all are.
+    pub fn placed_extra_files(&self, names: &[String]) -> Vec<String> {
+        let Ok(Some(manifest)) = Manifest::load(self) else { return names.to_vec() };
+        let names =
+            names.iter().filter_map(|name| relative_file(WHAT, name).ok()?.to_str().map(str::to_owned));
+        names.filter(|name| manifest.created.contains(name) || manifest.overwritten.contains(name)).collect()
+    }
+}
+
 /// The files by their cleaned paths; of two with one name the later counts.
 pub(super) fn by_path(files: &[ExtraFile]) -> Result<BTreeMap<PathBuf, &ExtraFile>, WorkspaceError> {
     files.iter().map(|file| Ok((relative_file(WHAT, &file.file_name)?, file))).collect()

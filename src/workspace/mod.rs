@@ -9,7 +9,7 @@
 //!   .hawser/locks/{stack}/{namespace}/{module}.lock
 //!   .hawser/checkout/{stack}/{namespace}/{module}/new   the next revision while it is made
 //!                                                 /old   the last one while the two change places
-//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that no backend has, see [`crate::tasks`]
+//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that no backend has, see [`crate::tasks`] and [`keep`]
 //! ```
 //!
 //! The subdirectory is the registry's folder (`//modules/vpc`) followed by the request's `sourceSubdirectory`; the module
@@ -23,6 +23,7 @@ mod checkout;
 mod environment;
 mod extra_files;
 pub mod inside;
+pub mod keep;
 mod links;
 mod lock;
 mod names;
@@ -56,6 +57,11 @@ pub enum WorkspaceError {
     LinkOutside { link: PathBuf, target: PathBuf },
     #[error("the source has no folder {subdirectory:?}: check the module's source subdirectory")]
     NoSubdirectory { subdirectory: PathBuf },
+    #[error(
+        "the source has no folder {folder:?}, which is where the registry says the module is: the version that it names may be \
+         another one than its author meant"
+    )]
+    NoRegistryFolder { folder: PathBuf },
     #[error("{} has no module in it: no .tf, .tf.json, .tofu or .tofu.json file and no Pulumi.yaml", .folder.display())]
     NoModule { folder: PathBuf },
     #[error("{} is in the way of the runner's own folder", .path.display())]

@@ -3,7 +3,9 @@
 mod cache;
 mod checkout;
 mod extra_files;
+mod origin;
 mod resolving;
+mod state;
 mod submodules;
 mod workspace;
 

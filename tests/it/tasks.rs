@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use hawser::contract::requests::{
-    ApplyFromPlan, DestroyFromPlan, GetModule, Init, Input, Output, Plan, PlanDestroy, Validate,
+    ApplyFromPlan, DestroyFromPlan, ExtraFile, GetModule, Init, Input, Output, Plan, PlanDestroy, Validate,
 };
 use hawser::contract::{
     Engine, Flag, FlagLists, OutputSet, PlanData, Source, SourceRefresh, SourceRevisionType, SourceType,
@@ -343,6 +343,46 @@ output "hidden" {
         let mode = fs::metadata(bench.private(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{name}");
     }
+}
+
+#[tokio::test]
+async fn what_a_file_of_the_source_declares_is_not_said_to_be_from_an_extra_file_that_was_left_out() {
+    let repo = Repo::with(&[("main.tf", "variable \"own\" { default = 1 }\noutput \"own\" { value = 1 }\n")]);
+    let source = Source {
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+        source_url: repo.url(),
+        source_revision: "main".into(),
+        source_definitive_revision: None,
+        source_semantic_version: None,
+    };
+    let extra = |name: &str, contents: &str| ExtraFile {
+        file_name: name.into(),
+        contents: contents.into(),
+        overwrite: false,
+        source: serde_json::Value::Null,
+    };
+    let extra_files = vec![
+        extra("main.tf", "output \"never\" { value = 1 }\n"),
+        extra("more.tf", "variable \"more\" { default = 1 }\noutput \"more\" { value = 1 }\n"),
+    ];
+    let bench = Bench::new(&[]);
+    let module = GetModule { extra_files, ..GetModule::default() };
+    bench.run(TaskRequest::GetModule(source, module)).await.completed();
+    let extra_file_names = vec!["main.tf".to_owned(), "more.tf".to_owned()];
+
+    let input = Input { engine: ENGINE, extra_file_names: extra_file_names.clone() };
+    let set = variables(bench.run(TaskRequest::Variables(input)).await).unwrap();
+    let marked: Vec<_> = set.variables.iter().map(|it| (it.name.as_str(), it.from_extra_file)).collect();
+    assert_eq!(marked, [("more", true), ("own", false)]);
+
+    bench.run(init()).await.completed();
+    counts(bench.run(plan()).await);
+    bench.run(apply()).await.completed();
+    let request = Output { engine: ENGINE, extra_file_names, ..Output::default() };
+    let set = outputs(bench.run(TaskRequest::Output(request, FlagLists::default())).await);
+    let marked: Vec<_> = set.outputs.iter().map(|it| (it.name.as_str(), it.from_extra_file)).collect();
+    assert_eq!(marked, [("more", true), ("own", false)]);
 }
 
 #[tokio::test]

@@ -7,9 +7,9 @@ use std::io;
 use crate::contract::{Engine, Fault};
 use crate::engine::leftovers::ERRORED_STATE;
 use crate::workspace::Workspace;
+use crate::workspace::keep::{By, keep};
 
 use super::advice;
-use super::keep::{By, keep};
 use super::place::Place;
 use crate::tasks::{Context, TaskError};
 

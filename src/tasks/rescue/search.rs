@@ -1,4 +1,4 @@
-//! Looks for what an engine left behind in a module's directory, and has it kept ([`keep`]).
+//! Looks for what an engine left behind in a module's directory, and has it kept ([`crate::workspace::keep`]).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::engine::leftovers::{self, ERRORED_STATE};
 use crate::files::write_private_atomic;
 use crate::hooks::Part;
 use crate::workspace::inside::Folder;
+use crate::workspace::keep::{By, keep};
 use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 
 use super::advice;
-use super::keep::{By, keep};
 use super::place::Place;
 use crate::tasks::script::{Module, environment};
 use crate::tasks::shape::Shape;

@@ -35,14 +35,45 @@ fn count(folder: &Path) -> usize {
     entries.map(|it| 1 + if it.path().is_dir() { count(&it.path()) } else { 0 }).sum()
 }
 
+/// What others can read or enter below a folder. Nobody else can be asked but by root.
+fn within_reach(folder: &Path) -> Option<Vec<PathBuf>> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not run by root: nobody can look for what others can reach");
+        return None;
+    }
+    let all = find(folder, &|_| true);
+    let list: String = all.iter().map(|path| format!("{}\0", path.display())).collect();
+    let given = tempfile::NamedTempFile::new().unwrap();
+    fs::write(given.path(), list).unwrap();
+    let look = r#"while IFS= read -r -d '' path; do if [[ -r $path || -x $path ]]; then printf '%s\0' "$path"; fi; done"#;
+    let looked = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", look])
+        .stdin(fs::File::open(given.path()).unwrap())
+        .current_dir("/")
+        .output()
+        .unwrap();
+    assert!(looked.status.success(), "{looked:?}");
+    let reached = String::from_utf8(looked.stdout).unwrap();
+    Some(reached.split_terminator('\0').map(PathBuf::from).collect())
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn under_a_umask_of_nothing_all_that_a_job_writes_is_private_and_its_request_goes_with_the_step() {
+async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reach_nothing_of_it() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
-    let program = Path::new(&url).join("program.sh");
+    let program = Path::new(&url).join("code/program.sh");
+    fs::create_dir(program.parent().unwrap()).unwrap();
     fs::write(&program, "#!/bin/sh\necho it runs\n").unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    git_in(Path::new(&url), &["add", "program.sh"]);
+    set_mode(&program, 0o755);
+    git_in(Path::new(&url), &["add", "code"]);
     git_in(Path::new(&url), &["commit", "--quiet", "--message=a program"]);
     let runner = world.runner_from("one", |command| {
         let mut through = Command::new("bash");
@@ -55,17 +86,31 @@ async fn under_a_umask_of_nothing_all_that_a_job_writes_is_private_and_its_reque
     });
     let mut spec = gated(&world, &url, "module");
     spec.env_vars.insert("MY_TOKEN".into(), "hush".into());
-    spec.hooks.apply_before =
-        Some("./program.sh; touch by-the-hook; mkdir folder-of-the-hook; touch \"$TMPDIR/scratch\"".into());
+    spec.hooks.apply_before = Some(
+        "./code/program.sh; touch by-the-hook; mkdir folder-of-the-hook; touch \"$TMPDIR/scratch\"".into(),
+    );
     let job = world.hub.submit(spec);
     at_the_gate(&runner).await;
     // While it runs there are the step with its request and script, the lock of the state, scratch space, caches.
     let steps = runner.steps();
     assert!(steps.iter().any(|step| step.join("request.json").exists() && step.join("script.sh").exists()));
-    assert_eq!(open_to_others(&runner.working), []);
+    assert_eq!(mode(&runner.working), 0o700);
     assert!(count(&runner.working) > 50, "the test looks at nothing");
-    let root = fs::metadata(&runner.working).unwrap();
-    assert_eq!(root.mode() & 0o7777, 0o700);
+    // An operator may have let others into the working directory, and then it is the folders in it that count.
+    let canary = runner.working.join("canary");
+    fs::write(&canary, "").unwrap();
+    for (path, mode) in [(world.dir.path(), 0o755), (&runner.working, 0o755), (&canary, 0o644)] {
+        set_mode(path, mode);
+    }
+    let only_the_canary = || {
+        if let Some(reached) = within_reach(&runner.working) {
+            assert_eq!(reached, [canary.as_path()]);
+        }
+    };
+    only_the_canary();
+    // What the runner itself writes is closed on its own as well; the script only notes how far it is.
+    let open = open_to_others(&runner.working.join(".hawser"));
+    assert!(open.iter().all(|(path, _)| path.ends_with("part")), "{open:?}");
 
     fs::write(world.path("gate"), "").unwrap();
     let ended = world.ended(job).await;
@@ -74,27 +119,38 @@ async fn under_a_umask_of_nothing_all_that_a_job_writes_is_private_and_its_reque
         runner.steps().is_empty().then_some(())
     })
     .await;
-    assert_eq!(open_to_others(&runner.working), []);
+    only_the_canary();
     let module = runner.working.join("local/local/module");
-    for written in ["terraform.tfstate", "by-the-hook", "main.tf", ".snapcd/snapcd.env", ".snapcd/plan.out"] {
-        assert!(module.join(written).is_file(), "{written}");
+    for secret in [".snapcd/snapcd.env", ".snapcd/inputs.tfvars"] {
+        assert_eq!(mode(&module.join(secret)), 0o600, "{secret}");
     }
-    // Private is not broken: what is executable in a repository is so for its owner.
-    assert_eq!(fs::metadata(module.join("program.sh")).unwrap().mode() & 0o7777, 0o700);
+    assert!(module.join("terraform.tfstate").is_file() && module.join(".snapcd/plan.out").is_file());
+    // Packages are made of these, and their modes with them.
+    let usual = [
+        ("main.tf", 0o644),
+        ("code", 0o755),
+        ("code/program.sh", 0o755),
+        ("by-the-hook", 0o644),
+        ("folder-of-the-hook", 0o755),
+    ];
+    for (path, expected) in usual {
+        assert_eq!(mode(&module.join(path)), expected, "{path}");
+    }
     assert!(world.messages(job).contains(&"it runs".to_owned()), "{:#?}", world.messages(job));
     // A step leaves its place at once, and is removed a moment later.
-    until("no request is left anywhere", || find(&runner.working, "request.json").is_empty().then_some(()))
+    let is_request = |path: &Path| path.ends_with("request.json");
+    until("no request is left anywhere", || find(&runner.working, &is_request).is_empty().then_some(()))
         .await;
 }
 
-fn find(folder: &Path, name: &str) -> Vec<PathBuf> {
+fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_name() == name {
+        if wanted(&entry.path()) {
             found.push(entry.path());
         }
-        if entry.file_type().unwrap().is_dir() {
-            found.extend(find(&entry.path(), name));
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(find(&entry.path(), wanted));
         }
     }
     found

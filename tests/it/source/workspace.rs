@@ -240,7 +240,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
         let begun = tokio::sync::Notify::new();
         let log = |line: &str| {
             // The last word before the two trees change places.
-            if line.starts_with("Kept 1 state files") {
+            if line.starts_with("Kept 1 of the engine's files") {
                 begun.notify_one();
             }
         };

@@ -6,12 +6,12 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use super::inside::{self, Kind};
 use crate::files::{create_private_dir_all, sync_dir};
-use crate::workspace::inside::{self, Kind};
 
 /// How a file gets its second place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub enum By {
     /// A copy of its contents.
     Copy,
     /// A second name where that is possible: should an engine that nobody watches any more still be writing the file,
@@ -21,7 +21,7 @@ pub(super) enum By {
 
 /// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
 /// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
-pub(super) fn keep(
+pub fn keep(
     from: &inside::Folder,
     file: &str,
     folder: &Path,
