@@ -206,6 +206,10 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
             judged?;
             output::conclude(context, own).await
         }
+        TaskRequest::Init(own) => {
+            judged?;
+            init::conclude(context, own).map(|()| Success::Done)
+        }
         _ => judged.map(|()| Success::Done),
     }
 }

@@ -1,7 +1,8 @@
 //! What moves from the old revision into the new one: the engine's state, and what Init has told us.
 //!
 //! - Files and folders named `.terraform*` or `*.tfstate*`, at every level, with everything in such a folder. Not on a clean init.
-//! - `.snapcd/snapcd.env` and `.snapcd/sensitive.json`, always. Plans and the list of extra files belong to the old revision and stay behind.
+//! - `.snapcd/snapcd.env` and `.snapcd/sensitive.json`, always; `.snapcd/backend-settings.json`, which is about what is in
+//!   `.terraform`, not on a clean init. Plans and the list of extra files belong to the old revision and stay behind.
 //! - An extra file with the name of a state, since the engine may have made it its own; the new list names it again.
 //!
 //! A file that came from the repository and is as it was there is not the engine's doing and gives way to the new
@@ -120,9 +121,9 @@ impl Walk {
         if is_ours(PrivateFile::ExtraFiles) {
             self.extra_files.extend(extra_files::listed(private).into_iter().map(|name| below.join(name)));
         }
-        let ours =
-            [PrivateFile::Environment, PrivateFile::Sensitive].into_iter().filter(|file| is_ours(*file));
-        for name in ours.map(PrivateFile::name).collect::<Vec<_>>() {
+        let of_engine = (!self.carry.clean).then_some(PrivateFile::BackendSettings);
+        let ours = [PrivateFile::Environment, PrivateFile::Sensitive].into_iter().chain(of_engine);
+        for name in ours.filter(|file| is_ours(*file)).map(PrivateFile::name).collect::<Vec<_>>() {
             let path = below.join(PRIVATE_FOLDER).join(name);
             let kind =
                 private.kind(OsStr::new(name)).map_err(|error| self.failed("look at", &path, error))?;
