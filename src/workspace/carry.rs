@@ -176,8 +176,9 @@ impl Walk {
                 self.carried.notes.push(format!("{} has no place in the new revision", path.display()));
                 Ok(())
             }
-            Ok(()) if extra_file => {
-                self.carried.extra_files.extend(of_init);
+            Ok(()) => {
+                self.files += 1;
+                self.carried.extra_files.extend(of_init.filter(|_| extra_file));
                 Ok(())
             }
             other => other,
@@ -215,8 +216,6 @@ impl Walk {
         }
         // Writing to it would follow a symlink.
         to.remove_file(name).map_err(failed)?;
-        folder.link_or_copy(name, &to, name).map_err(failed)?;
-        self.files += 1;
-        Ok(())
+        folder.link_or_copy(name, &to, name).map_err(failed)
     }
 }
