@@ -5,8 +5,12 @@
 //! a template or another option, so that the value of a switch is `--flag=value`. Values are passed on as they are. The server has filtered by task already.
 
 use crate::contract::enums::WireEnum;
-use crate::contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
+use crate::contract::{
+    Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag,
+};
 use crate::workspace::{WorkspaceError, check_file_name};
+
+use super::EngineError;
 
 /// `LockTimeout` becomes `lock-timeout`.
 fn kebab(name: &str) -> String {
@@ -78,6 +82,70 @@ pub fn pulumi_arguments<T: WireEnum>(flag: &Flag<T>) -> impl Iterator<Item = Str
     }
     .into_iter()
     .flatten()
+}
+
+/// Whether a flag of terraform or tofu takes a value; the others are switches.
+fn takes_value(flag: TerraformFlag) -> bool {
+    use TerraformFlag as F;
+    match flag {
+        F::FromModule
+        | F::LockTimeout
+        | F::Lockfile
+        | F::Plugin
+        | F::TestDirectory
+        | F::Concurrency
+        | F::Parallelism
+        | F::GenerateConfigOut => true,
+        F::ForceCopy
+        | F::GetPlugins
+        | F::MigrateState
+        | F::Reconfigure
+        | F::Upgrade
+        | F::CompactWarnings
+        | F::Lock
+        | F::NoColor
+        | F::Refresh
+        | F::RefreshOnly
+        | F::DetailedExitcode
+        | F::CreateBeforeDestroy
+        | F::Raw => false,
+    }
+}
+
+/// Refuses a flag without the value that it takes: the engine would take the argument behind it, which nobody has looked at
+/// as such a value, and what stands there for a value would be an argument of its own. Array flags always take one. Only
+/// the lists of the engine that is run count.
+pub fn check_values(engine: Engine, flags: &FlagLists) -> Result<(), EngineError> {
+    fn check<T: WireEnum>(
+        list: &[Flag<T>],
+        takes_value: impl Fn(&Flag<T>) -> bool,
+    ) -> Result<(), EngineError> {
+        match list.iter().find(|it| it.value.is_none() && takes_value(it)) {
+            Some(flag) => Err(EngineError::NoValue { flag: flag.flag.name() }),
+            None => Ok(()),
+        }
+    }
+    if engine == Engine::Pulumi {
+        check(&flags.pulumi_flags.known, |it| WITH_VALUE.contains(&kebab(it.flag.name()).as_str()))?;
+        return check(&flags.pulumi_array_flags.known, |_| true);
+    }
+    check(&flags.terraform_flags.known, |it| takes_value(it.flag))?;
+    check(&flags.terraform_array_flags.known, |_| true)?;
+    let mut from = flags.terraform_flags.known.iter().filter(|it| it.flag == TerraformFlag::FromModule);
+    match from.any(|it| it.value.as_deref().is_some_and(has_credentials)) {
+        true => Err(EngineError::Credentials { flag: TerraformFlag::FromModule.name() }),
+        false => Ok(()),
+    }
+}
+
+/// Whether an address such as `git::https://user:password@host/x` has a login in it. The name of an ssh user is none.
+fn has_credentials(address: &str) -> bool {
+    address.match_indices("://").any(|(at, _)| {
+        let (scheme, rest) = (&address[..at], &address[at + 3..]);
+        let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+        let is_ssh = scheme.to_ascii_lowercase().ends_with("ssh");
+        authority.rsplit_once('@').is_some_and(|(user, _)| !is_ssh || user.contains(':'))
+    })
 }
 
 /// Refuses a flag that would have the engine write a file outside of the module.
@@ -304,6 +372,74 @@ mod tests {
                 "--attach-debugger" => assert_eq!(arguments, ["--attach-debugger=x"]),
                 _ => assert_eq!(arguments, [name, "x"]),
             }
+        }
+    }
+
+    #[test]
+    fn a_flag_without_the_value_that_it_takes_is_refused_and_a_switch_is_not() {
+        let check =
+            |engine, lists: FlagLists| check_values(engine, &lists).map_err(|error| error.to_string());
+        let mut switches = Vec::new();
+        for flag in TerraformFlag::ALL {
+            let lists = |value| FlagLists {
+                terraform_flags: vec![Flag::new(*flag, value)].into(),
+                ..FlagLists::default()
+            };
+            check(Engine::Tofu, lists(Some("x"))).unwrap();
+            check(Engine::Pulumi, lists(None)).unwrap();
+            match check(Engine::Tofu, lists(None)) {
+                Ok(()) => switches.push(terraform_argument(&Flag::new(*flag, None))),
+                Err(error) => assert!(error.contains(flag.name()), "{error}"),
+            }
+        }
+        // Those whose value may be left out, by the help of terraform 1.11 and tofu.
+        let known = [
+            "-force-copy",
+            "-get-plugins",
+            "-migrate-state",
+            "-reconfigure",
+            "-upgrade",
+            "-compact-warnings",
+            "-lock",
+            "-no-color",
+            "-refresh",
+            "-refresh-only",
+            "-detailed-exitcode",
+            "-create-before-destroy",
+            "-raw",
+        ];
+        assert_eq!(switches, known);
+        for (flag, name) in PulumiFlag::ALL.iter().zip(PULUMI) {
+            let lists = |value| FlagLists {
+                pulumi_flags: vec![Flag::new(*flag, value)].into(),
+                ..FlagLists::default()
+            };
+            check(Engine::Pulumi, lists(Some("x"))).unwrap();
+            assert_eq!(check(Engine::Pulumi, lists(None)).is_ok(), PULUMI_SWITCHES.contains(&name), "{name}");
+        }
+        for flag in TerraformArrayFlag::ALL {
+            let terraform_array_flags = vec![Flag::new(*flag, None)].into();
+            check(Engine::Terraform, FlagLists { terraform_array_flags, ..FlagLists::default() })
+                .unwrap_err();
+        }
+        for flag in PulumiArrayFlag::ALL {
+            let pulumi_array_flags = vec![Flag::new(*flag, None)].into();
+            check(Engine::Pulumi, FlagLists { pulumi_array_flags, ..FlagLists::default() }).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_login_in_the_address_of_a_module_is_told_from_the_name_of_an_ssh_user() {
+        for (address, expected) in [
+            ("git::https://me:pw@host/r.git", true),
+            ("https://token@host/r", true),
+            ("git::ssh://git:pw@host/r", true),
+            ("git::ssh://git@host/r", false),
+            ("git@github.com:org/r.git", false),
+            ("git::https://host/r@x?ref=a@b", false),
+            ("./modules/x", false),
+        ] {
+            assert_eq!(has_credentials(address), expected, "{address}");
         }
     }
 

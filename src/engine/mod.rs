@@ -37,6 +37,15 @@ pub enum EngineError {
     Parameter { name: String, reason: String },
     #[error("the Pulumi flag {flag} cannot have the value {value:?}: it would be read as an option")]
     Option { flag: &'static str, value: String },
+    #[error(
+        "the flag {flag} has no value (null), and the engine would take the next argument for it: give it one or leave it out"
+    )]
+    NoValue { flag: &'static str },
+    #[error(
+        "the flag {flag} has a user or password in its URL, and every user of the machine can read it on a command line: \
+         leave them out, git has the host's own credentials"
+    )]
+    Credentials { flag: &'static str },
     #[error(transparent)]
     Script(#[from] ScriptError),
 }

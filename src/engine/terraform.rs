@@ -93,9 +93,18 @@ pub fn answers_no(request: &Init) -> bool {
         && !on(TerraformFlag::ForceCopy, false)
 }
 
-/// The backend settings, each name once: the namespace's, the module's, then the array flags, later wins. An
-/// array flag without `=` names a file and is passed on in its place.
-fn backend_arguments(configuration: &BackendConfiguration) -> Vec<Vec<Piece>> {
+/// The backend settings as init gets them: `name=value`, or the name of a file with some. Variables in them are not looked up.
+pub fn backend_settings(configuration: &BackendConfiguration) -> Vec<String> {
+    let text = |(name, value): (String, Option<String>)| match value {
+        Some(value) => format!("{name}={value}"),
+        None => name,
+    };
+    merged_settings(configuration).into_iter().map(text).collect()
+}
+
+/// Each name once: the namespace's, the module's, then the array flags, later wins. An array flag without `=` names a
+/// file and is passed on in its place.
+fn merged_settings(configuration: &BackendConfiguration) -> Vec<(String, Option<String>)> {
     let namespace = match configuration.ignore_namespace_backend_configs {
         true => &[][..],
         false => &configuration.namespace_backend_configs,
@@ -115,6 +124,10 @@ fn backend_arguments(configuration: &BackendConfiguration) -> Vec<Vec<Piece>> {
         merged.retain(|(earlier, _)| *earlier != name);
         merged.push((name, value));
     }
+    merged
+}
+
+fn backend_arguments(configuration: &BackendConfiguration) -> Vec<Vec<Piece>> {
     let argument = |(name, value): (String, Option<String>)| {
         let mut pieces = match &value {
             Some(_) => vec![Piece::Text(format!("-backend-config={name}="))],
@@ -123,7 +136,7 @@ fn backend_arguments(configuration: &BackendConfiguration) -> Vec<Vec<Piece>> {
         pieces.extend(Piece::split(value.as_deref().unwrap_or(&name)));
         pieces
     };
-    merged.into_iter().map(argument).collect()
+    merged_settings(configuration).into_iter().map(argument).collect()
 }
 
 pub fn validate(engine: Engine) -> Work {

@@ -67,11 +67,8 @@ pub(super) fn line_client(endpoint: &Endpoint, connect_timeout: Duration) -> Res
 /// The client for everything else, which are registries. Their certificates are checked whatever is said about the
 /// server's.
 pub(super) fn client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
-    builder(tls(endpoint)?, connect_timeout)
-        // No secret of ours goes with these requests.
-        .redirect(reqwest::redirect::Policy::limited(10))
-        .build()
-        .map_err(|source| SetupError::Client { source })
+    // Whoever uses it follows redirects by hand: where they lead to has to be judged.
+    builder(tls(endpoint)?, connect_timeout).build().map_err(|source| SetupError::Client { source })
 }
 
 /// Whether a URL leads to this machine, to which no proxy is used.

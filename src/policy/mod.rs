@@ -5,19 +5,22 @@
 //!
 //! [`Policy::judge`] is asked before a task gets a place in the queue, for new tasks and for those that an
 //! earlier process accepted and did not begin. What only shows later is asked for at the moment of use: the
-//! answers of registries and the URLs of submodules ([`SourceRule`], by [`crate::source`]), and the variables
-//! that an earlier Init has left with the module ([`Policy::judge_variables`], by [`crate::tasks`]).
+//! answers of registries and the URLs of submodules ([`SourceRule`], by [`crate::source`]), and the variables and backend
+//! settings that an earlier Init has left with the module ([`Policy::judge_variables`],
+//! [`Policy::judge_backend_settings`], by [`crate::tasks`]).
 //!
 //! The rules are about what a server asks the runner for. A hook that is run can do anything that the runner's
 //! user can, and so can the code of a module (providers, `external` data sources, provisioners, Pulumi programs):
 //! whoever allows these has to trust them. Modules that an engine downloads by itself in its init are not seen here.
 
+mod backend;
 mod files;
 mod flags;
 mod modules;
 mod request;
 mod source;
 
+pub use backend::{BackendPattern, BackendPatternError};
 pub use files::{FilePattern, FilePatternError};
 pub use flags::{FlagNameError, check_flag_name};
 pub use modules::{ModulePattern, ModulePatternError};
@@ -62,6 +65,7 @@ pub struct Policy {
     flags: Option<FlagNames>,
     extra_files: Option<Vec<FilePattern>>,
     variables: Option<Vec<Wildcard>>,
+    backend_settings: Option<Vec<BackendPattern>>,
     plan_only: bool,
     hooks: HookRule,
 }
@@ -85,6 +89,10 @@ impl Policy {
                 .allowed_variables
                 .as_ref()
                 .map(|patterns| patterns.iter().map(|pattern| Wildcard::new(pattern.trim())).collect()),
+            backend_settings: policy
+                .allowed_backend_settings
+                .as_ref()
+                .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
             plan_only: policy.plan_only,
             hooks: HookRule::new(settings),
         }
@@ -106,6 +114,7 @@ impl Policy {
         }
         if let TaskRequest::Init(init) = task {
             self.judge_variables(init.resolved_env_vars.keys().map(String::as_str))?;
+            self.judge_backend_settings(backend::given(init).iter().map(String::as_str))?;
         }
         let hooks: Vec<Hook<'_>> = crate::tasks::hooks_of(task).collect();
         self.hooks.judge(hooks)
@@ -215,6 +224,31 @@ impl Policy {
         Ok(())
     }
 
+    /// Whether a module may have these backend settings, each as [`crate::engine::terraform::backend_settings`] makes it.
+    pub fn judge_backend_settings<'a>(
+        &self,
+        settings: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), Refusal> {
+        let Some(allowed) = &self.backend_settings else { return Ok(()) };
+        let is_allowed = |setting: &str| allowed.iter().any(|pattern| pattern.matches(setting));
+        match settings.into_iter().find(|setting| !is_allowed(setting)) {
+            None => Ok(()),
+            Some(setting) => {
+                let what = backend::shown(setting);
+                Err(Refusal::new("Policy.AllowedBackendSettings", what, "no entry of the list matches it"))
+            }
+        }
+    }
+
+    /// Whether a module may go on whose backend settings nobody has kept.
+    pub fn judge_unknown_backend_settings(&self) -> Result<(), Refusal> {
+        if self.backend_settings.is_none() {
+            return Ok(());
+        }
+        let why = "what an earlier Init has told the engine is not known; a clean init, or one with Reconfigure, makes it so";
+        Err(Refusal::new("Policy.AllowedBackendSettings", "the module's backend", why))
+    }
+
     /// A rule that flags which nobody looked at would get round.
     fn rule_on_arguments(&self) -> Option<&'static str> {
         if self.flags.is_some() {
@@ -223,6 +257,8 @@ impl Policy {
             Some("Policy.PlanOnly")
         } else if self.sources.is_set() {
             Some("Policy.AllowedSources")
+        } else if self.backend_settings.is_some() {
+            Some("Policy.AllowedBackendSettings")
         } else {
             None
         }

@@ -44,6 +44,9 @@ fn modules_and_flags_that_cannot_be_right_are_told_apart() {
     for pattern in ["prod/net", "prod", "prod/net/vpc/x", "/net/vpc", "prod//vpc", "*"] {
         pattern.parse::<ModulePattern>().unwrap_err();
     }
+    for pattern in ["", " ", "=x", "="] {
+        pattern.parse::<BackendPattern>().unwrap_err();
+    }
     for pattern in ["", "..", "../a", "/etc/*", "conf/", "a/../b", "."] {
         pattern.parse::<FilePattern>().unwrap_err();
     }
@@ -77,6 +80,24 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
     let extra_file = |name: &str| Some(("Policy.AllowedExtraFiles", format!("the extra file {name:?}")));
     let variable =
         |name: &str| Some(("Policy.AllowedVariables", format!("the environment variable {name:?}")));
+    let backend = |name: &str, value: &str| {
+        let settings = json!([{"name": name, "value": value}]);
+        json!({"engine": "terraform", "backendConfiguration": {"moduleBackendConfigs": settings}})
+    };
+    let backend_flag = |value: &str| {
+        let flags = json!([{"flag": "BackendConfig", "value": value}]);
+        json!({"engine": "terraform", "backendConfiguration": {"terraformArrayFlags": flags}})
+    };
+    let login = |url: &str| {
+        let flags = json!([{"flag": "CloudUrl", "value": url}]);
+        json!({"engine": "pulumi", "backendConfiguration": {"pulumiFlags": flags}})
+    };
+    let settings = |patterns: &[&str]| json!({"AllowedBackendSettings": patterns});
+    let setting =
+        |name: &str| Some(("Policy.AllowedBackendSettings", format!("the backend setting {name:?}")));
+    let file = |name: &str| {
+        Some(("Policy.AllowedBackendSettings", format!("the file {name:?} of backend settings")))
+    };
     let only = |task: &str| format!("the task {task}");
     let rows: Vec<Row<'_>> = vec![
         // Engines.
@@ -300,6 +321,53 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
             "Init",
             env("TF_CLI_ARGS"),
             Some(("Policy.AllowedFlags", r#"the environment variable "TF_CLI_ARGS""#.into())),
+        ),
+        // Backend settings.
+        (json!({}), "Init", backend("shared_config_files", "x"), None),
+        (settings(&[]), "Init", json!({}), None),
+        (settings(&[]), "Init", backend("key", ""), setting("key")),
+        (settings(&["key", "skip_*"]), "Init", backend("skip_x", "true"), None),
+        (settings(&["key", "skip_*"]), "Init", backend("Key", "x"), setting("Key")),
+        (settings(&["key", "bucket=my-*"]), "Init", backend("bucket", "my-state"), None),
+        (settings(&["key", "bucket=my-*"]), "Init", backend("bucket", "mine"), setting("bucket")),
+        (settings(&["bucket=my-*"]), "Init", backend("bucket", "${X}my-"), setting("bucket")),
+        // Cut where the engine cuts it, whatever the server calls its name.
+        (settings(&["*=x", "bucket=my-*"]), "Init", backend("address=http://evil", "x"), setting("address")),
+        (settings(&["key"]), "Init", backend_flag("key=a=b"), None),
+        (settings(&["key"]), "Init", backend_flag("address=http://evil"), setting("address")),
+        (settings(&["conf/a.tfbackend"]), "Init", backend_flag("conf/a.tfbackend"), None),
+        (settings(&["*"]), "Init", backend_flag("a.tfbackend"), file("a.tfbackend")),
+        (settings(&["a$X"]), "Init", backend_flag("a$X"), file("a$X")),
+        // What another list overrides, or a switch leaves out, does not reach the engine.
+        (
+            settings(&["key=good"]),
+            "Init",
+            json!({"engine": "tofu", "backendConfiguration": {
+                "namespaceBackendConfigs": [{"name": "key", "value": "evil"}],
+                "moduleBackendConfigs": [{"name": "key", "value": "good"}]}}),
+            None,
+        ),
+        (
+            settings(&["key=good"]),
+            "Init",
+            json!({"engine": "tofu", "backendConfiguration": {
+                "namespaceBackendConfigs": [{"name": "key", "value": "good"}, {"name": "x", "value": ""}]}}),
+            setting("x"),
+        ),
+        (
+            settings(&[]),
+            "Init",
+            json!({"engine": "tofu", "backendConfiguration": {"ignoreNamespaceBackendConfigs": true,
+                "namespaceBackendConfigs": [{"name": "key", "value": "evil"}]}}),
+            None,
+        ),
+        (settings(&["CloudUrl=s3://my-*"]), "Init", login("s3://my-state"), None),
+        (settings(&["CloudUrl=s3://my-*"]), "Init", login("https://evil.example"), setting("CloudUrl")),
+        (
+            settings(&["*"]),
+            "Init",
+            env("TF_CLI_ARGS_init"),
+            Some(("Policy.AllowedBackendSettings", r#"the environment variable "TF_CLI_ARGS_init""#.into())),
         ),
         // Sources of tasks.
         (

@@ -4,7 +4,8 @@
 //! * Never a variable that holds the runner's secret under another name, as start scripts have them
 //!   (`--Runner:Credentials:ClientSecret="$SECRET"`).
 //! * With `Engine.EnvironmentAllowList`, of the rest only what the list names and [`ALWAYS`]. That is for engines and
-//!   hooks, which run what a module brings. git runs nothing of a module's, and has to reach what the operator has set up
+//!   hooks, which run what a module brings. git runs nothing of a module's (what it is told about an old checkout is its
+//!   index, never its settings, see [`crate::source`]), and has to reach what the operator has set up
 //!   for it (`SSH_AUTH_SOCK`, `GIT_SSH_COMMAND`, credential helpers and their variables), so it is not narrowed.
 
 use std::ffi::{OsStr, OsString};

@@ -200,9 +200,13 @@ pub struct PolicySettings {
     /// Files that a server may add to a module, by their names and paths below its directory: `backend.tf`, `conf/*.yaml`.
     /// `*` stays between two slashes. Such a file can be code.
     pub allowed_extra_files: Option<Vec<String>>,
-    /// Names of environment variables that a server may give to a module: `AWS_*`, `TF_VAR_*`. A variable can be code
-    /// (`GIT_SSH_COMMAND`, `LD_PRELOAD`).
+    /// Names of environment variables that a server may give to a module: `AWS_REGION`, `TF_VAR_*`. A variable can be
+    /// code (`GIT_SSH_COMMAND`, `LD_PRELOAD`, `AWS_CONFIG_FILE`).
     pub allowed_variables: Option<Vec<String>>,
+    /// Backend settings that a server may give to an init, by name or with the values that they may have: `key`,
+    /// `bucket=my-state-*`. A setting can be code (`shared_config_files`) and read the host's environment. For Pulumi:
+    /// `CloudUrl`. A file of settings counts by its exact name.
+    pub allowed_backend_settings: Option<Vec<String>>,
     /// Refuse applies and destroys, and an init that moves a state; everything before them is done.
     pub plan_only: bool,
     /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as

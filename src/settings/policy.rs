@@ -3,7 +3,7 @@
 use super::bind::Effective;
 use super::findings::Findings;
 use super::values::Fault;
-use crate::policy::{FilePattern, ModulePattern, SourcePattern, check_flag_name};
+use crate::policy::{BackendPattern, FilePattern, ModulePattern, SourcePattern, check_flag_name};
 use crate::source::mask_url;
 
 /// An entry that cannot be right is a problem like any other value: a rule that nobody can obey, or that allows less
@@ -21,6 +21,9 @@ pub(super) fn check(effective: &[Effective], findings: &mut Findings) {
             "Policy.AllowedExtraFiles" => value.parse::<FilePattern>().map(drop).map_err(Fault::NotFile),
             "Policy.AllowedVariables" if value.trim().is_empty() || value.contains('=') => {
                 Err(Fault::NotVariable)
+            }
+            "Policy.AllowedBackendSettings" => {
+                value.parse::<BackendPattern>().map(drop).map_err(Fault::NotBackendSetting)
             }
             _ => Ok(()),
         };

@@ -13,7 +13,9 @@ use uuid::Uuid;
 
 use super::shape::Kind;
 use crate::hub::AuthoritiesError;
-use crate::policy::{FilePatternError, FlagNameError, ModulePatternError, SourcePatternError};
+use crate::policy::{
+    BackendPatternError, FilePatternError, FlagNameError, ModulePatternError, SourcePatternError,
+};
 
 /// What is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -90,8 +92,10 @@ pub enum Fault {
     NotFlag(FlagNameError),
     #[error(transparent)]
     NotFile(FilePatternError),
-    #[error("is no name of an environment variable; write it without = and not empty, such as AWS_*")]
+    #[error("is no name of an environment variable; write it without = and not empty, such as TF_VAR_*")]
     NotVariable,
+    #[error(transparent)]
+    NotBackendSetting(BackendPatternError),
     #[error("was refused: {0}")]
     Refused(String),
 }

@@ -2,17 +2,21 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::fs::FileType;
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
 use super::commits::Target;
-use super::git::IN_CHECKOUT;
+use super::git::{LOCAL_TIMEOUT, MAX_LIST};
 use super::refs;
 use super::submodules::{MAX_SUBMODULES, Wanted};
 use super::url::{self, mask_url};
 use super::{Fetcher, Log, SourceError};
+use crate::files::create_private_dir_all;
+use crate::workspace::inside::open_regular;
 
 /// The files of a checkout that its repository knows.
 #[derive(Debug, Default)]
@@ -80,21 +84,37 @@ impl Fetcher {
 
     /// The files that a checkout has from its commit, with their paths below `root`, those of its submodules included.
     /// Nothing when `root` is no checkout.
+    ///
+    /// Whatever ran in the module could write to its `.git`, and settings of git can be programs (`filter.*.clean`,
+    /// `core.sshCommand`). So git works with a repository of our own, and of the old one it sees the index and the
+    /// objects, which are data.
     pub(crate) async fn tracked_files(
         &self,
         root: &Path,
         cancel: &CancellationToken,
     ) -> Result<Tracked, SourceError> {
-        if !root.join(".git").is_dir() {
+        let (old, index) = (root.join(".git"), root.join(".git/index"));
+        if !is_real(&old, FileType::is_dir) || !is_real(&index, FileType::is_file) {
             return Ok(Tracked::default());
         }
+        let failed = |source| SourceError::Folder { folder: self.scratch.clone(), source };
+        create_private_dir_all(&self.scratch).map_err(failed)?;
+        let own = tempfile::Builder::new().prefix("compare-").tempdir_in(&self.scratch).map_err(failed)?;
+        self.init(own.path(), has_long_ids(&old), cancel).await?;
+        let own = own.path().join(".git");
         let list = async |more: &[&str]| {
-            // Named outright, so that git does not go looking for a repository further up.
-            let fixed = [IN_CHECKOUT, "--work-tree=.", "ls-files", "-z"];
-            let arguments: Vec<&str> = fixed.iter().chain(more).copied().collect();
-            let purpose = "list the files of the old checkout".to_owned();
-            let listed = self.local(root, purpose, &arguments, cancel).await?;
-            Ok::<_, SourceError>(split_paths(&listed.stdout()?))
+            let tool = self.tool("list the files of the old checkout".to_owned())?;
+            let tool = tool
+                .current_dir(root)
+                .env("GIT_DIR", &own)
+                .env("GIT_WORK_TREE", root)
+                .env("GIT_INDEX_FILE", &index)
+                .env("GIT_OBJECT_DIRECTORY", old.join("objects"))
+                .args(["ls-files", "-z"])
+                .args(more)
+                .timeout(LOCAL_TIMEOUT)
+                .max_stdout(MAX_LIST);
+            Ok::<_, SourceError>(split_paths(&tool.run(cancel).await?.stdout()?))
         };
         let (all, modified) = match (list(&[]).await, list(&["--modified"]).await) {
             (Ok(all), Ok(modified)) => (all, modified),
@@ -107,7 +127,11 @@ impl Fetcher {
         let unchanged = all.difference(&modified).cloned().collect();
         let mut tracked = Tracked { unchanged, changed: modified };
         if root.join(".gitmodules").exists() {
-            for inside in all.iter().filter(|path| root.join(path).join(".git").is_dir()) {
+            // What is in an index is not to be believed: only folders that really are below this one.
+            let is_below = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+            for inside in
+                all.iter().filter(|path| is_below(path) && is_real(&root.join(path), FileType::is_dir))
+            {
                 let below = Box::pin(self.tracked_files(&root.join(inside), cancel)).await?;
                 tracked.unchanged.extend(below.unchanged.into_iter().map(|path| inside.join(path)));
                 tracked.changed.extend(below.changed.into_iter().map(|path| inside.join(path)));
@@ -115,6 +139,20 @@ impl Fetcher {
         }
         Ok(tracked)
     }
+}
+
+/// Whether there is such a thing at the end of the path, which is no symlink to one.
+fn is_real(path: &Path, kind: impl Fn(&FileType) -> bool) -> bool {
+    path.symlink_metadata().is_ok_and(|found| kind(&found.file_type()))
+}
+
+/// Whether a repository has SHA-256 ids, by the commit that is checked out in it.
+fn has_long_ids(git: &Path) -> bool {
+    let head = open_regular(&git.join("HEAD")).and_then(|file| {
+        let mut text = String::new();
+        file.take(100).read_to_string(&mut text).map(|_| text)
+    });
+    head.is_ok_and(|head| head.trim().len() == 64)
 }
 
 fn split_paths(list: &[u8]) -> HashSet<PathBuf> {

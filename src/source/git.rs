@@ -19,9 +19,9 @@ pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
 pub(super) const IN_BARE: &str = "--git-dir=.";
 
 /// What a call inside a repository of ours may take: the checkout of a large one on a slow disk.
-const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// A repository with half a million refs lists this much.
-const MAX_LIST: usize = 64 * 1024 * 1024;
+pub(super) const MAX_LIST: usize = 64 * 1024 * 1024;
 
 /// Variables that would point git at another repository, or at a program that asks.
 const NOT_INHERITED: [&str; 9] = [

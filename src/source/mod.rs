@@ -220,8 +220,10 @@ impl Fetcher {
                 return Err(SourceError::RegistryRange);
             }
             SourceType::Registry => {
-                let asked = registry::download(&self.http, &source.source_url, &source.source_revision);
-                let (location, answered_by) = tokio::select! {
+                let judge = |place: &str| self.allowed.judge(place).map_err(SourceError::Refused);
+                let asked =
+                    registry::download(&self.http, &source.source_url, &source.source_revision, judge);
+                let (location, sent_on) = tokio::select! {
                     biased;
                     () = cancel.cancelled() => return Err(SourceError::Cancelled),
                     location = asked => location?,
@@ -229,9 +231,7 @@ impl Fetcher {
                 if let Some(secrets) = &self.secrets {
                     secrets.learn_credentials(&location.url);
                 }
-                // Who was asked is on the list; who answered in its place has to be, too.
-                for place in answered_by.iter().chain([&source.source_url]) {
-                    self.allowed.judge(place).map_err(SourceError::Refused)?;
+                for place in sent_on.iter().chain([&source.source_url]) {
                     registry::check_place(place, &location.url)?;
                 }
                 log(&format!("The registry names {} at {:?}", mask_url(&location.url), location.revision));

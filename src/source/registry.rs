@@ -4,17 +4,18 @@
 //! Terraform's notation: `git::https://host/repo.git//modules/vpc?ref=v1.2.0`. The double slash behind the host
 //! separates the repository from a folder inside it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 
-use super::Location;
 use super::submodules::is_on_disk;
 use super::url::mask_url;
+use super::{Location, SourceError};
 
 const HEADER: &str = "X-Terraform-Get";
 /// The endpoint only looks up an address.
 const TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_REDIRECTS: usize = 10;
 /// Parameters of Terraform's notation that are not for the Git server. The depth of a fetch is our business
 /// and credentials are the host's own.
 const NOT_FOR_THE_SERVER: [&str; 3] = ["ref", "depth", "sshkey"];
@@ -29,6 +30,12 @@ pub enum RegistryError {
     NotFound { url: String },
     #[error("the registry answered {url} with status {status}")]
     Status { url: String, status: StatusCode },
+    #[error("the registry sends the runner on and on, {MAX_REDIRECTS} times by now, at last from {url}")]
+    Redirects { url: String },
+    #[error(
+        "the registry at {url} sends the runner on to {location:?}, which is no https URL (http only from http)"
+    )]
+    LeadsAstray { url: String, location: String },
     #[error("the registry's answer for {url} has no readable {HEADER} header")]
     NoHeader { url: String },
     #[error(
@@ -58,22 +65,58 @@ pub(super) fn check_place(registry: &str, address: &str) -> Result<(), RegistryE
     Err(RegistryError::OnDisk { registry: mask_url(registry), address: mask_url(address) })
 }
 
-/// What the registry answers, and who did when it was not the one that was asked: it may have sent us on.
+/// What the registry answers, and all who were asked on the way: one may send us on to the next. `judge` has a say before
+/// each of these is asked. `http` follows no redirects.
 pub(super) async fn download(
     http: &reqwest::Client,
     url: &str,
     revision: &str,
-) -> Result<(Location, Option<String>), RegistryError> {
-    let url = endpoint(url.trim(), revision.trim())?;
-    let asked = url.clone();
-    let shown = mask_url(url.as_str());
-    let answer = http
-        .get(url)
-        .timeout(TIMEOUT)
-        .send()
-        .await
-        // The error would repeat the URL with its credentials.
-        .map_err(|source| RegistryError::Request { url: shown.clone(), source: source.without_url() })?;
+    judge: impl Fn(&str) -> Result<(), SourceError>,
+) -> Result<(Location, Vec<String>), SourceError> {
+    let mut url = endpoint(url.trim(), revision.trim())?;
+    let until = Instant::now() + TIMEOUT;
+    let mut sent_on = Vec::new();
+    let (answer, shown) = loop {
+        let shown = mask_url(url.as_str());
+        let answer = http
+            .get(url.clone())
+            .timeout(until.saturating_duration_since(Instant::now()))
+            .send()
+            .await
+            // The error would repeat the URL with its credentials.
+            .map_err(|source| RegistryError::Request { url: shown.clone(), source: source.without_url() })?;
+        let location = answer.headers().get(reqwest::header::LOCATION).and_then(|value| value.to_str().ok());
+        let next = match (answer.status().as_u16(), location) {
+            (301 | 302 | 303 | 307 | 308, Some(location)) => leads_to(&url, location)?,
+            _ => break (answer, shown),
+        };
+        if sent_on.len() == MAX_REDIRECTS {
+            return Err(RegistryError::Redirects { url: shown }.into());
+        }
+        judge(next.as_str())?;
+        sent_on.push(next.to_string());
+        url = next;
+    };
+    Ok((located(&answer, shown)?, sent_on))
+}
+
+/// Where a redirect leads to. A login is for the server that it was given for, and what was asked in secret stays so.
+fn leads_to(from: &url::Url, location: &str) -> Result<url::Url, RegistryError> {
+    let next = from.join(location).ok();
+    let is_allowed =
+        |next: &url::Url| next.scheme() == "https" || next.scheme() == "http" && from.scheme() == "http";
+    let Some(mut next) = next.filter(is_allowed) else {
+        let (url, location) = (mask_url(from.as_str()), mask_url(location));
+        return Err(RegistryError::LeadsAstray { url, location });
+    };
+    if next.username().is_empty() && next.password().is_none() && next.origin() == from.origin() {
+        let _ = next.set_username(from.username());
+        let _ = next.set_password(from.password());
+    }
+    Ok(next)
+}
+
+fn located(answer: &reqwest::Response, shown: String) -> Result<Location, RegistryError> {
     match answer.status() {
         status if status.is_success() => {}
         StatusCode::NOT_FOUND => return Err(RegistryError::NotFound { url: shown }),
@@ -82,11 +125,8 @@ pub(super) async fn download(
     let Some(address) = answer.headers().get(HEADER).and_then(|value| value.to_str().ok()) else {
         return Err(RegistryError::NoHeader { url: shown });
     };
-    let answered_by = (*answer.url() != asked).then(|| answer.url().to_string());
-    match read_address(address.trim()) {
-        Some(location) => Ok((location, answered_by)),
-        None => Err(RegistryError::NotGit { url: shown, address: mask_url(address) }),
-    }
+    read_address(address.trim())
+        .ok_or_else(|| RegistryError::NotGit { url: shown, address: mask_url(address) })
 }
 
 fn endpoint(url: &str, revision: &str) -> Result<url::Url, RegistryError> {
@@ -149,6 +189,24 @@ mod tests {
         built(base, "..").unwrap_err();
         built("org/vpc/aws", "1.0.0").unwrap_err();
         built("file:///etc", "1.0.0").unwrap_err();
+    }
+
+    #[test]
+    fn a_redirect_keeps_a_login_on_its_own_server_and_never_gives_up_https() {
+        for (from, location, expected) in [
+            ("https://u:p@h/a/b", "c", Some("https://u:p@h/a/c")),
+            ("https://u:p@h/a", "https://h/c", Some("https://u:p@h/c")),
+            ("https://u:p@h/a", "https://h:444/c", Some("https://h:444/c")),
+            ("https://u:p@h/a", "//other/c", Some("https://other/c")),
+            ("http://u:p@h/a", "https://h/c", Some("https://h/c")),
+            ("http://h/a", "http://other/c", Some("http://other/c")),
+            ("https://h/a", "http://h/c", None),
+            ("http://h/a", "file:///etc/passwd", None),
+            ("http://h/a", "http://", None),
+        ] {
+            let next = leads_to(&from.parse().unwrap(), location).ok().map(String::from);
+            assert_eq!(next.as_deref(), expected, "{from} {location}");
+        }
     }
 
     #[test]

@@ -208,6 +208,10 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
             judged?;
             output::conclude(context, own).await.map_err(|error| unread(&shape, error))
         }
+        TaskRequest::Init(own) => {
+            judged?;
+            init::conclude(context, own).map(|()| Success::Done)
+        }
         _ => judged.map(|()| Success::Done),
     }
 }

@@ -17,7 +17,7 @@ use crate::process::{Inherited, Output, Tool, find_only_in, find_program};
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
 use crate::workspace::inside::{Folder, Kind};
-use crate::workspace::{PrivateFile, Workspace};
+use crate::workspace::{BackendNote, PrivateFile, Workspace};
 
 use super::shape::Shape;
 use super::{Context, Launch, Prepared, TaskError, fault, plugins};
@@ -73,6 +73,7 @@ impl<'a> Module<'a> {
         mut work: Work,
     ) -> Result<Prepared, TaskError> {
         if let Some(flags) = shape.flags {
+            flags::check_values(shape.engine, flags)?;
             flags::check_written_files(flags)?;
         }
         let mut environment = environment(self.context, shape.engine, variables);
@@ -84,6 +85,9 @@ impl<'a> Module<'a> {
         }
         // An earlier Init may have been allowed more than this runner allows now.
         Policy::new(&self.context.settings).judge_variables(variables.keys().map(String::as_str))?;
+        if shape.task != Task::Init && shape.engine != Engine::Pulumi {
+            judge_kept_settings(self, &self.workspace.load_backend_note()?)?;
+        }
         let engine_version = self.say_version(shape, &environment).await?;
         let source_commit = self.workspace.local_commit();
         self.context.note_facts(&Facts { engine_version, source_commit });
@@ -269,6 +273,16 @@ pub(super) fn environment(
 pub(super) fn places(context: &Context) -> Result<Places, TaskError> {
     let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
     Ok(Places::new(&workspace.private_dir(), context.folder.path())?)
+}
+
+/// Refuses a backend that an earlier Init has made and that the settings of today do not allow.
+pub(super) fn judge_kept_settings(module: &Module<'_>, note: &BackendNote) -> Result<(), TaskError> {
+    let policy = Policy::new(&module.context.settings);
+    match &note.settings {
+        Some(settings) => policy.judge_backend_settings(settings.iter().map(String::as_str))?,
+        None => policy.judge_unknown_backend_settings()?,
+    }
+    Ok(())
 }
 
 /// Reads what an engine left behind; files may be large, so not on a thread of the runtime.

@@ -4,10 +4,12 @@
 //! - The state that a local backend was given another name for, with its backup, and the folder that `TF_DATA_DIR` names.
 //! - `.pulumi/`, where Pulumi keeps stacks in files, and `Pulumi.{stack}.yaml` of which the repository does not know: its
 //!   salt is what secrets in the state are encrypted with.
-//! - `.snapcd/snapcd.env` and `.snapcd/sensitive.json`. Plans and the list of extra files belong to the old revision and stay behind.
+//! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json` and `.snapcd/backend-settings.json`. Plans and the list of extra files belong to
+//!   the old revision and stay behind.
 //! - An extra file with the name of a state, since the engine may have made it its own; the new list names it again.
 //!
-//! A clean init drops all of this but what Init has told us. A state with resources is then copied to the rescued ones, and
+//! A clean init drops all of this but what Init has told us; of that, the backend settings go, which are about what is in
+//! `.terraform`. A state with resources is then copied to the rescued ones, and
 //! the log names it: whoever asked for something clean may not have known of it.
 //!
 //! A file that came from the repository and is as it was there is not the engine's doing and gives way to the new
@@ -188,9 +190,9 @@ impl Walk {
         if is_ours(PrivateFile::ExtraFiles) {
             self.extra_files.extend(extra_files::listed(private).into_iter().map(|name| below.join(name)));
         }
-        let ours =
-            [PrivateFile::Environment, PrivateFile::Sensitive].into_iter().filter(|file| is_ours(*file));
-        for name in ours.map(PrivateFile::name).collect::<Vec<_>>() {
+        let of_engine = (!self.carry.clean).then_some(PrivateFile::BackendSettings);
+        let ours = [PrivateFile::Environment, PrivateFile::Sensitive].into_iter().chain(of_engine);
+        for name in ours.filter(|file| is_ours(*file)).map(PrivateFile::name).collect::<Vec<_>>() {
             let path = below.join(PRIVATE_FOLDER).join(name);
             let kind =
                 private.kind(OsStr::new(name)).map_err(|error| self.failed("look at", &path, error))?;

@@ -18,6 +18,7 @@
 //! What was a folder at the last look may be a symlink by now, so files below the module root are opened from its handle and
 //! never by a path that was checked before, see [`inside`].
 
+mod backend;
 mod carry;
 mod checkout;
 mod environment;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use crate::contract::Metadata;
 use crate::settings::model::WorkingDirectorySettings;
 use crate::source::SourceError;
+pub use backend::BackendNote;
 pub use lock::ModuleLock;
 use names::PRIVATE_FOLDER;
 pub use tree::Tree;
@@ -79,6 +81,8 @@ pub enum WorkspaceError {
     NotInitialised { path: PathBuf },
     #[error("the environment variables in {} are damaged: run Init again", .path.display())]
     DamagedEnvironment { path: PathBuf, source: serde_json::Error },
+    #[error("the note of the backend settings {} is damaged: a clean init makes a new one", .path.display())]
+    DamagedBackendSettings { path: PathBuf, source: serde_json::Error },
     #[error("the environment variable {name:?} cannot be set: {reason}")]
     EnvironmentVariable { name: String, reason: &'static str },
     #[error("the module {module} is in use by {holder}")]
@@ -121,6 +125,7 @@ pub enum PrivateFile {
     PulumiExport,
     Output,
     Sensitive,
+    BackendSettings,
     InitScript,
     ValidateScript,
     PlanScript,
@@ -144,6 +149,7 @@ impl PrivateFile {
             Self::PulumiExport => "export.json",
             Self::Output => "output.json",
             Self::Sensitive => "sensitive.json",
+            Self::BackendSettings => "backend-settings.json",
             Self::InitScript => "init.sh",
             Self::ValidateScript => "validate.sh",
             Self::PlanScript => "plan.sh",

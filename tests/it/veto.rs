@@ -4,11 +4,13 @@ mod audit;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hawser::contract::requests::ExtraFile;
+use hawser::contract::requests::{BackendConfig, ExtraFile};
 use hawser::contract::{Engine, Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformFlag};
 use hawser::embedded_hub::{HubEvent, JobKind, JobSpec, JobState};
 use serde_json::Value;
@@ -67,6 +69,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
             ("Policy__AllowedSources__0", &sources),
             ("Policy__AllowedModules__0", "local/local/ok-*"),
             ("Policy__AllowedFlags__0", "Target"),
+            ("Policy__AllowedBackendSettings__0", "key"),
             ("Policy__PlanOnly", "true"),
             ("Policy__Hooks", "None"),
         ],
@@ -90,6 +93,12 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
         ("Policy.AllowedFlags", "Upgrade", {
             let mut spec = only(Task::Init, &url, "ok-switch");
             spec.init_flags.auto_upgrade_enabled = true;
+            spec
+        }),
+        ("Policy.AllowedBackendSettings", "shared_config_files", {
+            let mut spec = only(Task::Init, &url, "ok-backend");
+            spec.module_backend_configs =
+                vec![backend("shared_config_files", r#"[".snapcd/inputs.tfvars"]"#)];
             spec
         }),
         ("Policy.PlanOnly", "ApplyFromPlan", only(Task::ApplyFromPlan, &url, "ok-apply")),
@@ -273,6 +282,55 @@ async fn a_registry_that_sends_the_runner_on_is_not_believed_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_is_not_on_the_list_is_not_even_asked_on_the_way_to_one_that_is() {
+    let world = World::new().await;
+    let repository = world.repository("allowed", EMPTY);
+    let last = registry(format!("git::file://{repository}?ref=main")).await;
+    let (between, asked_between) = sends_on(format!("{last}/vpc/aws/1.0.0/download")).await;
+    let (first, _) = sends_on(format!("{between}/vpc/aws/1.0.0/download")).await;
+    let spec = |module: &str| {
+        let mut spec = job(JobKind::Plan, &format!("{first}/vpc/aws"), module);
+        spec.source.source_type = SourceType::Registry;
+        spec.source.source_revision = "1.0.0".into();
+        spec
+    };
+    let own = format!("file://{repository}");
+    let places = [format!("{first}/*"), format!("{last}/*"), format!("{between}/*")];
+    let lists = [
+        ("Policy__AllowedSources__0", own.as_str()),
+        ("Policy__AllowedSources__1", places[0].as_str()),
+        ("Policy__AllowedSources__2", places[1].as_str()),
+        ("Policy__AllowedSources__3", places[2].as_str()),
+    ];
+    let mut runner = world.runner_with("one", &lists[..3]);
+    let (_, message) = error_of(&world, world.hub.submit(spec("between"))).await;
+    assert!(message.contains("Policy.AllowedSources") && message.contains(&between), "{message}");
+    assert_eq!(asked_between.load(Ordering::SeqCst), 0);
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    let _wider = world.runner_with("one", &lists);
+    let ended = world.ended(world.hub.submit(spec("all"))).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(asked_between.load(Ordering::SeqCst) > 0);
+}
+
+/// A registry that sends whoever asks on to another, and how often it was asked.
+async fn sends_on(target: String) -> (String, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let answer = move || async move {
+        counted.fetch_add(1, Ordering::SeqCst);
+        (StatusCode::FOUND, [("Location", target)])
+    };
+    let router = Router::new().route("/vpc/aws/1.0.0/download", get(answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_sources() {
     let world = World::new().await;
     let (own, other) = (world.repository("own", EMPTY), world.repository("elsewhere", EMPTY));
@@ -437,4 +495,69 @@ async fn variables_that_an_earlier_init_left_are_judged_by_the_settings_of_today
     let id = world.hub.submit(only(Task::Plan, &url, "left"));
     let (_, message) = error_of(&world, id).await;
     assert!(message.contains("Policy.AllowedFlags") && message.contains("TF_CLI_ARGS_plan"), "{message}");
+}
+
+fn backend(name: &str, value: &str) -> BackendConfig {
+    BackendConfig { name: name.into(), value: value.into() }
+}
+
+/// The engine keeps what an Init has told it about its backend, and goes on using it.
+#[tokio::test(flavor = "multi_thread")]
+async fn backend_settings_that_an_earlier_init_left_are_judged_by_the_settings_of_today() {
+    let world = World::new().await;
+    let local = "terraform {\n  backend \"local\" {}\n}\n";
+    let url = world.repository("repo", &[("backend.tf", local), EMPTY[0]]);
+    let elsewhere = world.path("elsewhere.tfstate").display().to_string();
+    let mut runner = world.runner("one");
+    let module = runner.working.join("local/local/left");
+    let mut spec = job(JobKind::Apply, &url, "left");
+    spec.module_backend_configs = vec![backend("path", &elsewhere)];
+    let ended = world.ended(world.hub.submit(spec)).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(Path::new(&elsewhere).exists());
+    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    runner.kill();
+
+    let inside = "path=inside.tfstate";
+    let runner = world.runner_with("one", &[("Policy__AllowedBackendSettings__0", inside)]);
+    let again = |tasks: &[Task], reconfigure: bool| {
+        let mut spec = job(JobKind::Tasks(tasks.to_vec()), &url, "left");
+        spec.engine = Engine::Terraform;
+        spec.source.source_definitive_revision = Some(git_in(Path::new(&url), &["rev-parse", "HEAD"]));
+        spec.init_flags.auto_reconfigure_enabled = reconfigure;
+        spec.module_backend_configs.extend(reconfigure.then(|| backend("path", "inside.tfstate")));
+        world.hub.submit(spec)
+    };
+    // An Init that says nothing about the backend leaves it as it was.
+    for task in [Task::Plan, Task::Validate, Task::Output, Task::Init] {
+        let id = again(&[task], false);
+        let (_, message) = error_of(&world, id).await;
+        assert!(
+            message.contains("Policy.AllowedBackendSettings") && message.contains("\"path\""),
+            "{message}"
+        );
+        let refused = format!("refused {task} Policy.AllowedBackendSettings");
+        assert!(events(&runner, id).contains(&refused), "{:?}", events(&runner, id));
+    }
+    // It is carried into the next revision, as what the engine knows is.
+    git_in(Path::new(&url), &["commit", "--quiet", "--allow-empty", "--message=next"]);
+    let (task, message) = error_of(&world, again(&[Task::GetModule, Task::Plan], false)).await;
+    assert_eq!(task, Task::Plan, "{message}");
+    // Whoever takes the note away is not believed either.
+    let note = module.join(".snapcd/backend-settings.json");
+    fs::remove_file(&note).unwrap();
+    let (_, message) = error_of(&world, again(&[Task::Plan], false)).await;
+    assert!(message.contains("Policy.AllowedBackendSettings") && message.contains("not known"), "{message}");
+    let ended = world.ended(again(&[Task::Init, Task::Plan], true)).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(!fs::read_to_string(&note).unwrap().contains("elsewhere"));
+
+    // What is cleaned away needs no judging.
+    fs::write(&note, r#"{"settings": ["address=http://evil"]}"#).unwrap();
+    error_of(&world, again(&[Task::Plan], false)).await;
+    let mut clean = job(JobKind::Plan, &url, "left");
+    clean.clean_init = true;
+    let ended = world.ended(world.hub.submit(clean)).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    world.assert_no_violation();
 }

@@ -328,6 +328,51 @@ async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refus
             says: "ImportFile",
         });
     }
+    // Without a value, the next argument would be taken for it, and its value would stand alone.
+    let no_value = |number: usize| json!([{"task": 1, "flag": number, "value": null}]);
+    let plan = |engine: &str, members: [(&'static str, Value); 2], says| {
+        let members = [("/engine", json!(engine))].into_iter().chain(members).collect();
+        Row { method: "Plan", members, says }
+    };
+    for (number, says) in
+        [(1, "FromModule"), (3, "LockTimeout"), (14, "Parallelism"), (18, "GenerateConfigOut")]
+    {
+        let members =
+            [("/terraformFlags", no_value(number)), ("/terraformArrayFlags", flag(0, "/../../../../x.tf"))];
+        rows.push(plan("terraform", members, says));
+    }
+    for (number, says) in [(13, "ConfigFile"), (18, "Message"), (33, "ImportFile"), (40, "Color")] {
+        let members = [("/pulumiFlags", no_value(number)), ("/pulumiArrayFlags", flag(3, "https://evil/x"))];
+        rows.push(plan("pulumi", members, says));
+    }
+    for (number, says) in ["Target", "Replace", "Exclude", "Var", "BackendConfig"].into_iter().enumerate() {
+        rows.push(row("Plan", "/terraformArrayFlags", no_value(number), says));
+        let flags = json!({"terraformArrayFlags": no_value(number)});
+        rows.push(row("Init", "/backendConfiguration", flags, says));
+    }
+    for (number, says) in
+        ["PolicyPack", "PolicyPackConfig", "AttachDebugger", "Target"].into_iter().enumerate()
+    {
+        rows.push(plan(
+            "pulumi",
+            [("/pulumiFlags", json!([])), ("/pulumiArrayFlags", no_value(number))],
+            says,
+        ));
+    }
+    for (engine, list, number, says) in [
+        ("terraform", "terraformFlags", 1, "FromModule"),
+        ("tofu", "terraformFlags", 4, "Lockfile"),
+        ("pulumi", "pulumiFlags", 3, "DefaultOrg"),
+        ("pulumi", "pulumiFlags", 40, "Color"),
+    ] {
+        let flags = Value::Object([(list.to_owned(), no_value(number))].into_iter().collect());
+        let members = vec![("/engine", json!(engine)), ("/backendConfiguration", flags)];
+        rows.push(Row { method: "Init", members, says });
+    }
+    for address in ["git::https://me:pw-of-mine@host/r", "https://token-of-mine@host/r.git"] {
+        let flags = json!({"terraformFlags": flag(1, address)});
+        rows.push(row("Init", "/backendConfiguration", flags, "has a user or password in its URL"));
+    }
     for name in ["--cwd=/", "-C/", "--help", "-"] {
         for (number, says) in [(10, "StackName"), (0, "CloudUrl")] {
             let mut init = row("Init", "/engine", "pulumi", says);
@@ -347,6 +392,53 @@ async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refus
         "NUL",
     ));
     all_refused(&mut stage, rows, 60).await;
+}
+
+/// Settings of git can be programs, and whatever runs in a module can write them into its checkout.
+#[tokio::test]
+async fn settings_of_git_that_a_hook_leaves_in_the_checkout_run_nothing() {
+    let mut stage = Stage::new().await;
+    let canary = stage.canary();
+    stage.repo.commit(&[(".gitattributes", "* filter=evil\n")]);
+    let evil = format!("git config --file FILE filter.evil.clean \"touch '{canary}'; cat\"");
+    let cases = [
+        evil.replace("FILE", ".git/config"),
+        format!("git config --file .git/config filter.evil.process \"touch '{canary}'\""),
+        format!(
+            "git config --file .git/config extensions.worktreeConfig true; {}",
+            evil.replace("FILE", ".git/config.worktree")
+        ),
+        // Another repository's settings.
+        format!("cp -r .git other; {}; echo ../other >.git/commondir", evil.replace("FILE", "other/config")),
+        format!("echo '[include] path = ../evil' >>.git/config; {}", evil.replace("FILE", "evil")),
+        // A missing object, and where to get it from.
+        format!(
+            "rm -rf .git/objects; mkdir .git/objects; git config --file .git/config core.repositoryFormatVersion 1; \
+             git config --file .git/config extensions.partialClone origin; \
+             git config --file .git/config remote.origin.url ssh://h/x; ln -sf sub main.tf; \
+             git config --file .git/config core.sshCommand \"touch '{canary}'\""
+        ),
+        // In the place of the folder, somebody else's.
+        format!("mv .git real; {}; ln -s real .git", evil.replace("FILE", "real/config")),
+    ];
+    for (number, hook) in cases.into_iter().enumerate() {
+        let mut module = stage.payload("GetModule");
+        module["cleanInitEnabled"] = true.into();
+        for (method, payload) in [("GetModule", module), ("Init", stage.payload("Init"))] {
+            let answer = stage.ask(method, payload).await;
+            assert!(!answer.is_fault(), "before {hook}: {answer:?}");
+        }
+        let mut validate = stage.payload("Validate");
+        // Whatever git has noted of these files, it has to look at them again.
+        validate["validateAfterHook"] = format!("{hook}; find . -name '*.tf' -exec touch {{}} +").into();
+        let answer = stage.ask("Validate", validate).await;
+        assert_eq!(answer.method, "ValidateCompleted", "{hook}: {answer:?}");
+        stage.repo.commit(&[("number.tf", &format!("# {number}\n"))]);
+        let answer = stage.ask("GetModule", stage.payload("GetModule")).await;
+        assert_eq!(answer.method, "GetModuleCompleted", "{hook}: {answer:?}");
+        assert_eq!(stage.damage(), [""; 0], "{hook}");
+        assert!(stage.module().join("number.tf").exists(), "{hook}");
+    }
 }
 
 /// A hook may leave links behind, and the runner must not follow them afterwards.

@@ -222,6 +222,33 @@ async fn a_damaged_checkout_is_made_anew_and_keeps_its_state() {
 
 /// A task that is given up ends at its next wait, but a thread that it started goes on.
 #[tokio::test]
+async fn what_the_old_revision_had_as_it_was_committed_gives_way_whatever_the_ids_of_its_repository() {
+    for format in ["--object-format=sha1", "--object-format=sha256"] {
+        let repo = Repo::empty();
+        fs::remove_dir_all(repo.path().join(".git")).unwrap();
+        repo.git(&["init", "--quiet", "--initial-branch=main", format]);
+        symlink("main.tf", repo.path().join("link.tfstate")).unwrap();
+        repo.commit(&[("main.tf", "# one"), ("kept.tfstate", "committed"), ("gone.tfstate", "committed")]);
+        let module = Module::new();
+        module.get_main(&repo).await.unwrap();
+        module.write("kept.tfstate", "changed");
+        // Written anew as they were: git has to look at what is in them.
+        module.write("gone.tfstate", "committed");
+        let link = module.root().join("link.tfstate");
+        fs::remove_file(&link).unwrap();
+        symlink("main.tf", &link).unwrap();
+
+        repo.git(&["rm", "--quiet", "kept.tfstate", "gone.tfstate", "link.tfstate"]);
+        repo.commit(&[("main.tf", "# two")]);
+        module.get_main(&repo).await.unwrap();
+        assert_eq!(module.read("main.tf").as_deref(), Some("# two"), "{format}");
+        assert_eq!(module.read("kept.tfstate").as_deref(), Some("changed"), "{format}");
+        assert_eq!(module.read("gone.tfstate"), None, "{format}");
+        assert!(link.symlink_metadata().is_err(), "{format}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still_changes_it() {
     let repo = Repo::with(&[("main.tf", "# new")]);
     let module = Module::new();
