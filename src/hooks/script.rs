@@ -10,8 +10,8 @@
 //! * **Parts**: the script writes the part that it is in to the step folder: `before`, `engine`, `collect`,
 //!   `after`, and `done` at its end. A script that ends with 0 while `before` is the last part that it reached
 //!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
-//!   may leave by `exit 0`, nothing comes after it. A second line names the engine command that runs, where it is not the
-//!   one that the task is known by.
+//!   may leave by `exit 0`, nothing comes after it. The file `command` beside it names the engine
+//!   command that runs, where it is not the one that the task is known by.
 //! * **Place**: before the engine runs, the script writes where it does: to the file `place`, each with a NUL byte at its
 //!   end, the working directory and the values of [`PLACE_VARIABLES`]. A hook may have changed all of them.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
@@ -116,7 +116,7 @@ pub struct Script<'a> {
 
 /// The functions at the head of every script. `hawser_go` says whether anything more may be started.
 const HEAD: &str = r#"hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
-hawser_at() { hawser_part=$1; printf '%s\n' "$@" >|"$hawser_part_file"; }
+hawser_at() { hawser_part=$1; printf '%s\n' "$1" >|"$hawser_part_file"; }
 hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
 hawser_interrupt() {
   printf '1\n' >|"$hawser_noticed_file"
@@ -175,8 +175,9 @@ impl Script<'_> {
             let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
             if known_as != command.known_as {
                 known_as = command.known_as;
-                let name = known_as.map(|name| word("a name", name)).transpose()?.unwrap_or_default();
-                let _ = writeln!(text, "hawser_at {} {name}", Part::Engine.word());
+                let name = word("a name", known_as.unwrap_or_default())?;
+                let file = path_word(&part.with_file_name("command"))?;
+                let _ = writeln!(text, "printf '%s\\n' {name} >|{file} || :");
             }
             if let Some(hidden) = &command.hidden {
                 text.push_str(&hidden.lines()?);

@@ -350,14 +350,13 @@ impl Folder {
 
     /// The part of the script that ran last: see [`crate::hooks`].
     pub fn part(&self) -> Option<String> {
-        let noted = fs::read_to_string(self.part_path()).ok()?;
-        Some(noted.lines().next().unwrap_or_default().trim().to_owned())
+        fs::read_to_string(self.part_path()).ok().map(|text| text.trim().to_owned())
     }
 
     /// The engine command that ran last, where it is not the one that the task is known by.
     pub fn engine_command(&self) -> Option<String> {
-        let noted = fs::read_to_string(self.part_path()).ok()?;
-        noted.lines().nth(1).map(str::to_owned)
+        let noted = fs::read_to_string(self.path.join("command")).ok()?;
+        Some(noted.trim().to_owned()).filter(|name| !name.is_empty())
     }
 
     /// Opens `output.log` for appending; a record that a crash has torn is ended first.

@@ -11,8 +11,8 @@
 //!   script.sh        what the supervisor runs
 //!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
-//!   part             which part of the script runs: `before`, `engine`, `collect`, `after`, or `done` at its end; a
-//!                    second line may name the engine's command
+//!   part             which part of the script runs: `before`, `engine`, `collect`, `after`, or `done` at its end
+//!   command          the engine's command that runs, where it is not the one that the task is known by
 //!   place            where the engine runs: its working directory and what else leads to the state
 //!   noticed          not empty: the script has noticed an interrupt, or a hook of it answers for interrupts by itself
 //!   reserve          disk space for the end of the step, given back when exit.json is written

@@ -30,10 +30,6 @@ fn sh(script: &str) -> Command {
     Command::new(["bash", "-c", script])
 }
 
-fn reached(part: &Path) -> Option<Part> {
-    Part::from_word(fs::read_to_string(part).ok()?.lines().next()?)
-}
-
 fn run(script: &Script<'_>) -> Ran {
     run_with(script, &[])
 }
@@ -49,7 +45,7 @@ fn run_with(script: &Script<'_>, variables: &[(&str, &str)]) -> Ran {
     let output = bash.output().unwrap();
     Ran {
         code: output.status.code(),
-        part: reached(&part),
+        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
@@ -121,15 +117,15 @@ fn where_the_engine_runs_is_noted_as_the_hook_left_it() {
 }
 
 #[test]
-fn the_part_names_the_command_that_runs_where_the_task_is_known_by_another() {
+fn the_command_that_runs_is_noted_where_the_task_is_known_by_another() {
     let folder = tempfile::tempdir().unwrap();
     let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
-    for (first, expected) in [("exit 3", "engine\nit's first\n"), ("true", "engine\n")] {
+    for (first, expected) in [("exit 3", "it's first\n"), ("true", "\n")] {
         let mut script = script(None, sh(first).known_as("it's first"), None);
         script.engine.push(sh("exit 4"));
         let text = script.text(&part, &cancel).unwrap();
         assert!(!Process::new("bash").args(["-c", &text]).status().unwrap().success());
-        assert_eq!(fs::read_to_string(&part).unwrap(), expected);
+        assert_eq!(fs::read_to_string(folder.path().join("command")).unwrap(), expected);
     }
 }
 
@@ -377,7 +373,7 @@ fn interrupted(script: &Script<'_>) -> Ran {
     output.read_to_string(&mut stdout).unwrap();
     Ran {
         code: status.code().or_else(|| status.signal().map(|signal| 128 + signal)),
-        part: reached(&part),
+        part: fs::read_to_string(part).ok().and_then(|word| Part::from_word(word.trim())),
         stdout,
         stderr: String::new(),
     }
