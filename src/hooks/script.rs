@@ -169,6 +169,11 @@ impl Script<'_> {
         let _ = writeln!(text, "hawser_part_file={}", path_word(part)?);
         let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
         let _ = writeln!(text, "hawser_noticed_file={}", path_word(&part.with_file_name("noticed"))?);
+        // Made while the umask is still the supervisor's, so that they are private.
+        let beside = ["place", "command", "noticed"].map(|name| part.with_file_name(name));
+        for file in [part.to_owned()].iter().chain(&beside) {
+            let _ = writeln!(text, "{{ : >>{}; }} 2>/dev/null || :", path_word(file)?);
+        }
         text.push_str(HEAD);
         if let Some(hook) = self.before {
             self.hook(&mut text, Part::Before, hook)?;

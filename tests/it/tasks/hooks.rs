@@ -112,7 +112,10 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
     let ran = bench.run(TaskRequest::DestroyFromPlan(own, flags())).await;
     in_order(&ran, &["before: Destroy", "1 destroyed", "after: Destroy"]);
     let fault = ran.faulted();
-    assert_eq!(fault.message, "DestroyAfterHook failed with exit code 5");
+    assert_eq!(
+        fault.message,
+        "terraform apply (destroy) succeeded, but DestroyAfterHook failed with exit code 5"
+    );
     assert_eq!(fault.resources, Some(0));
 
     // After an engine that fails there is no after hook.

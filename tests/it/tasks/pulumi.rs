@@ -108,7 +108,7 @@ async fn a_destroy_that_removes_the_stack_has_nothing_left_and_is_no_fault() {
     // A hook that fails afterwards does not make the stack one that could not be read.
     let bench = applied(&json!({"resources": {"a": {}}})).await;
     let fault = bench.run(destroy(remove(), Some("exit 3"))).await.faulted();
-    assert_eq!(fault.message, "DestroyAfterHook failed with exit code 3");
+    assert_eq!(fault.message, "pulumi destroy succeeded, but DestroyAfterHook failed with exit code 3");
 }
 
 #[tokio::test]
