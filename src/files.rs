@@ -18,7 +18,7 @@ const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_DIR: u32 = 0o700;
 
 /// Makes everything that this process creates private to the user, whatever the umask was. Scripts and the files of a checkout
-/// have the usual umask of 022, since modes are part of what is packed and hashed. They are all below folders that nobody
+/// have the usual umask of 022, since modes are part of what is packed and hashed. In the working directory they are all below folders that nobody
 /// else may enter.
 pub fn keep_private() {
     rustix::process::umask(Mode::from_raw_mode(0o077));

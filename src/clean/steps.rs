@@ -8,8 +8,8 @@ use super::{CleanError, Cleaning, changed, folders_in, list};
 use crate::files::remove_all;
 use crate::step::{Folder, Scratch};
 
-/// What the folders begin with in which a fetch looks for an abbreviated commit.
-const HISTORY: &str = "history-";
+/// What the folders begin with in which a fetch looks for an abbreviated commit, or compares an old checkout.
+const OF_FETCHES: [&str; 2] = ["history-", "compare-"];
 
 impl Cleaning<'_> {
     /// The folders of all runners that have worked here.
@@ -49,7 +49,7 @@ impl Cleaning<'_> {
         }
         for path in list(temp)? {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with(HISTORY) && self.is_old(changed(&path)) {
+            if OF_FETCHES.iter().any(|start| name.starts_with(start)) && self.is_old(changed(&path)) {
                 self.take("a fetch that was cut short", &path, || remove_all(&path));
             }
         }

@@ -62,7 +62,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         .await
         .map_err(|error| failure(error, &vault))
     });
-    // A thread may hang with its disk, and nobody hears a signal any more by now. Whatever a thread has not done yet is as
+    // A thread may hang with its disk. Whatever a thread has not done yet is as
     // after a crash: the next start finds it in the folders.
     runtime.shutdown_background();
     ended

@@ -83,8 +83,8 @@ pub struct JobSpec {
     pub engine: Engine,
     /// Values are HCL already.
     pub parameters: BTreeMap<String, String>,
-    /// Values as people type them. They become HCL when the variables of the module are known by the rule of terraform's own `-var`. One that the
-    /// module does not declare ends the job before its plan: the engine would leave it out with a warning. Not for Pulumi,
+    /// Values as people type them. They become HCL when the variables of the module are known, by the rule of terraform's
+    /// own `-var`. One that the module does not declare ends the job before its plan: the engine would leave it out with a warning. Not for Pulumi,
     /// which takes any key.
     pub typed_parameters: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,

@@ -8,7 +8,7 @@
 //!   a syntax error or an open quote is that hook's failure and swallows nothing that follows. A hook's exit code
 //!   is that of its last command, or the one that it leaves by.
 //! * **Parts**: the script writes the part that it is in to the step folder: `before`, `engine`, `collect`,
-//!   `after`, and `done` at its end. Each is added as a line, which a full disk still has room for once the file is there; where
+//!   `after`, and `done` at its end. Each is added as a line, which a full disk mostly still has room for behind the first; where
 //!   it cannot be, the engine is not run, because nobody could tell afterwards that it was. A script that ends with 0 while `before` is the last part that it reached
 //!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
 //!   may leave by `exit 0`, nothing comes after it. The file `command` beside it names the engine
@@ -123,7 +123,7 @@ const UNNOTED: &str =
     "Error: hawser cannot write to the step's folder (is the disk full?): the engine was not run";
 
 /// The functions at the head of every script. The umask is the usual one: what hooks and engines make may end up in packages,
-/// and nobody else reaches it through the folders above, which are private. `hawser_go` says whether anything more may be started.
+/// and nobody else reaches what is in the working directory through the folders above, which are private. `hawser_go` says whether anything more may be started.
 const HEAD: &str = r#"umask 022
 hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
 hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }

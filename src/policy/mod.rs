@@ -245,7 +245,7 @@ impl Policy {
         if self.backend_settings.is_none() {
             return Ok(());
         }
-        let why = "what an earlier Init has told the engine is not known; a clean init, or one with Reconfigure, makes it so";
+        let why = "what an earlier Init has told the engine is not known; a clean init, or one with Reconfigure, makes it known";
         Err(Refusal::new("Policy.AllowedBackendSettings", "the module's backend", why))
     }
 

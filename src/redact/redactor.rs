@@ -115,7 +115,7 @@ impl Redactor {
         }
     }
 
-    /// Whether there are so many secrets that only their common forms are looked for.
+    /// Whether there are so many secrets that not all of their forms are looked for.
     pub fn is_lessened(&self) -> bool {
         self.lessened
     }

@@ -281,8 +281,8 @@ impl JobSecrets {
         }
         if redactor.is_lessened() && !inner.said_less.swap(true, Ordering::Relaxed) {
             warn!(
-                "a job has so many secrets, or such long ones, that not all disguises of them are masked: rare ones, and \
-                 of long secrets all but the plain text, may be missed"
+                "a job has so many secrets, or such long ones, that not all disguises of them are masked: rare ones, such \
+                 as folded over lines, and perhaps of long secrets all but the plain text, may be missed"
             );
         }
         redactor

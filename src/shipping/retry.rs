@@ -24,7 +24,10 @@ impl Retry {
 
     /// Notes a failure, and says whether it is another than the last: only then is it worth a line in the log.
     pub(super) fn failed(&mut self, problem: &str, now: Instant) -> bool {
-        self.failures = self.failures.saturating_add(1);
+        // Those of one burst, which were under way together, are one.
+        if self.not_before(now).is_none() {
+            self.failures = self.failures.saturating_add(1);
+        }
         self.until = Some(now + self.delays.next().unwrap_or(LAST_DELAY));
         let new = self.problem.as_deref() != Some(problem);
         if new {

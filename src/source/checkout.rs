@@ -110,7 +110,8 @@ impl Fetcher {
                 .env("GIT_WORK_TREE", root)
                 .env("GIT_INDEX_FILE", &index)
                 .env("GIT_OBJECT_DIRECTORY", old.join("objects"))
-                .args(["ls-files", "-z"])
+                // Whether modes mean anything on the module's disk, the repository of our own on another cannot know.
+                .args(["-c", "core.fileMode=false", "ls-files", "-z"])
                 .args(more)
                 .timeout(LOCAL_TIMEOUT)
                 .max_stdout(MAX_LIST);
@@ -128,9 +129,13 @@ impl Fetcher {
         let mut tracked = Tracked { unchanged, changed: modified };
         if root.join(".gitmodules").exists() {
             // What is in an index is not to be believed: only folders that really are below this one.
-            let is_below = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+            let real_root = root.canonicalize().unwrap_or_default();
+            let is_below = |path: &Path| {
+                path.components().all(|part| matches!(part, Component::Normal(_)))
+                    && root.join(path).canonicalize().is_ok_and(|real| real == real_root.join(path))
+            };
             for inside in
-                all.iter().filter(|path| is_below(path) && is_real(&root.join(path), FileType::is_dir))
+                all.iter().filter(|path| is_real(&root.join(path), FileType::is_dir) && is_below(path))
             {
                 let below = Box::pin(self.tracked_files(&root.join(inside), cancel)).await?;
                 tracked.unchanged.extend(below.unchanged.into_iter().map(|path| inside.join(path)));

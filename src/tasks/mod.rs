@@ -210,7 +210,9 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
         }
         TaskRequest::Init(own) => {
             judged?;
-            init::conclude(context, own).map(|()| Success::Done)
+            let noted = init::conclude(context, own);
+            let but = "its backend settings could not be noted";
+            noted.map(|()| Success::Done).map_err(|error| succeeded_but(&shape, but, error))
         }
         _ => judged.map(|()| Success::Done),
     }
@@ -218,10 +220,13 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
 
 /// The script did all that it was to do; only what came of it is not known.
 fn unread(shape: &Shape<'_>, error: TaskError) -> TaskError {
+    succeeded_but(shape, "its result could not be read", error)
+}
+
+fn succeeded_but(shape: &Shape<'_>, what: &str, error: TaskError) -> TaskError {
     match error {
         TaskError::Faulted(fault) => {
-            let message =
-                format!("{} succeeded, but its result could not be read: {}", shape.command(), fault.message);
+            let message = format!("{} succeeded, but {what}: {}", shape.command(), fault.message);
             Fault { message, ..fault }.into()
         }
         other => other,

@@ -49,9 +49,7 @@ pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result
     if folder.cancel()?.is_some() {
         if shape.applies() && engine_succeeded(part) {
             let command = shape.command();
-            context.warn(&format!(
-                "{command} had succeeded when the cancel came: what it changed stays changed"
-            ));
+            context.warn(&format!("{command} succeeded all the same: what it changed stays changed"));
         }
         return Err(TaskError::Cancelled);
     }
@@ -98,6 +96,10 @@ fn what_failed(
         (Some(0), _) if part == Some(Part::Before) => format!(
             "{who} ended the script with exit code 0 before the engine ran: {} was not run (leave a before hook by \
              its end, not by exit)",
+            shape.command()
+        ),
+        (Some(0), _) if engine_succeeded(part) => format!(
+            "{} succeeded, but the script ended with exit code 0 without noting that it came to its end",
             shape.command()
         ),
         (Some(0), _) => format!("the script ended early, while {who} ran"),

@@ -45,8 +45,13 @@ impl Workspace {
                 other => Ok(other.is_some()),
             }
         };
+        // Where else the engine was told to keep it. (Not told of by a hook, which nobody knows of.)
+        let elsewhere =
+            self.load_environment().unwrap_or_default().get("TF_DATA_DIR").cloned().unwrap_or_default();
+        let is_elsewhere =
+            !elsewhere.is_empty() && self.init_dir().join(elsewhere).join("terraform.tfstate").exists();
         let has_backend =
             has_backend().map_err(|error| WorkspaceError::io("look into", &self.init_dir(), error))?;
-        Ok(BackendNote { job: None, settings: (!has_backend).then(Vec::new) })
+        Ok(BackendNote { job: None, settings: (!has_backend && !is_elsewhere).then(Vec::new) })
     }
 }

@@ -24,7 +24,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::inside::{Folder, Inside, Kind, is_missing, leads_out, read_limited};
+use super::inside::{Folder, Inside, Kind, is_missing, is_no_place, leads_out, read_limited};
 use super::keep::{By, keep};
 use super::names::{PRIVATE_FOLDER, is_gits};
 use super::{PrivateFile, WorkspaceError, extra_files};
@@ -223,7 +223,7 @@ impl Walk {
             let (Named::State(place) | Named::Data(place)) = &named;
             let Some(below) = roots.iter().find_map(|root| place.strip_prefix(root).ok()) else { continue };
             let real = match self.old.real(below) {
-                Err(error) if is_missing(&error) || leads_out(&error) => continue,
+                Err(error) if is_missing(&error) || leads_out(&error) || is_no_place(&error) => continue,
                 real => real.map_err(|error| self.failed("look at", below, error))?,
             };
             let is_known = |name: &OsStr| {
@@ -330,11 +330,11 @@ impl Walk {
         let mut parts = path.components().map(Component::as_os_str);
         let count = if parts.any(|part| part == STACKS) {
             let is_stack = parts.next().is_some_and(|part| part == "stacks") && text.contains(".json");
-            if !is_stack || text.contains(".bak") || text.ends_with(".attrs") {
+            if !is_stack || text.ends_with(".bak") || text.ends_with(".attrs") {
                 return Ok(());
             }
             leftovers::stored_stack_resources
-        } else if is_state(&text) && !text.ends_with(".tfstate") {
+        } else if is_state(&text) && (text.ends_with(".backup") || text.ends_with(".lock.info")) {
             return Ok(());
         } else {
             leftovers::stored_resources
@@ -351,7 +351,7 @@ impl Walk {
         kept.drain(..kept.ceil_char_boundary(kept.len().saturating_sub(LONGEST_NAME)));
         let kept = format!("clean-init-{kept}");
         let kept = keep(folder, &text, &self.carry.rescued, &kept, By::Copy).map_err(failed)?;
-        let Some((kept, _)) = kept else { return Ok(()) };
+        let (kept, _) = kept.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let holds = match count {
             Some(1) => "1 resource".to_owned(),
             Some(count) => format!("{count} resources"),

@@ -99,6 +99,12 @@ pub fn leads_out(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
 }
 
+/// Whether nothing can be at such a path: a name in it is too long, or links lead round in circles.
+pub fn is_no_place(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidFilename
+        || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
+}
+
 /// Whether the error says that there is no such file, or no folder where it would be.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)

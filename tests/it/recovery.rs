@@ -972,7 +972,8 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
 
     // Its slot is free again.
     let other = world.hub.submit(printing(&world, &url, "other", 1, None));
-    assert_eq!(world.ended(other).await.state, JobState::Completed);
+    let ended = tokio::time::timeout(PATIENCE / 2, world.ended(other)).await;
+    assert_eq!(ended.unwrap_or_else(|_| panic!("{}", runner.log())).state, JobState::Completed);
     runner.signal(Signal::TERM);
     assert!(runner.exit().await.success(), "{}", runner.log());
     let log = runner.log();

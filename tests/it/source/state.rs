@@ -151,6 +151,7 @@ async fn a_clean_init_names_the_states_that_it_drops_and_keeps_a_copy_of_each() 
         ("terraform.tfstate", state(2), "2 resources"),
         ("env/errored.tfstate", "{\"version\": 4, \"resou".to_owned(), "it cannot be read"),
         ("state/prod.json", state(1), "1 resource)"),
+        ("other/prod.tfstate.json", state(1), "1 resource)"),
         (".pulumi/stacks/p/dev.json", stack, "1 resource)"),
         (&deep, state(1), "1 resource)"),
     ];

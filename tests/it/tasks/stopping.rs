@@ -43,8 +43,10 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
     let bench = sleeping().await;
     let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(apply_with_after_hook(), Some(interrupt)).await;
-    assert!(!ran.says("had succeeded"), "{:#?}", ran.log);
-    assert!(ran.says("Interrupt received"), "{:#?}", ran.log);
+    assert!(!ran.says("succeeded all the same"), "{:#?}", ran.log);
+    // The provisioner got the interrupt too, and terraform may be done with that before it comes to say anything else.
+    let said = ran.says("Interrupt received") || ran.says("local-exec provisioner error");
+    assert!(said, "{:#?}", ran.log);
     assert!(!ran.says("the after hook ran"), "{:#?}", ran.log);
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     assert!(!still_sleeps(&ran), "the provisioner still runs");
@@ -70,7 +72,7 @@ async fn a_cancel_of_the_after_hook_does_not_hide_that_the_apply_was_done() {
     let request = TaskRequest::ApplyFromPlan(own, FlagLists::default());
     let ran = bench.run_interrupted(request, Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
-    assert!(ran.says("terraform apply had succeeded when the cancel came"), "{:#?}", ran.log);
+    assert!(ran.says("terraform apply succeeded all the same"), "{:#?}", ran.log);
     assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
 }
 
