@@ -966,6 +966,7 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     seen(&world, id, "begin").await;
     let folder = validate_folder(&runner).await;
     let supervisor = supervisor_pid(&folder);
+    until("what the server has is noted", || folder.join("shipped").exists().then_some(())).await;
     // In one go: the runner and the supervisor work in it.
     fs::rename(&folder, world.path("removed")).unwrap();
     rustix::process::kill_process(supervisor, Signal::KILL).unwrap();

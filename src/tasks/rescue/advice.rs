@@ -180,7 +180,7 @@ pub(super) fn local_lock(engine: Engine, file: &Path, lock: &Lock) -> String {
 /// The engine was ended where it could not clean up, and its lock is on another machine.
 pub(super) fn remote_lock(engine: Engine) -> String {
     format!(
-        "{engine} may have been ended before it could release its state lock, which may then have stayed with the backend: \
+        "{engine} may have been ended before it could release its state lock, which then may have stayed with the backend: \
          if so, the next Plan fails, names it and says how to unlock"
     )
 }

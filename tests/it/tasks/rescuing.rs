@@ -250,7 +250,7 @@ async fn after_a_kill_a_lock_that_may_have_stayed_with_a_backend_is_told_and_the
     let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     assert!(
-        ran.says("could release its state lock, which may have stayed with the backend"),
+        ran.says("could release its state lock, which then may have stayed with the backend"),
         "{:#?}",
         ran.log
     );
