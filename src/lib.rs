@@ -10,13 +10,11 @@
 //! Beside the way stand `policy`, which judges a task before the scheduler takes it, `audit`, which writes down what became of
 //! it, and `redact`, which knows what must not be said and masks it in everything that leaves.
 
+pub mod base;
 pub mod cli;
 pub mod settings;
 
-pub mod files;
-pub mod process;
 pub mod redact;
-pub mod wildcard;
 
 pub mod contract;
 pub mod hub;

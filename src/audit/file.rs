@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::files::create_private_dir_all;
+use crate::base::files::create_private_dir_all;
 
 /// How often, and with which pause, it is looked at a line without an end: a third of a second in all.
 const LOOKS: u32 = 30;

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::base::git_url::mask_url;
 use crate::contract::requests::CancelKind;
 use crate::contract::{Call, Engine, Task};
 use crate::hooks::fingerprint;
 use crate::intake::{Step, Work};
 use crate::policy::{Refusal, engine_of, source_of};
-use crate::source::mask_url;
 use crate::step::{Cancel, CancelledBy, Folder};
 use crate::tasks::hooks_of;
 

@@ -20,7 +20,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::files::remove_all;
+use crate::base::files::remove_all;
 use crate::settings::model::WorkingDirectorySettings;
 
 #[derive(Debug, thiserror::Error)]

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{CleanError, Cleaning, changed, folders_in, state};
+use crate::base::files::{create_private_dir_all, remove_all};
 use crate::contract::{Metadata, Push};
-use crate::files::{create_private_dir_all, remove_all};
 use crate::step::{Folder, StepRequest};
 use crate::workspace::Workspace;
 

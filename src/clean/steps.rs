@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::{CleanError, Cleaning, changed, folders_in, list};
-use crate::files::remove_all;
+use crate::base::files::remove_all;
 use crate::step::{Folder, Scratch};
 
 /// What the folders begin with in which a fetch looks for an abbreviated commit, or compares an old checkout.

@@ -42,7 +42,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    crate::files::keep_private();
+    crate::base::files::keep_private();
     super::runtime()?.block_on(serve(args))
 }
 

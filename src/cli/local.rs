@@ -74,7 +74,7 @@ fn engine(text: &str) -> Result<Engine, String> {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    crate::files::keep_private();
+    crate::base::files::keep_private();
     if !args.plan && !args.yes && !view::somebody_is_there() {
         return Err(Failure::usage("stdin is no terminal, so nobody can answer before anything is changed")
             .hint("pass --yes to go ahead without a question, or --plan to only look"));

@@ -25,7 +25,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     if first::is_this() {
         return first::execute();
     }
-    crate::files::keep_private();
+    crate::base::files::keep_private();
     let loaded = args.overrides.load()?;
     let vault =
         Vault::of_this_process(&loaded.settings).map_err(|error| Failure::settings(error.to_string()))?;

@@ -13,7 +13,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    crate::files::keep_private();
+    crate::base::files::keep_private();
     run(&Folder::at(args.folder)).map_err(|error| match error {
         SuperviseError::NotOurs { .. } => Failure::usage(error.to_string()),
         SuperviseError::Io { .. } | SuperviseError::Folder(_) => Failure::failed(error.to_string()),

@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::identity::{Identity, random_secret};
-use crate::files::lock::{self, Hold};
+use crate::base::lock;
+use crate::base::lock::Hold;
 
 const IDENTITY: &str = "identity.json";
 const LISTENING: &str = "listening.json";

@@ -22,9 +22,9 @@ use uuid::Uuid;
 use self::json::{Members, bodies};
 use super::outputs::hex;
 use super::{EngineError, values};
+use crate::base::confined_dir::{open_regular, read_limited};
 use crate::contract::{Engine, Variable, VariableSet};
 use crate::workspace::Tree;
-use crate::workspace::inside::{open_regular, read_limited};
 
 /// Nobody writes this much of a module into one file.
 pub(crate) const LARGEST_FILE: u64 = 16 * 1024 * 1024;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use crate::base::process::Inherited;
 use crate::contract::Engine;
-use crate::process::Inherited;
 
 /// Where no program is.
 const NO_FOLDER: &str = "/dev/null";

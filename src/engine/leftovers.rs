@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::{EngineError, Written, read_json};
-use crate::workspace::inside::{open_regular, read_limited};
+use crate::base::confined_dir::{open_regular, read_limited};
 
 /// The file in which an engine puts a state that the backend did not take.
 pub const ERRORED_STATE: &str = "errored.tfstate";

@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
+use crate::base::confined_dir::{Folder, open_regular};
 use crate::hooks::{Command, ScriptError};
 use crate::workspace::PrivateFile;
-use crate::workspace::inside::{Folder, open_regular};
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {

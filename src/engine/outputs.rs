@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::{EngineError, Written, read_json};
+use crate::base::confined_dir::read_limited;
 use crate::contract::{Engine, OutputSet, OutputValue};
-use crate::workspace::inside::read_limited;
 
 const WHAT: &str = "the outputs as JSON";
 /// Outputs are kept in memory as a whole; nobody has this much on purpose.

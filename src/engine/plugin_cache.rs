@@ -31,10 +31,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::outputs::hex;
 use super::values;
+use crate::base::confined_dir::{open_regular, read_limited};
+use crate::base::files::{create_private_dir_all, write_private_atomic};
+use crate::base::lock;
+use crate::base::lock::Hold;
 use crate::contract::Engine;
-use crate::files::lock::{self, Hold};
-use crate::files::{create_private_dir_all, write_private_atomic};
-use crate::workspace::inside::{open_regular, read_limited};
 
 /// Of a dependency lock file; those of the largest estates have some hundred kilobytes.
 const LARGEST_LOCK_FILE: u64 = 16 * 1024 * 1024;

@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::base::git_url::mask_url;
 use crate::contract::enums::WireEnum as _;
 use crate::contract::requests::Init;
 use crate::contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
 use crate::hooks::Command;
-use crate::source::mask_url;
 use crate::workspace::PrivateFile;
 
 use super::flags::{self, is_on, pulumi_arguments, value_of};

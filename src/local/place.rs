@@ -23,10 +23,11 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use crate::base::files::{create_private_dir_all, write_private_atomic};
+use crate::base::lock;
+use crate::base::lock::Hold;
+use crate::base::process;
 use crate::contract::Engine;
-use crate::files::lock::{self, Hold};
-use crate::files::{create_private_dir_all, write_private_atomic};
-use crate::process;
 
 /// The environment variable that names another data directory.
 pub const DATA_VARIABLE: &str = "HAWSER_LOCAL_DIR";

@@ -24,8 +24,8 @@ use std::process::{Command, Output, Stdio};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::files::create_private_dir_all;
-use crate::process::Inherited;
+use crate::base::files::create_private_dir_all;
+use crate::base::process::Inherited;
 
 /// The branch that holds the last snapshot.
 const BRANCH: &str = "refs/heads/snapshot";

@@ -6,11 +6,11 @@
 
 use std::str::FromStr;
 
+use crate::base::wildcard::Wildcard;
 use crate::contract::requests::Init;
 use crate::contract::{Engine, PulumiFlag};
 use crate::engine::flags::value_of;
 use crate::engine::terraform;
-use crate::wildcard::Wildcard;
 
 /// One entry of `Policy.AllowedBackendSettings`.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 use std::str::FromStr;
 
-use crate::wildcard::Wildcard;
+use crate::base::wildcard::Wildcard;
 
 /// One entry of `Policy.AllowedExtraFiles`.
 #[derive(Debug, Clone, PartialEq)]

@@ -27,10 +27,10 @@ pub use modules::{ModulePattern, ModulePatternError};
 pub use request::{engine_of, source_of};
 pub use source::{SourcePattern, SourcePatternError, SourceRule};
 
+use crate::base::wildcard::Wildcard;
 use crate::contract::{Engine, Request, SourceRefresh, Task, TaskRequest};
 use crate::hooks::{Hook, HookRule};
 use crate::settings::Settings;
-use crate::wildcard::Wildcard;
 use flags::FlagNames;
 
 /// A task, or a part of one, that the settings do not allow.

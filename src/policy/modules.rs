@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::wildcard::Wildcard;
+use crate::base::wildcard::Wildcard;
 
 /// One entry of `Policy.AllowedModules`.
 #[derive(Debug, Clone, PartialEq)]

@@ -17,8 +17,8 @@ use std::str::FromStr;
 use percent_encoding::percent_decode_str;
 
 use super::Refusal;
-use crate::source::mask_url;
-use crate::wildcard::Wildcard;
+use crate::base::git_url::mask_url;
+use crate::base::wildcard::Wildcard;
 
 const RULE: &str = "Policy.AllowedSources";
 

@@ -4,8 +4,8 @@ use regex::Regex;
 use secrecy::{ExposeSecret, SecretString};
 use thiserror::Error;
 
+use crate::base::wildcard::Wildcard;
 use crate::settings::model::JobLogStreamSettings;
-use crate::wildcard::Wildcard;
 
 /// The settings of redaction, ready for use.
 #[derive(Debug, Clone)]

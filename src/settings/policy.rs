@@ -3,8 +3,8 @@
 use super::bind::Effective;
 use super::findings::Findings;
 use super::values::Fault;
+use crate::base::git_url::mask_url;
 use crate::policy::{BackendPattern, FilePattern, ModulePattern, SourcePattern, check_flag_name};
-use crate::source::mask_url;
 
 /// An entry that cannot be right is a problem like any other value: a rule that nobody can obey, or that allows less
 /// or more than it seems to, is worse than no start.

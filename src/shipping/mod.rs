@@ -31,7 +31,6 @@ mod handle;
 mod lane;
 mod log;
 mod outbox;
-mod retry;
 mod shipper;
 mod tail;
 mod turns;

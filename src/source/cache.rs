@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - The name has the URL's host and path for people, and a hash of the URL without credentials.
-//! - Locks end with their holder, in this process or another ([`crate::files::lock`]).
+//! - Locks end with their holder, in this process or another ([`crate::base::lock`]).
 //! - A `.busy` that nobody holds the lock for is from somebody who was killed. Such a copy is not trusted.
 //! - One runner is one circle of trust: whoever may run jobs on it could read the folder anyway, so a commit that
 //!   is in the cache is given to every job that names the repository, without asking the server again.
@@ -23,9 +23,10 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::SourceError;
-use super::url::mask_url;
-use crate::files::create_private_dir_all;
-use crate::files::lock::{self, Hold};
+use crate::base::files::create_private_dir_all;
+use crate::base::git_url::mask_url;
+use crate::base::lock;
+use crate::base::lock::Hold;
 
 /// How often a lock that another one holds is tried. The wait is for a transfer, so a human does not notice.
 const RETRY: Duration = Duration::from_millis(50);

@@ -17,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 use super::cache::{Cache, Entry};
 use super::commits::Target;
 use super::git::{IN_BARE, IN_CHECKOUT};
-use super::url::mask_url;
 use super::{Fetcher, Log, SourceError};
-use crate::files::lock::{self, Hold};
-use crate::process::ProcessError;
+use crate::base::git_url::mask_url;
+use crate::base::lock;
+use crate::base::lock::Hold;
+use crate::base::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";
 /// A copy with more commits than this is reduced to the latest ones and packed. More would make for slow talks

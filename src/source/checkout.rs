@@ -13,10 +13,11 @@ use super::commits::Target;
 use super::git::{LOCAL_TIMEOUT, MAX_LIST};
 use super::refs;
 use super::submodules::{MAX_SUBMODULES, Wanted};
-use super::url::{self, mask_url};
 use super::{Fetcher, Log, SourceError};
-use crate::files::create_private_dir_all;
-use crate::workspace::inside::open_regular;
+use crate::base::confined_dir::open_regular;
+use crate::base::files::create_private_dir_all;
+use crate::base::git_url;
+use crate::base::git_url::mask_url;
 
 /// The files of a checkout that its repository knows.
 #[derive(Debug, Default)]
@@ -63,7 +64,7 @@ impl Fetcher {
         cancel: &CancellationToken,
     ) -> Result<Vec<Wanted>, SourceError> {
         let Wanted { url, commit, folder, .. } = wanted;
-        url::check(url)?;
+        git_url::check(url)?;
         self.allowed.judge(url).map_err(SourceError::Refused)?;
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });

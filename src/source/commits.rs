@@ -5,10 +5,10 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::git::{IN_BARE, IN_CHECKOUT};
-use super::url::mask_url;
 use super::{Fetcher, Log, SourceError};
-use crate::files::create_private_dir_all;
-use crate::process::ProcessError;
+use crate::base::files::create_private_dir_all;
+use crate::base::git_url::mask_url;
+use crate::base::process::ProcessError;
 
 /// What a commit that somebody wants is nearly always reachable from.
 const ALL_REFS: [&str; 2] = ["+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"];

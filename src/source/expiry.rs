@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::cache::{Cache, size};
-use crate::files::lock::Hold;
+use crate::base::lock::Hold;
 
 #[derive(Debug, Default)]
 pub struct Expired {

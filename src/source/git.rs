@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::refs::{self, Ref};
-use super::url::{Login, PROTOCOLS, Remote, mask_url, mask_urls};
 use super::{Fetcher, SourceError};
-use crate::process::{Output, Tool, find_program};
+use crate::base::git_url::{Login, PROTOCOLS, Remote, mask_url, mask_urls};
+use crate::base::process::{Output, Tool, find_program};
 
 /// The repository is named outright, so that git never goes looking for one further up, and does not ask who owns it: on
 /// some network disks it is never the one who runs git.

@@ -23,7 +23,6 @@ mod refs;
 pub mod registry;
 mod ssh;
 mod submodules;
-pub mod url;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,16 +30,17 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::base::git_url::UrlError;
+use crate::base::git_url::mask_url;
+use crate::base::process::{Inherited, NotFound, ProcessError};
 use crate::contract::enums::WireEnum as _;
 use crate::contract::{Source, SourceRevisionType, SourceType};
 use crate::policy::{Refusal, SourceRule};
-use crate::process::{Inherited, NotFound, ProcessError};
 use crate::redact::JobSecrets;
 pub(crate) use checkout::Tracked;
 pub use range::RangeError;
 pub use refs::{is_abbreviated_commit, is_commit};
 pub use registry::RegistryError;
-pub use url::{UrlError, mask_url};
 
 /// Takes the lines that belong in the job's log.
 pub type Log<'a> = &'a (dyn Fn(&str) + Send + Sync);
@@ -239,7 +239,7 @@ impl Fetcher {
             }
             other => return Err(SourceError::NotSupported(other.name())),
         };
-        url::check(&location.url)?;
+        crate::base::git_url::check(&location.url)?;
         self.allowed.judge(&location.url).map_err(SourceError::Refused)?;
         Ok(location)
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use reqwest::StatusCode;
 
 use super::submodules::is_on_disk;
-use super::url::mask_url;
 use super::{Location, SourceError};
+use crate::base::git_url::mask_url;
 
 const HEADER: &str = "X-Terraform-Get";
 /// The endpoint only looks up an address.

@@ -15,8 +15,8 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::{Fetcher, SourceError};
+use crate::base::process::ProcessError;
 use crate::hooks::quote;
-use crate::process::ProcessError;
 
 /// The programs whose options git knows, by the words of `ssh.variant`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

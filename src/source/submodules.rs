@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::git::IN_CHECKOUT;
-use super::url::{UrlError, mask_url};
 use super::{Fetcher, Log, SourceError};
+use crate::base::git_url::{UrlError, mask_url};
 
 /// Nobody nests this deep on purpose.
 const MAX_DEPTH: usize = 16;
@@ -162,7 +162,7 @@ fn absolute(parent: &str, url: &str) -> Result<String, UrlError> {
         if is_on_disk(url) && !is_on_disk(parent) {
             return refuse("it is on this machine's disk, and the repository that names it is not");
         }
-        super::url::check(url)?;
+        crate::base::git_url::check(url)?;
         return Ok(url.to_owned());
     }
     // What comes before the path cannot be left.
@@ -184,7 +184,7 @@ fn absolute(parent: &str, url: &str) -> Result<String, UrlError> {
     }
     let slash = if is_scp && !path.starts_with('/') { "" } else { "/" };
     let url = format!("{server}{slash}{}", parts.join("/"));
-    super::url::check(&url)?;
+    crate::base::git_url::check(&url)?;
     Ok(url)
 }
 

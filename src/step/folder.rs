@@ -14,10 +14,11 @@ use serde_json::Value;
 
 use super::records::{Position, Writer};
 use super::stage::Stage;
+use crate::base::files::write_private_atomic;
+use crate::base::lock;
+use crate::base::lock::Hold;
 use crate::contract::requests::CancelKind;
 use crate::contract::{Call, Push, PushError};
-use crate::files::lock::{self, Hold};
-use crate::files::write_private_atomic;
 
 /// The version of the JSON files that this program writes, and the highest that it reads.
 const VERSION: u32 = 1;

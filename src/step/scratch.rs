@@ -18,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use super::Folder;
-use crate::files::{create_private_dir_all, remove_all};
+use crate::base::files::{create_private_dir_all, remove_all};
 
 /// The path of a socket has 108 bytes on Linux and 104 elsewhere; the engine's own part needs some of it.
 const LONGEST_PATH: usize = 104 - 24;

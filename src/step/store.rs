@@ -14,9 +14,10 @@ use serde_json::Value;
 use tracing::warn;
 
 use super::folder::{Folder, FolderError, StepRequest};
+use crate::base::files::{create_private_dir_all, sync_dir, write_private_atomic};
+use crate::base::lock;
+use crate::base::lock::Hold;
 use crate::contract::Call;
-use crate::files::lock::{self, Hold};
-use crate::files::{create_private_dir_all, sync_dir, write_private_atomic};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

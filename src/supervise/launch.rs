@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::{Inherited, search_path};
+use crate::base::process::{Inherited, search_path};
 use crate::step::{Folder, FolderError};
 use crate::tasks::Launch;
 
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// `LD_PRELOAD` of a module must not be loaded into the process that says how its script ended.
 const FOR_SCRIPT: &str = "SCRIPT:";
 
-/// What the supervisor itself gets of the host besides [`crate::process::ALWAYS`]: this program may need its libraries.
+/// What the supervisor itself gets of the host besides [`crate::base::process::ALWAYS`]: this program may need its libraries.
 const FOR_SUPERVISOR: [&str; 2] = ["LD_*", "DYLD_*"];
 
 #[derive(Debug, thiserror::Error)]

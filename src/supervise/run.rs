@@ -23,8 +23,8 @@ use super::output::{Log, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
 use super::{Process, platform};
+use crate::base::process::find_program;
 use crate::contract::requests::CancelKind;
-use crate::process::find_program;
 use crate::step::{CancelledBy, Exit, Folder, FolderError, Stream, SupervisorNote};
 
 /// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.

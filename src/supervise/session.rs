@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal as Number, setpgid, setsid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::files::lock::{self, Hold};
-use crate::process::find_program;
+use crate::base::lock;
+use crate::base::lock::Hold;
+use crate::base::process::find_program;
 use crate::step::Folder;
 
 /// The folder's lock as it was handed over on stdin; None when stdin is something else, or somebody else holds

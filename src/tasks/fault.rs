@@ -3,11 +3,11 @@
 use std::error::Error;
 
 use super::TaskError;
+use crate::base::process::{NotFound, ProcessError};
 use crate::contract::Fault;
 use crate::engine::EngineError;
 use crate::hooks::ScriptError;
 use crate::policy::Refusal;
-use crate::process::{NotFound, ProcessError};
 use crate::source::SourceError;
 use crate::step::FolderError;
 use crate::workspace::WorkspaceError;

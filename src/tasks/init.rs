@@ -1,9 +1,9 @@
 //! Init: keeps the module's environment variables and backend settings for the tasks that follow, and lets the engine initialise.
 
+use crate::base::files::write_private_atomic;
 use crate::contract::Engine;
 use crate::contract::requests::Init;
 use crate::engine::{flags, pulumi, terraform};
-use crate::files::write_private_atomic;
 use crate::workspace::{BackendNote, Workspace};
 
 use super::script::{Module, judge_kept_settings};

@@ -10,10 +10,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::base::confined_dir::{Folder, is_missing, read_limited};
 use crate::contract::{Engine, Task, TaskRequest};
 use crate::hooks::quote;
 use crate::step::Exit;
-use crate::workspace::inside::{Folder, is_missing, read_limited};
 use crate::workspace::{PrivateFile, Workspace};
 
 use super::Context;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use crate::base::files::write_private_atomic;
 use crate::contract::requests::Output;
 use crate::contract::{Engine, Fault, FlagLists, Success};
 use crate::engine::declarations::Declarations;
 use crate::engine::{outputs, pulumi, terraform};
-use crate::files::write_private_atomic;
 use crate::workspace::{PrivateFile, Workspace};
 
 use super::script::{Module, places, read};

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::base::confined_dir::{Folder, Kind};
+use crate::base::process::{Inherited, Output, Tool, find_only_in, find_program};
 use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{COPY, EngineError, Places, REMOVE, Work, flags, pulumi};
 use crate::hooks::Script;
 use crate::policy::Policy;
-use crate::process::{Inherited, Output, Tool, find_only_in, find_program};
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
-use crate::workspace::inside::{Folder, Kind};
 use crate::workspace::{BackendNote, PrivateFile, Workspace};
 
 use super::shape::Shape;

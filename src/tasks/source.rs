@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::base::process::Inherited;
 use crate::contract::requests::GetModule;
 use crate::contract::{Call, Source, SourceRefresh, Success};
 use crate::policy::{Refusal, SourceRule};
-use crate::process::Inherited;
 use crate::redact::JobSecrets;
 use crate::settings::Settings;
 use crate::source::{Fetcher, resolve};

@@ -7,8 +7,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::inside::Kind;
 use super::{PrivateFile, Workspace, WorkspaceError};
+use crate::base::confined_dir::Kind;
 
 /// `backend-settings.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,10 +24,10 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::inside::{Folder, Inside, Kind, is_missing, is_no_place, leads_out, read_limited};
 use super::keep::{By, keep};
 use super::names::{PRIVATE_FOLDER, is_gits};
 use super::{PrivateFile, WorkspaceError, extra_files};
+use crate::base::confined_dir::{Folder, Inside, Kind, is_missing, is_no_place, leads_out, read_limited};
 use crate::engine::leftovers;
 use crate::source::Tracked;
 

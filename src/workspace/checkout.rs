@@ -20,13 +20,14 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::carry::Carry;
-use super::inside::{Inside, read_limited};
 use super::tree::Tree;
 use super::{Workspace, WorkspaceError, extra_files, is_module_file, links, names};
+use crate::base::confined_dir::{Inside, read_limited};
+use crate::base::files::{create_private_dir_all, remove_all, sync_dir};
+use crate::base::git_url::mask_url;
 use crate::contract::requests::{ExtraFile, GetModule};
 use crate::contract::{Source, SourceRevisionType};
-use crate::files::{create_private_dir_all, remove_all, sync_dir};
-use crate::source::{Fetcher, Location, Log, SourceError, is_commit, mask_url};
+use crate::source::{Fetcher, Location, Log, SourceError, is_commit};
 
 /// What a checkout knows about itself. It is inside `.git` and so changes places together with the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::inside::{Folder, Kind, is_missing, read_limited};
 use super::names::relative_file;
 use super::tree::Tree;
 use super::{PrivateFile, WorkspaceError};
+use crate::base::confined_dir::{Folder, Kind, is_missing, read_limited};
 use crate::contract::requests::ExtraFile;
 use crate::source::Log;
 

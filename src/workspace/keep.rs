@@ -6,8 +6,9 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::inside::{self, Kind};
-use crate::files::{create_private_dir_all, sync_dir};
+use crate::base::confined_dir;
+use crate::base::confined_dir::Kind;
+use crate::base::files::{create_private_dir_all, sync_dir};
 
 /// How a file gets its second place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum By {
 /// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
 /// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
 pub fn keep(
-    from: &inside::Folder,
+    from: &confined_dir::Folder,
     file: &str,
     folder: &Path,
     name: &str,
@@ -39,7 +40,7 @@ pub fn keep(
     let time = jiff::Timestamp::try_from(opened.metadata()?.modified()?).map_err(io::Error::other)?;
     let time = time.strftime("%Y%m%dT%H%M%SZ").to_string();
     create_private_dir_all(folder)?;
-    let to = inside::Folder::open(folder)?;
+    let to = confined_dir::Folder::open(folder)?;
     let mut count = 1;
     loop {
         let number = if count == 1 { String::new() } else { format!("-{count}") };
@@ -82,8 +83,8 @@ fn settle(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::confined_dir::Folder;
     use crate::engine::leftovers::ERRORED_STATE;
-    use inside::Folder;
 
     #[test]
     fn a_copy_is_made_once_and_overwrites_nothing() {

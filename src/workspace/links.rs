@@ -71,7 +71,7 @@ fn stays_inside(root: &Path, link: &Path) -> io::Result<bool> {
             }
             // No symlink, or nothing at all.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => {}
-            Err(error) if super::inside::is_missing(&error) => {}
+            Err(error) if crate::base::confined_dir::is_missing(&error) => {}
             Err(error) => return Err(error),
         }
     }

@@ -5,8 +5,9 @@ use std::io::{self, ErrorKind};
 use std::time::SystemTime;
 
 use super::{Workspace, WorkspaceError};
-use crate::files::create_private_dir_all;
-use crate::files::lock::{self, Hold};
+use crate::base::files::create_private_dir_all;
+use crate::base::lock;
+use crate::base::lock::Hold;
 
 /// Holds the module until it is dropped, or until its process ends in whatever way.
 #[derive(Debug)]

@@ -23,7 +23,6 @@ mod carry;
 mod checkout;
 mod environment;
 mod extra_files;
-pub mod inside;
 pub mod keep;
 mod links;
 mod lock;

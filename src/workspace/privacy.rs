@@ -1,6 +1,6 @@
 //! Folders that were there before, with modes that let others in: narrowed where they are ours, named where not.
 //!
-//! What the runner makes is private from the start ([`crate::files`]). But the working directory may come from an earlier
+//! What the runner makes is private from the start ([`crate::base::files`]). But the working directory may come from an earlier
 //! runner, from an image or from a volume. Whoever may not enter the folders in it can reach nothing below, so the first
 //! level is enough. The working directory itself is the operator's and may be for others to list.
 

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::inside::{Folder, Inside, Kind, is_missing, leads_out, read_limited};
 use super::names::{PRIVATE_FOLDER, is_gits};
 use super::{PrivateFile, WorkspaceError, is_module_file};
+use crate::base::confined_dir::{Folder, Inside, Kind, is_missing, leads_out, read_limited};
 
 /// Lists and notes of the runner's own. What is larger is not ours.
 const LARGEST_NOTE: u64 = 64 * 1024 * 1024;

@@ -13,11 +13,11 @@ use serde_json::value::RawValue;
 
 use super::arguments::{self, Arguments};
 use super::{Found, request};
+use crate::base::confined_dir::read_limited;
 use crate::contract::{Engine, TaskRequest};
 use crate::engine::declarations::{Declarations, LARGEST_FILE};
 use crate::engine::{Places, Written, outputs, sensitive, values};
 use crate::redact::Rules;
-use crate::workspace::inside::read_limited;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 
 /// What makes an environment variable the value of a variable of the module.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use secrecy::ExposeSecret as _;
 
 use super::Found;
-use crate::process::is_the_runners_own;
+use crate::base::process::is_the_runners_own;
 use crate::redact::{Rules, RulesError, Vault};
 use crate::settings::Settings;
 

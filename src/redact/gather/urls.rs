@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use percent_encoding::percent_decode_str;
 
 use super::super::Rules;
-use crate::source::url::{bare_login_end, login_end};
+use crate::base::git_url::{bare_login_end, login_end};
 
 /// A user name without a password is a token when it is as long as one; shorter names are those of people and
 /// organizations (`https://acme@dev.azure.com/acme/…`).

@@ -5,13 +5,13 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::base::confined_dir::Folder;
+use crate::base::files::write_private_atomic;
 use crate::contract::{Engine, Task, TerraformFlag};
 use crate::engine::Places;
 use crate::engine::flags::is_on;
 use crate::engine::leftovers::{self, ERRORED_STATE};
-use crate::files::write_private_atomic;
 use crate::hooks::Part;
-use crate::workspace::inside::Folder;
 use crate::workspace::keep::{By, keep};
 use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 

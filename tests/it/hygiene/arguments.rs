@@ -64,7 +64,7 @@ async fn no_secret_of_a_job_is_in_the_arguments_of_any_process_below_the_runner(
 }
 
 fn which(program: &str) -> String {
-    hawser::process::find_program(program, &[]).unwrap().display().to_string()
+    hawser::base::process::find_program(program, &[]).unwrap().display().to_string()
 }
 
 /// Outputs of a module that was planned with these flags, applied and asked.

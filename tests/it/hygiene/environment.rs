@@ -93,7 +93,7 @@ async fn an_allow_list_leaves_only_what_it_names_what_programs_need_and_what_the
     let theirs = ["_", "PWD", "OLDPWD", "SHLVL", "TF_IN_AUTOMATION", "TF_INPUT"];
     for name in ["bash", "terraform", "sh"] {
         for (variable, _) in one(&processes, name).environment() {
-            let always = hawser::process::ALWAYS.iter();
+            let always = hawser::base::process::ALWAYS.iter();
             let known = always.chain(&theirs).any(|it| *it == variable) || variable.starts_with("LC_");
             assert!(known || ["HOST_OWN", "MODULE_OWN"].contains(&&*variable), "{name} has {variable}");
         }

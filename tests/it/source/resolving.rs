@@ -183,7 +183,7 @@ async fn a_login_in_the_url_reaches_the_server_and_no_argument_list() {
     let url = server.replace("http://", "http://us%20er:p'$(x)%2Fw@");
     let folder = tempfile::tempdir().unwrap();
     let seen = folder.path().join("arguments");
-    let real = hawser::process::find_program("git", &[]).unwrap();
+    let real = hawser::base::process::find_program("git", &[]).unwrap();
     let script = format!("echo \"$*\" >> '{}'; exec {} \"$@\"", seen.display(), real.display());
     stand_in(folder.path(), "git", &script);
     let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
@@ -228,7 +228,7 @@ async fn git_is_looked_for_in_the_folders_of_the_settings_first() {
 #[tokio::test]
 async fn gits_exit_code_decides_and_never_what_it_says() {
     let folder = tempfile::tempdir().unwrap();
-    let real = hawser::process::find_program("git", &[]).unwrap();
+    let real = hawser::base::process::find_program("git", &[]).unwrap();
     let noisy = format!("echo 'fatal: error: everything is lost' >&2; exec '{}' \"$@\"", real.display());
     stand_in(folder.path(), "git", &noisy);
     let repo = Repo::with(&[("main.tf", "")]);

@@ -153,7 +153,7 @@ async fn a_cancel_that_cannot_be_read_is_taken_as_a_graceful_one() {
     step.launch();
     step.until_written("started").await;
     let newer = br#"{"version": 99, "is": {"kind": "politely"}}"#;
-    hawser::files::write_private_atomic(&step.folder.cancel_path(), newer).unwrap();
+    hawser::base::files::write_private_atomic(&step.folder.cancel_path(), newer).unwrap();
     step.wait().await;
     assert_eq!(step.exit().code, Some(7));
     assert!(step.lines(Stream::Warning)[0].contains("newer"));

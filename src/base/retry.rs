@@ -10,7 +10,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(500);
 const LAST_DELAY: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
-pub(super) struct Retry {
+pub(crate) struct Retry {
     delays: ExponentialBackoff,
     until: Option<Instant>,
     problem: Option<String>,
@@ -18,12 +18,12 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { delays: delays(), until: None, problem: None, failures: 0 }
     }
 
     /// Notes a failure, and says whether it is another than the last: only then is it worth a line in the log.
-    pub(super) fn failed(&mut self, problem: &str, now: Instant) -> bool {
+    pub(crate) fn failed(&mut self, problem: &str, now: Instant) -> bool {
         // Those of one burst, which were under way together, are one.
         if self.not_before(now).is_none() {
             self.failures = self.failures.saturating_add(1);
@@ -36,29 +36,29 @@ impl Retry {
         new
     }
 
-    pub(super) fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         if self.problem.take().is_some() {
             *self = Self::new();
         }
     }
 
     /// Forgets how often it went wrong, so that it is tried at once.
-    pub(super) fn start_over(&mut self) {
+    pub(crate) fn start_over(&mut self) {
         *self = Self { problem: self.problem.take(), ..Self::new() };
     }
 
     /// How often in a row it went wrong.
-    pub(super) fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
     /// The time before which nothing should be tried.
-    pub(super) fn not_before(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn not_before(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| *until > now)
     }
 
     /// What went wrong last, while it has not gone well since.
-    pub(super) fn problem(&self) -> Option<&str> {
+    pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 }

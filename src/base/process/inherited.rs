@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::wildcard::Wildcard;
+use crate::base::wildcard::Wildcard;
 
 /// The sections of the settings: `Runner__Credentials__ClientSecret` and its like never reach a program.
 const SETTINGS: [&str; 10] = [

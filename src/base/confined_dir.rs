@@ -212,7 +212,7 @@ impl Folder {
         regular(File::from(fd))
     }
 
-    /// Writes a file that only its owner can read, as [`crate::files::write_private_atomic`] does: whoever opens it sees
+    /// Writes a file that only its owner can read, as [`super::files::write_private_atomic`] does: whoever opens it sees
     /// the old contents or the new. A symlink of that name is replaced.
     pub fn write(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
         let temporary = OsString::from(format!(".hawser-new-{:016x}", fastrand::u64(..)));

@@ -3,8 +3,6 @@
 //! Modes are set after creation as well as at it: the umask may take bits away from a mode that is asked for,
 //! and a folder without its owner's bits is of no use to anyone.
 
-pub mod lock;
-
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -13,7 +11,7 @@ use std::path::Path;
 use rustix::fs::Mode;
 
 /// Only the owner may read and write.
-const PRIVATE_FILE: u32 = 0o600;
+pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Only the owner may list, enter and change.
 const PRIVATE_DIR: u32 = 0o700;
 

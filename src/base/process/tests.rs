@@ -1,4 +1,4 @@
-use super::*;
+use crate::base::process::*;
 use std::time::Instant;
 
 fn bash(script: &str) -> Tool {

@@ -122,7 +122,7 @@ impl Tool {
     }
 
     /// As [`new`](Self::new), for a program whose files are to have the modes that they have elsewhere, and not those of
-    /// this process, see [`crate::files::keep_private`].
+    /// this process, see [`super::files::keep_private`].
     pub fn with_usual_modes(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
         let program = program.into();
         let mut command = Command::new("/bin/sh");

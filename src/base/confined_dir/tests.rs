@@ -1,6 +1,6 @@
 //! Symlinks, pipes and swapped folders, with real files.
 
-use super::*;
+use crate::base::confined_dir::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::PRIVATE_FILE;
+use super::files::PRIVATE_FILE;
 
 /// What is read of a holder's name. The longest is that of a module, three directory names.
 const LONGEST_NAME: u64 = 1024;

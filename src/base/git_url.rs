@@ -9,10 +9,10 @@ pub struct UrlError {
 }
 
 /// The transports that git may use, in the form of `GIT_ALLOW_PROTOCOL`.
-pub(super) const PROTOCOLS: &str = "file:git:http:https:ssh";
+pub(crate) const PROTOCOLS: &str = "file:git:http:https:ssh";
 
 /// Refuses what git would read as an option or as the name of a program to run.
-pub(super) fn check(url: &str) -> Result<(), UrlError> {
+pub(crate) fn check(url: &str) -> Result<(), UrlError> {
     let refuse = |reason| Err(UrlError { url: mask_url(url), reason });
     if url.is_empty() {
         return refuse("it is empty");
@@ -82,24 +82,24 @@ pub(super) fn check(url: &str) -> Result<(), UrlError> {
 /// A URL as git gets it. Arguments can be read by every user of the machine, so a password is taken out and
 /// goes another way.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Remote {
-    pub(super) url: String,
-    pub(super) login: Option<Login>,
+pub(crate) struct Remote {
+    pub(crate) url: String,
+    pub(crate) login: Option<Login>,
 }
 
 /// What stood in front of the host. Whoever derives `Debug` for this prints a password.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Login {
+pub(crate) struct Login {
     /// A name, or a token in its place.
-    pub(super) user: String,
-    pub(super) password: Option<String>,
+    pub(crate) user: String,
+    pub(crate) password: Option<String>,
     /// Scheme, host and port, as git's configuration names a server.
-    pub(super) server: String,
+    pub(crate) server: String,
 }
 
 impl Remote {
     /// Only http has passwords in its URLs. [`check`] has let the URL through.
-    pub(super) fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         let as_it_is = || Self { url: url.to_owned(), login: None };
         let Some((scheme, rest)) = url.split_once("://") else { return as_it_is() };
         if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
@@ -176,7 +176,7 @@ pub fn mask_url(url: &str) -> String {
 }
 
 /// Replaces credentials in every URL of a text. A URL ends there where a quote or white space is.
-pub(super) fn mask_urls(text: &str) -> String {
+pub(crate) fn mask_urls(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("://") {

@@ -1,0 +1,9 @@
+//! Foundations that know nothing of jobs: files, locks, processes, URLs, retries.
+
+pub mod confined_dir;
+pub mod files;
+pub mod git_url;
+pub mod lock;
+pub mod process;
+pub(crate) mod retry;
+pub mod wildcard;
