@@ -11,7 +11,6 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser::contract::{Call, LogEntry, LogLevel, Task};
 use hawser::hub::LineStatus;
 use hawser::hub::line::line;
 use hawser::redact::{Rules, Vault};
@@ -20,6 +19,7 @@ use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{Folder, Store, Stream};
+use hawser_contract::{Call, LogEntry, LogLevel, Task};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -16,14 +16,14 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use crate::contract::requests::CancelKind;
-use crate::contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
 use crate::hub::{Line, Pushed};
 use crate::redact::{Redactor, Vault};
 use crate::scheduler::Scheduler;
 use crate::shipping::{Labels, ShippedStep, ShipperHandle};
 use crate::step::store::Created;
 use crate::step::{CancelledBy, Folder, StepRequest, Store, StoreError};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
@@ -115,7 +115,7 @@ pub fn reread(
                         reason: problem.to_string(),
                     });
                 };
-                folder.set_outcome(&refusal(*task, *job_id, &problem).masked(redactor))?;
+                folder.set_outcome(&redactor.call(refusal(*task, *job_id, &problem)))?;
             }
             Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
         }
@@ -381,7 +381,7 @@ impl Intake {
     }
 
     async fn keep_outcome(&self, folder: &Folder, call: Call) {
-        let call = call.masked(&self.vault.redactor());
+        let call = self.vault.redactor().call(call);
         let Err(error) = write_outcome(folder, &call).await else { return };
         error!(step = folder.name(), "an answer cannot be kept and is tried again: {error}");
         let (folder, stop) = (folder.clone(), self.stop.clone());
@@ -399,7 +399,7 @@ impl Intake {
     /// here, since the answer comes by the same way as the next pushes.
     fn cannot_keep(&self, answer: Call, reason: String) -> Result<Value, String> {
         error!("{reason}");
-        let answer = answer.masked(&self.vault.redactor());
+        let answer = self.vault.redactor().call(answer);
         let (line, stop) = (self.line.clone(), self.stop.clone());
         self.beside.spawn(async move {
             let told = stop.run_until_cancelled(line.invoke(&answer.method, &answer.arguments)).await;

@@ -16,7 +16,6 @@ pub mod settings;
 
 pub mod redact;
 
-pub mod contract;
 pub mod hub;
 
 pub mod audit;

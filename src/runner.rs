@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::audit::Audit;
-use crate::contract::requests::CancelKind;
 use crate::hub::{self, LineStatus};
 use crate::intake::Intake;
 use crate::redact::Vault;
@@ -20,6 +19,7 @@ use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
 use crate::step::StoreError;
 use crate::supervise;
+use hawser_contract::requests::CancelKind;
 use recovery::Recovery;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.

@@ -8,13 +8,14 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::git_url::mask_url;
-use crate::contract::requests::CancelKind;
-use crate::contract::{Call, Engine, Task};
 use crate::hooks::fingerprint;
 use crate::intake::{Step, Work};
-use crate::policy::{Refusal, engine_of, source_of};
+use crate::policy::Refusal;
 use crate::step::{Cancel, CancelledBy, Folder};
 use crate::tasks::hooks_of;
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Engine, Task};
+use hawser_contract::{engine_of, source_of};
 
 /// No text of a server's choice is longer than this, so that a line stays a line.
 const LONGEST: usize = 2000;

@@ -26,12 +26,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::error;
 use uuid::Uuid;
 
-use crate::contract::{Call, Task};
 use crate::intake::Step;
 use crate::policy::Refusal;
 use crate::settings::Settings;
 use crate::step::{Audited, Folder};
 use file::Appender;
+use hawser_contract::{Call, Task};
 use line::{Line, Writer};
 
 /// The audit log of a runner. Cheap to clone; every clone is the same log.

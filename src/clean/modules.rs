@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use super::{CleanError, Cleaning, changed, folders_in, state};
 use crate::base::files::{create_private_dir_all, remove_all};
-use crate::contract::{Metadata, Push};
 use crate::step::{Folder, StepRequest};
 use crate::workspace::Workspace;
+use hawser_contract::{Metadata, Push};
 
 /// A module that was not used for long when it was looked at.
 struct Candidate {

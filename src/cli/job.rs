@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
-use crate::contract::requests::CancelKind;
-use crate::contract::{Engine, SourceRevisionType, SourceType};
 use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 use crate::hooks::quote::quote;
 use crate::local::view;
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Engine, SourceRevisionType, SourceType};
 
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";

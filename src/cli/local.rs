@@ -12,7 +12,6 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
-use crate::contract::{Engine, Task};
 use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
@@ -30,6 +29,7 @@ use crate::settings::model::{
     CredentialSettings, JobLogStreamSettings, LoggingSettings, RunnerSettings, ServerSettings, Settings,
     SourceSettings, WorkingDirectorySettings,
 };
+use hawser_contract::{Engine, Task};
 
 /// The name of the one runner.
 const INSTANCE: &str = "local";

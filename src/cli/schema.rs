@@ -1,8 +1,8 @@
 //! `hawser schema`: the documents below `schema/` are its output, and tests keep them in step.
 
 use super::{Failure, out};
-use crate::contract::schema::hub_schema;
 use crate::settings::settings_schema;
+use hawser_contract::schema::hub_schema;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -24,8 +24,8 @@ use super::jobs::JobSpec;
 use super::listener::Peer;
 use super::orchestrator::{Event, Refusal};
 use super::shared::Shared;
-use crate::contract::requests::CancelKind;
-use crate::contract::{LogEntry, LogLevel};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{LogEntry, LogLevel};
 
 /// Where the API begins.
 pub(super) const ADMIN_PATH: &str = "/admin/jobs";

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::admin::{ADMIN_PATH, FollowAnswer};
 use super::job::JobSnapshot;
 use super::jobs::JobSpec;
-use crate::contract::requests::CancelKind;
+use hawser_contract::requests::CancelKind;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::job::JobState;
-use crate::contract::requests::CancelKind;
-use crate::contract::{Call, Fault, LogEntry, SourceRefresh, Task};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Fault, LogEntry, SourceRefresh, Task};
 
 /// Tells the connections of a hub apart; grows with each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

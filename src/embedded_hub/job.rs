@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::events::ConnectionId;
 use super::jobs::JobSpec;
-use crate::contract::requests::CancelKind;
-use crate::contract::{
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{
     LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,
 };
 

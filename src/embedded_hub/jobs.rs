@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::contract::enums::WireEnum;
-use crate::contract::requests::{self, BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
-use crate::contract::{
+use hawser_contract::enums::WireEnum;
+use hawser_contract::requests;
+use hawser_contract::requests::{BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
+use hawser_contract::{
     CommandTask, Common, Engine, FlagList, FlagLists, Metadata, Request, Source, SourceRevisionType,
     SourceType, Task, TaskRequest, Variable, VariableSet,
 };
@@ -303,7 +304,7 @@ impl JobSpec {
 
     fn flags_for(&self, task: CommandTask) -> FlagLists {
         fn of<T: WireEnum>(list: &FlagList<T>, task: CommandTask) -> FlagList<T> {
-            let wanted = |entry: &&crate::contract::Flag<T>| entry.task.is_none_or(|named| named == task);
+            let wanted = |entry: &&hawser_contract::Flag<T>| entry.task.is_none_or(|named| named == task);
             list.known.iter().filter(wanted).cloned().collect::<Vec<_>>().into()
         }
         FlagLists {
@@ -357,7 +358,7 @@ fn hcl_string(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Flag, Push, TerraformArrayFlag, TerraformFlag};
+    use hawser_contract::{Flag, Push, TerraformArrayFlag, TerraformFlag};
 
     #[test]
     fn every_payload_reads_back_as_the_request_it_was_made_from() {

@@ -18,9 +18,9 @@ use super::events::{ConnectionId, HubEvent};
 use super::job::{Cancel, Job, JobSnapshot, JobState, Phase, TaskState};
 use super::jobs::JobSpec;
 use super::reports::Report;
-use crate::contract::names::method;
-use crate::contract::requests::{CancelKind, CancelRequest};
-use crate::contract::{LogEntry, SourceRefresh, Task};
+use hawser_contract::names::method;
+use hawser_contract::requests::{CancelKind, CancelRequest};
+use hawser_contract::{LogEntry, SourceRefresh, Task};
 
 #[derive(Debug, Clone)]
 pub(super) struct Policy {

@@ -12,9 +12,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::contract::names::method;
-use crate::contract::requests::CancelKind;
-use crate::contract::{
+use hawser_contract::names::method;
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{
     Call, Fault, LogEntry, Outcome, OutputSet, PlanData, SourceRevisionType, SourceType, Success, Task,
     VariableSet,
 };
@@ -285,7 +285,7 @@ fn logs(call: CallText<'_>) -> Result<Report, ReportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Outcome, OutputValue, Variable};
+    use hawser_contract::{Outcome, OutputValue, Variable};
     use serde_json::json;
 
     const JOB: &str = "6f1d3c1e-27a5-4a6e-9a2f-0d5f2b1c7a10";

@@ -16,7 +16,7 @@ use super::identity::Identity;
 use super::orchestrator::{Action, Event, Orchestrator, Policy, Refusal};
 use super::registry::Registry;
 use super::tokens::Tokens;
-use crate::contract::LogEntry;
+use hawser_contract::LogEntry;
 
 /// Is called with every log entry, in the order of arrival per connection, before its batch is answered.
 pub type LogObserver = Arc<dyn Fn(&LogEntry<'static>) + Send + Sync>;

@@ -23,8 +23,8 @@ use self::json::{Members, bodies};
 use super::outputs::hex;
 use super::{EngineError, values};
 use crate::base::confined_dir::{open_regular, read_limited};
-use crate::contract::{Engine, Variable, VariableSet};
 use crate::workspace::Tree;
+use hawser_contract::{Engine, Variable, VariableSet};
 
 /// Nobody writes this much of a module into one file.
 pub(crate) const LARGEST_FILE: u64 = 16 * 1024 * 1024;

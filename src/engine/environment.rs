@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use crate::base::process::Inherited;
-use crate::contract::Engine;
+use hawser_contract::Engine;
 
 /// Where no program is.
 const NO_FOLDER: &str = "/dev/null";

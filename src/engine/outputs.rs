@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{EngineError, Written, read_json};
 use crate::base::confined_dir::read_limited;
-use crate::contract::{Engine, OutputSet, OutputValue};
+use hawser_contract::{Engine, OutputSet, OutputValue};
 
 const WHAT: &str = "the outputs as JSON";
 /// Outputs are kept in memory as a whole; nobody has this much on purpose.

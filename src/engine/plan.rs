@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::{EngineError, Written, read_json};
-use crate::contract::PlanData;
+use hawser_contract::PlanData;
 
 /// What happens to one resource or output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -35,7 +35,7 @@ use crate::base::confined_dir::{open_regular, read_limited};
 use crate::base::files::{create_private_dir_all, write_private_atomic};
 use crate::base::lock;
 use crate::base::lock::Hold;
-use crate::contract::Engine;
+use hawser_contract::Engine;
 
 /// Of a dependency lock file; those of the largest estates have some hundred kilobytes.
 const LARGEST_LOCK_FILE: u64 = 16 * 1024 * 1024;

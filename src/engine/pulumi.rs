@@ -12,11 +12,11 @@
 use std::collections::BTreeMap;
 
 use crate::base::git_url::mask_url;
-use crate::contract::enums::WireEnum as _;
-use crate::contract::requests::Init;
-use crate::contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
 use crate::hooks::Command;
 use crate::workspace::PrivateFile;
+use hawser_contract::enums::WireEnum as _;
+use hawser_contract::requests::Init;
+use hawser_contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
 
 use super::flags::{self, is_on, pulumi_arguments, value_of};
 use super::terraform::Direction;
@@ -225,8 +225,8 @@ pub fn output(flags: &FlagLists, places: &Places) -> Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Flag;
-    use crate::contract::requests::BackendConfiguration;
+    use hawser_contract::Flag;
+    use hawser_contract::requests::BackendConfiguration;
     use std::path::Path;
 
     fn places() -> Places {

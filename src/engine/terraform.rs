@@ -4,9 +4,9 @@
 //! can get it by mistake. With `-reconfigure` it is no; there is no flag for that and `-input=false` makes init fail where it
 //! would ask (tried with 1.11), so the word goes to its stdin. Without either, init fails rather than chooses.
 
-use crate::contract::requests::{BackendConfiguration, Init};
-use crate::contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
 use crate::hooks::{Command, HiddenArguments, Piece};
+use hawser_contract::requests::{BackendConfiguration, Init};
+use hawser_contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
 
 use super::flags::{self, is_on, terraform_argument};
 use super::{EngineError, Places, Work, printed_output};

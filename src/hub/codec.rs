@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::contract::reading::without_value;
+use hawser_contract::reading::without_value;
 
 /// Ends every message.
 const RECORD_SEPARATOR: u8 = 0x1E;

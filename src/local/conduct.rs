@@ -7,9 +7,9 @@
 use uuid::Uuid;
 
 use super::view::{Ending, Event};
-use crate::contract::requests::CancelKind;
-use crate::contract::{Fault, Outcome, Task};
 use crate::embedded_hub::{HubEvent, JobState, outcome_of};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Fault, Outcome, Task};
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -189,7 +189,7 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{PlanData, Success};
+    use hawser_contract::{PlanData, Success};
 
     fn planned(changes: u64) -> Input {
         let data = PlanData { create_count: changes, total_changed_count: changes, ..PlanData::default() };

@@ -27,7 +27,7 @@ use crate::base::files::{create_private_dir_all, write_private_atomic};
 use crate::base::lock;
 use crate::base::lock::Hold;
 use crate::base::process;
-use crate::contract::Engine;
+use hawser_contract::Engine;
 
 /// The environment variable that names another data directory.
 pub const DATA_VARIABLE: &str = "HAWSER_LOCAL_DIR";

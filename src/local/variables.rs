@@ -5,8 +5,8 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use crate::contract::{Engine, Variable};
 use crate::engine::declarations::Declarations;
+use hawser_contract::{Engine, Variable};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariableError {

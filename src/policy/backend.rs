@@ -7,10 +7,10 @@
 use std::str::FromStr;
 
 use crate::base::wildcard::Wildcard;
-use crate::contract::requests::Init;
-use crate::contract::{Engine, PulumiFlag};
 use crate::engine::flags::value_of;
 use crate::engine::terraform;
+use hawser_contract::requests::Init;
+use hawser_contract::{Engine, PulumiFlag};
 
 /// One entry of `Policy.AllowedBackendSettings`.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use crate::contract::enums::WireEnum;
-use crate::contract::{
+use crate::engine::flags::is_on;
+use hawser_contract::enums::WireEnum;
+use hawser_contract::{
     Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TaskRequest, TerraformArrayFlag, TerraformFlag,
 };
-use crate::engine::flags::is_on;
 
-use super::engine_of;
+use hawser_contract::engine_of;
 
 /// The names in `Policy.AllowedFlags`, in any case. One name stands for the flag of every engine that has it.
 #[derive(Debug, Clone)]

@@ -17,21 +17,21 @@ mod backend;
 mod files;
 mod flags;
 mod modules;
-mod request;
 mod source;
 
 pub use backend::{BackendPattern, BackendPatternError};
 pub use files::{FilePattern, FilePatternError};
 pub use flags::{FlagNameError, check_flag_name};
+use hawser_contract::engine_of;
+use hawser_contract::source_of;
 pub use modules::{ModulePattern, ModulePatternError};
-pub use request::{engine_of, source_of};
 pub use source::{SourcePattern, SourcePatternError, SourceRule};
 
 use crate::base::wildcard::Wildcard;
-use crate::contract::{Engine, Request, SourceRefresh, Task, TaskRequest};
 use crate::hooks::{Hook, HookRule};
 use crate::settings::Settings;
 use flags::FlagNames;
+use hawser_contract::{Engine, Request, SourceRefresh, Task, TaskRequest};
 
 /// A task, or a part of one, that the settings do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

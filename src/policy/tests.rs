@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::contract::Push;
+use hawser_contract::Push;
 
 fn settings(policy: &Value) -> Settings {
     let settings = json!({
@@ -406,8 +406,8 @@ fn a_refresh_is_judged_by_its_source() {
         organization_id: Uuid::nil(),
         source_url: url.to_owned(),
         source_revision: String::new(),
-        source_type: crate::contract::SourceType::Git,
-        source_revision_type: crate::contract::SourceRevisionType::Default,
+        source_type: hawser_contract::SourceType::Git,
+        source_revision_type: hawser_contract::SourceRevisionType::Default,
     };
     // There is no module and no engine in it.
     let policy =

@@ -1,28 +1,27 @@
 //! What the server is told of a failure.
 
 use super::Redactor;
-use crate::contract::Call;
+use hawser_contract::Call;
 
-impl Call {
-    /// The same call, without secrets in the words of a fault. Results are data that the server needs, and stay as they
-    /// are.
+impl Redactor {
+    /// Masks secrets in the texts of a fault. Results are data that the server needs, and stay as they are.
     #[must_use]
-    pub fn masked(mut self, redactor: &Redactor) -> Self {
-        for text in self.fault_texts() {
-            *text = redactor.text(text).into_owned();
+    pub fn call(&self, mut call: Call) -> Call {
+        for text in call.fault_texts() {
+            *text = self.text(text).into_owned();
         }
-        self
+        call
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{
-        Fault, Outcome, OutputSet, OutputValue, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
-    };
     use crate::redact::Rules;
     use crate::settings::model::JobLogStreamSettings;
+    use hawser_contract::{
+        Fault, Outcome, OutputSet, OutputValue, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
+    };
     use serde_json::json;
     use uuid::Uuid;
 
@@ -34,7 +33,7 @@ mod tests {
     fn both_texts_of_every_fault_are_masked() {
         let fault = Fault { message: "m hunter22".into(), details: "hunter22\nd".into(), resources: Some(3) };
         for task in Task::ALL {
-            let call = Outcome::Faulted(fault.clone()).call(task, Uuid::nil()).masked(&redactor());
+            let call = redactor().call(Outcome::Faulted(fault.clone()).call(task, Uuid::nil()));
             assert_eq!(call.arguments[1..3], [json!("m ***"), json!("***\nd")], "{task}");
             assert_eq!(call.arguments[0], json!(Uuid::nil()));
         }
@@ -49,10 +48,10 @@ mod tests {
             source_type: SourceType::Git,
             source_revision_type: SourceRevisionType::Default,
         };
-        let call = refresh.faulted(&Fault::new("no hunter22")).masked(&redactor());
+        let call = redactor().call(refresh.faulted(&Fault::new("no hunter22")));
         assert_eq!(call.arguments[0], json!(refresh.source_url));
         assert_eq!(call.arguments[4..], [json!("no ***"), json!("")]);
-        let call = refresh.completed("hunter22").masked(&redactor());
+        let call = redactor().call(refresh.completed("hunter22"));
         assert_eq!(call.arguments[4], json!("hunter22"));
     }
 
@@ -67,6 +66,6 @@ mod tests {
         };
         let set = OutputSet { timestamp: 0, checksum: String::new(), outputs: vec![output] };
         let call = Outcome::Completed(Success::Outputs(Some(set))).call(Task::Output, Uuid::nil());
-        assert_eq!(call.clone().masked(&redactor()), call);
+        assert_eq!(redactor().call(call.clone()), call);
     }
 }

@@ -15,11 +15,11 @@ use uuid::Uuid;
 use super::drive::{Driver, Ended};
 use super::machine::{Event, Lane, Machine, Ticket};
 use super::{LOOK_AGAIN, Load, Tools};
-use crate::contract::requests::CancelKind;
-use crate::contract::{Outcome, Task};
 use crate::intake::{Step, Work};
 use crate::policy::Refusal;
 use crate::step::{CancelledBy, Stage};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Outcome, Task};
 
 /// What the handle asks of the loop.
 pub(super) enum Command {

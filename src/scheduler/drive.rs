@@ -17,8 +17,6 @@ use tracing::info;
 use super::Tools;
 use super::report::Reporter;
 use super::secrets;
-use crate::contract::requests::{Request, SourceRefresh};
-use crate::contract::{Call, Fault, Outcome, Success};
 use crate::intake::{Step, Work};
 use crate::redact::JobSecrets;
 use crate::settings::Settings;
@@ -26,6 +24,8 @@ use crate::step::{Folder, FolderError, Stage};
 use crate::supervise;
 use crate::tasks::{self, Context, Prepared, Refreshed, TaskError};
 use crate::workspace::{ModuleLock, WorkspaceError};
+use hawser_contract::requests::{Request, SourceRefresh};
+use hawser_contract::{Call, Fault, Outcome, Success};
 use supervisor::{read_exit, script_ended};
 
 /// How a drive ended.

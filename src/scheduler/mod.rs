@@ -27,7 +27,6 @@ use tracing::debug;
 use uuid::Uuid;
 
 use crate::audit::Audit;
-use crate::contract::requests::CancelKind;
 use crate::hub::Line;
 use crate::intake::Step;
 use crate::policy::Policy;
@@ -36,6 +35,7 @@ use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
 use crate::step::Stage;
 use dispatch::{Command, Dispatch, Noted};
+use hawser_contract::requests::CancelKind;
 
 /// How often a directory that another process holds is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

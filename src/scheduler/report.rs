@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::contract::Request;
-use crate::contract::names::method;
 use crate::hub::{CallError, Line, LineStatus};
+use hawser_contract::Request;
+use hawser_contract::names::method;
 
 /// So long an answer to a report is waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use crate::contract::{Fault, Request};
 use crate::hooks::Part;
 use crate::intake::{Step, Work};
 use crate::redact::gather::module;
@@ -16,6 +15,7 @@ use crate::redact::{JobSecrets, Vault};
 use crate::settings::Settings;
 use crate::tasks::{Context, TaskError, hooks_of};
 use crate::workspace::Workspace;
+use hawser_contract::{Fault, Request};
 
 /// How often a script with hooks is looked at for the beginning of its after hook.
 const LOOK_FOR_AFTER: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::contract::Engine;
+use hawser_contract::Engine;
 
 /// All settings of a runner, complete and checked.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

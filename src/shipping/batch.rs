@@ -181,9 +181,9 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::Task;
     use crate::shipping::Labels;
     use crate::step::Stream;
+    use hawser_contract::Task;
 
     fn policy(entries: u32, bytes: usize) -> Policy {
         let settings = JobLogStreamSettings { batch_size_limit: entries, ..JobLogStreamSettings::default() };

@@ -16,9 +16,9 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::escape::append_escaped;
-use crate::contract::{Common, LogLevel, Task};
 use crate::redact::MASK;
 use crate::step::Stream;
+use hawser_contract::{Common, LogLevel, Task};
 
 /// What every entry of a step says about where it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +193,7 @@ fn append_masked(out: &mut String, line: &Line<'_>, room: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::LogEntry;
+    use hawser_contract::LogEntry;
 
     fn template() -> Template {
         Template::new(&Labels {

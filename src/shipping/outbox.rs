@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::batch::ENVELOPE;
 use super::entries::Labels;
-use crate::contract::{Call, Fault, Outcome};
 use crate::step::{Folder, FolderError};
+use hawser_contract::{Call, Fault, Outcome};
 
 const COMPLETED: &str = "Completed";
 const FAULTED: &str = "Faulted";

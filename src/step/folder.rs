@@ -17,8 +17,8 @@ use super::stage::Stage;
 use crate::base::files::write_private_atomic;
 use crate::base::lock;
 use crate::base::lock::Hold;
-use crate::contract::requests::CancelKind;
-use crate::contract::{Call, Push, PushError};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Push, PushError};
 
 /// The version of the JSON files that this program writes, and the highest that it reads.
 const VERSION: u32 = 1;

@@ -17,7 +17,7 @@ use super::folder::{Folder, FolderError, StepRequest};
 use crate::base::files::{create_private_dir_all, sync_dir, write_private_atomic};
 use crate::base::lock;
 use crate::base::lock::Hold;
-use crate::contract::Call;
+use hawser_contract::Call;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

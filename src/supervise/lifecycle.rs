@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use crate::contract::requests::CancelKind;
 use crate::step::{CancelledBy, Exit};
+use hawser_contract::requests::CancelKind;
 
 /// What the script leaves behind has this long to end by itself.
 const LINGER: Duration = Duration::from_secs(2);

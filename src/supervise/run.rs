@@ -24,8 +24,8 @@ use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
 use super::{Process, platform};
 use crate::base::process::find_program;
-use crate::contract::requests::CancelKind;
 use crate::step::{CancelledBy, Exit, Folder, FolderError, Stream, SupervisorNote};
+use hawser_contract::requests::CancelKind;
 
 /// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::contract::{Engine, Fault, FlagLists, Success};
 use crate::engine::terraform::Direction;
 use crate::engine::{pulumi, state, terraform};
 use crate::workspace::PrivateFile;
+use hawser_contract::{Engine, Fault, FlagLists, Success};
 
 use super::script::{Module, environment, places, read};
 use super::shape::Shape;

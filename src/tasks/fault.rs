@@ -4,13 +4,13 @@ use std::error::Error;
 
 use super::TaskError;
 use crate::base::process::{NotFound, ProcessError};
-use crate::contract::Fault;
 use crate::engine::EngineError;
 use crate::hooks::ScriptError;
 use crate::policy::Refusal;
 use crate::source::SourceError;
 use crate::step::FolderError;
 use crate::workspace::WorkspaceError;
+use hawser_contract::Fault;
 
 /// The error with its causes in one sentence; a cause that its effect has quoted already is not said again.
 pub(super) fn sentence(error: &dyn Error) -> String {

@@ -1,15 +1,15 @@
 //! Init: keeps the module's environment variables and backend settings for the tasks that follow, and lets the engine initialise.
 
 use crate::base::files::write_private_atomic;
-use crate::contract::Engine;
-use crate::contract::requests::Init;
 use crate::engine::{flags, pulumi, terraform};
 use crate::workspace::{BackendNote, Workspace};
+use hawser_contract::Engine;
+use hawser_contract::requests::Init;
 
 use super::script::{Module, judge_kept_settings};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError};
-use crate::contract::Fault;
+use hawser_contract::Fault;
 
 pub(super) async fn prepare(
     context: &Context,

@@ -30,13 +30,13 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::contract::{Common, Engine, Fault, Success, TaskRequest};
 use crate::engine::terraform::Direction;
 use crate::hooks::Hook;
 use crate::policy::Refusal;
 use crate::redact::JobSecrets;
 use crate::settings::Settings;
 use crate::step::{Exit, Facts, Folder, Stream};
+use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
 use shape::Shape;
 
 pub use older::bring_result;

@@ -11,10 +11,10 @@ use std::io;
 use std::path::Path;
 
 use crate::base::confined_dir::{Folder, is_missing, read_limited};
-use crate::contract::{Engine, Task, TaskRequest};
 use crate::hooks::quote;
 use crate::step::Exit;
 use crate::workspace::{PrivateFile, Workspace};
+use hawser_contract::{Engine, Task, TaskRequest};
 
 use super::Context;
 use super::shape::Shape;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::contract::{Engine, FlagLists, PlanData, Success};
 use crate::engine::terraform::Direction;
 use crate::engine::{plan, pulumi, terraform};
 use crate::workspace::PrivateFile;
+use hawser_contract::{Engine, FlagLists, PlanData, Success};
 
 use super::script::{Module, places, read};
 use super::shape::Shape;

@@ -13,13 +13,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::contract::{Engine, Fault};
 use crate::engine::environment::Environment;
 use crate::engine::plugin_cache::{
     DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
 };
 use crate::engine::{EngineError, REMOVE, Work};
 use crate::hooks::{Command, ScriptError};
+use hawser_contract::{Engine, Fault};
 
 use super::TaskError;
 use super::script::Module;

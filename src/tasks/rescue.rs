@@ -23,7 +23,7 @@ mod earlier;
 mod place;
 mod search;
 
-use crate::contract::{Fault, TaskRequest};
+use hawser_contract::{Fault, TaskRequest};
 
 use super::shape::Shape;
 use super::{Context, TaskError};

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::confined_dir::{Folder, Kind};
 use crate::base::process::{Inherited, Output, Tool, find_only_in, find_program};
-use crate::contract::{Engine, Fault, Task, TaskRequest};
 use crate::engine::environment::{Environment, is_code_to_bash};
 use crate::engine::{COPY, EngineError, Places, REMOVE, Work, flags, pulumi};
 use crate::hooks::Script;
@@ -18,6 +17,7 @@ use crate::policy::Policy;
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
 use crate::workspace::{BackendNote, PrivateFile, Workspace};
+use hawser_contract::{Engine, Fault, Task, TaskRequest};
 
 use super::shape::Shape;
 use super::{Context, Launch, Prepared, TaskError, fault, plugins};

@@ -1,9 +1,9 @@
 //! What the tasks that run a script have in common: an engine, a command, two hooks and flags.
 
-use crate::contract::{Engine, FlagLists, Task, TaskRequest};
 use crate::engine::pulumi;
 use crate::hooks::Hook;
 use crate::workspace::PrivateFile;
+use hawser_contract::{Engine, FlagLists, Task, TaskRequest};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape<'a> {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::process::Inherited;
-use crate::contract::requests::GetModule;
-use crate::contract::{Call, Source, SourceRefresh, Success};
 use crate::policy::{Refusal, SourceRule};
 use crate::redact::JobSecrets;
 use crate::settings::Settings;
 use crate::source::{Fetcher, resolve};
 use crate::step::Facts;
 use crate::workspace::Workspace;
+use hawser_contract::requests::GetModule;
+use hawser_contract::{Call, Source, SourceRefresh, Success};
 
 use super::{Context, Prepared, TaskError};
 

@@ -1,10 +1,10 @@
 //! Variables: what the module declares, read from its files. No engine is run and no environment is needed.
 
-use crate::contract::Success;
-use crate::contract::requests::Input;
 use crate::engine::declarations::Declarations;
 use crate::step::Facts;
 use crate::workspace::Workspace;
+use hawser_contract::Success;
+use hawser_contract::requests::Input;
 
 use super::script::read;
 use super::{Context, Prepared, TaskError};

@@ -13,11 +13,11 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::contract::{Fault, Task};
 use crate::hooks::Part;
 use crate::hooks::script::{INTERRUPTED, NO_PROGRAM};
 use crate::redact::Redactor;
 use crate::step::{Exit, Reader, Stream};
+use hawser_contract::{Fault, Task};
 
 use super::shape::Shape;
 use super::{Context, TaskError};

@@ -25,9 +25,9 @@ use super::{Workspace, WorkspaceError, extra_files, is_module_file, links, names
 use crate::base::confined_dir::{Inside, read_limited};
 use crate::base::files::{create_private_dir_all, remove_all, sync_dir};
 use crate::base::git_url::mask_url;
-use crate::contract::requests::{ExtraFile, GetModule};
-use crate::contract::{Source, SourceRevisionType};
 use crate::source::{Fetcher, Location, Log, SourceError, is_commit};
+use hawser_contract::requests::{ExtraFile, GetModule};
+use hawser_contract::{Source, SourceRevisionType};
 
 /// What a checkout knows about itself. It is inside `.git` and so changes places together with the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,8 +23,8 @@ use super::names::relative_file;
 use super::tree::Tree;
 use super::{PrivateFile, WorkspaceError};
 use crate::base::confined_dir::{Folder, Kind, is_missing, read_limited};
-use crate::contract::requests::ExtraFile;
 use crate::source::Log;
+use hawser_contract::requests::ExtraFile;
 
 const WHAT: &str = "extra file name";
 const LARGEST_MANIFEST: u64 = 64 * 1024 * 1024;

@@ -35,10 +35,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::contract::Metadata;
 use crate::settings::model::WorkingDirectorySettings;
 use crate::source::SourceError;
 pub use backend::BackendNote;
+use hawser_contract::Metadata;
 pub use lock::ModuleLock;
 use names::PRIVATE_FOLDER;
 pub use tree::Tree;

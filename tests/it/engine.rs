@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use hawser::contract::requests::CancelKind;
-use hawser::contract::requests::{
+use hawser::tasks::TaskError;
+use hawser_contract::requests::CancelKind;
+use hawser_contract::requests::{
     ApplyFromPlan, BackendConfiguration, DestroyFromPlan, Init, Input, Output, Plan, PlanDestroy, Validate,
 };
-use hawser::contract::{
-    Engine, Flag, FlagLists, PlanData, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
-};
-use hawser::tasks::TaskError;
+use hawser_contract::{Engine, Flag, FlagLists, PlanData, PulumiArrayFlag, PulumiFlag, Success, TaskRequest};
 use serde_json::json;
 
 use crate::support::steps::{Bench, Interrupt, Ran};

@@ -4,8 +4,8 @@ mod arguments;
 mod environment;
 mod modes;
 
-use hawser::contract::Engine;
 use hawser::embedded_hub::{JobKind, JobSpec};
+use hawser_contract::Engine;
 
 use crate::support::processes::{Process, below};
 use crate::support::world::{Runner, World, job, until};

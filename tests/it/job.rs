@@ -1,8 +1,8 @@
 //! Whole jobs over the real protocol: a hub, runner processes, git and Terraform.
 
-use hawser::contract::Task;
-use hawser::contract::requests::CancelKind;
 use hawser::embedded_hub::{HubEvent, JobKind, JobState, TaskState};
+use hawser_contract::Task;
+use hawser_contract::requests::CancelKind;
 
 use crate::support::world::{World, job, soon, until};
 
@@ -139,7 +139,7 @@ async fn a_runner_outlives_the_absence_of_its_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
-    use hawser::contract::{SourceRefresh, SourceRevisionType, SourceType};
+    use hawser_contract::{SourceRefresh, SourceRevisionType, SourceType};
     let world = World::new().await;
     let url = world.repository("repo", GREETING);
     let _runner = world.runner("one");

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hawser::contract::requests::CancelKind;
-use hawser::contract::{LogEntry, Task};
 use hawser::embedded_hub::{
     Fault, HubEvent, HubOptions, JobKind, JobSnapshot, JobSpec, JobState, LogKeeping, Moment, Rule,
 };
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{LogEntry, Task};
 use rustix::process::Signal;
 use uuid::Uuid;
 

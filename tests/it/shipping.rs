@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hawser::contract::{Call, Task};
 use hawser::hub::LineStatus;
 use hawser::hub::line::{LineEnd, Outgoing, line};
 use hawser::hub::{CallError, Line};
@@ -15,6 +14,7 @@ use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSett
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{Folder, Store, Stream};
+use hawser_contract::{Call, Task};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -227,7 +227,7 @@ async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
     assert_eq!(shipper.status().borrow().to_string(), "nothing to ship");
 
     let first = logs(&record)[0].clone();
-    let entry: hawser::contract::LogEntry<'_> = serde_json::from_value(entries(&first)[0].clone()).unwrap();
+    let entry: hawser_contract::LogEntry<'_> = serde_json::from_value(entries(&first)[0].clone()).unwrap();
     assert_eq!(entry.job_id, Uuid::from_u128(1));
     assert_eq!((entry.stack_name.as_ref(), entry.namespace_name.as_ref()), ("stack", "name\"space"));
     assert_eq!((entry.module_name.as_ref(), entry.task_name.as_ref()), ("mödule", "Plan"));

@@ -14,11 +14,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use hawser::contract::requests::{ExtraFile, GetModule};
-use hawser::contract::{Metadata, Source, SourceRevisionType, SourceType};
 use hawser::settings::model::WorkingDirectorySettings;
 use hawser::source::Fetcher;
 use hawser::workspace::{Workspace, WorkspaceError};
+use hawser_contract::requests::{ExtraFile, GetModule};
+use hawser_contract::{Metadata, Source, SourceRevisionType, SourceType};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::git::Repo;

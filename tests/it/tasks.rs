@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use hawser::contract::requests::{
+use hawser::step::Stream;
+use hawser::tasks::{Prepared, prepare, refresh};
+use hawser_contract::requests::{
     ApplyFromPlan, DestroyFromPlan, ExtraFile, GetModule, Init, Input, Output, Plan, PlanDestroy, Validate,
 };
-use hawser::contract::{
+use hawser_contract::{
     Engine, Flag, FlagLists, OutputSet, PlanData, Source, SourceRefresh, SourceRevisionType, SourceType,
     Success, TaskRequest, TerraformArrayFlag, TerraformFlag, VariableSet,
 };
-use hawser::step::Stream;
-use hawser::tasks::{Prepared, prepare, refresh};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{Action, Actions, Orchestrator, Refresh, Refusal};
-use crate::contract::names::method;
-use crate::contract::{Call, LogEntry, Outcome, Task};
 use crate::embedded_hub::events::{ConnectionId, HubEvent};
 use crate::embedded_hub::job::{Job, Phase, Standing, TaskState};
 use crate::embedded_hub::reports::{Refreshed, Report};
+use hawser_contract::names::method;
+use hawser_contract::{Call, LogEntry, Outcome, Task};
 
 /// Whose word it is.
 #[derive(Clone, Copy)]

@@ -5,14 +5,14 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{Action, Event, Orchestrator, Policy, Refusal};
-use crate::contract::requests::CancelKind;
-use crate::contract::{
-    Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
-};
 use crate::embedded_hub::events::{ConnectionId, HubEvent};
 use crate::embedded_hub::job::{JobState, TaskState};
 use crate::embedded_hub::jobs::{JobKind, JobSpec};
 use crate::embedded_hub::reports::{Refreshed, Report};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{
+    Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
+};
 
 struct Bench {
     machine: Orchestrator,

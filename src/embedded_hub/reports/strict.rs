@@ -8,8 +8,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
-use crate::contract::enums::WireEnum;
-use crate::contract::{LogEntry, LogLevel, Task};
+use hawser_contract::enums::WireEnum;
+use hawser_contract::{LogEntry, LogLevel, Task};
 
 /// A log entry with every member written and none besides.
 #[derive(Deserialize)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::requests::{BackendConfig, InitFlags};
+use hawser_contract::requests::{BackendConfig, InitFlags};
 use std::path::Path;
 
 fn places() -> Places {

@@ -1,6 +1,6 @@
 //! What the view is told, and how it is made from what happened at the embedded hub.
 
-use crate::contract::{Fault, LogLevel, Outcome, Task};
+use hawser_contract::{Fault, LogLevel, Outcome, Task};
 
 /// Something that a person may want to see.
 #[derive(Debug, Clone, PartialEq)]

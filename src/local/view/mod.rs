@@ -14,7 +14,7 @@ mod text;
 
 use std::time::Duration;
 
-use crate::contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Task};
+use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Task};
 
 pub use event::{Ending, Event};
 pub use paint::Paint;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::text::{clean, plural};
 use super::{Look, Paint};
-use crate::contract::{OutputSet, OutputValue, PlanData};
+use hawser_contract::{OutputSet, OutputValue, PlanData};
 
 /// A column of the plan table: its heading, the sign before a number, and how a number looks.
 type Column = (&'static str, &'static str, fn(Paint, &str) -> String);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::{OutputValue, Variable, VariableSet};
+use hawser_contract::{OutputValue, Variable, VariableSet};
 
 const LIVE: Look = Look { live: true, width: 80 };
 

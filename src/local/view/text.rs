@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::contract::Task;
+use hawser_contract::Task;
 
 /// The short names that people see.
 pub(super) trait Words {

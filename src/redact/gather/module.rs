@@ -14,11 +14,11 @@ use serde_json::value::RawValue;
 use super::arguments::{self, Arguments};
 use super::{Found, request};
 use crate::base::confined_dir::read_limited;
-use crate::contract::{Engine, TaskRequest};
 use crate::engine::declarations::{Declarations, LARGEST_FILE};
 use crate::engine::{Places, Written, outputs, sensitive, values};
 use crate::redact::Rules;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
+use hawser_contract::{Engine, TaskRequest};
 
 /// What makes an environment variable the value of a variable of the module.
 const VARIABLE_PREFIX: &str = "TF_VAR_";

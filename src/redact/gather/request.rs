@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Found;
-use crate::contract::requests::{BackendConfiguration, Init};
-use crate::contract::{Engine, FlagLists, PulumiArrayFlag, TaskRequest, TerraformArrayFlag};
 use crate::engine::pulumi;
 use crate::hooks::Piece;
+use hawser_contract::requests::{BackendConfiguration, Init};
+use hawser_contract::{Engine, FlagLists, PulumiArrayFlag, TaskRequest, TerraformArrayFlag};
 
 /// The engine, for tasks that work with one.
 pub(super) fn engine(request: &TaskRequest) -> Option<Engine> {
@@ -116,10 +116,10 @@ fn backend(configuration: &BackendConfiguration) -> impl Iterator<Item = (&str, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::requests::{BackendConfig, Plan};
-    use crate::contract::{Flag, PulumiFlag, Source, SourceRevisionType, SourceType};
     use crate::redact::Rules;
     use crate::settings::model::JobLogStreamSettings;
+    use hawser_contract::requests::{BackendConfig, Plan};
+    use hawser_contract::{Flag, PulumiFlag, Source, SourceRevisionType, SourceType};
 
     fn found(request: &TaskRequest) -> Vec<String> {
         let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::Driver;
-use crate::contract::Fault;
-use crate::contract::requests::Request;
 use crate::step::Folder;
 use crate::supervise;
 use crate::tasks::{self, Context};
 use crate::workspace::ModuleLock;
+use hawser_contract::Fault;
+use hawser_contract::requests::Request;
 
 /// How long a module's directory is waited for to see what a lost step has left in it.
 const LOST_PATIENCE: Duration = Duration::from_secs(5);

@@ -3,12 +3,12 @@
 use tracing::info;
 
 use super::Driver;
-use crate::contract::requests::Request;
-use crate::contract::{Fault, TaskRequest};
 use crate::scheduler::LOOK_AGAIN;
 use crate::step::Stage;
 use crate::tasks::TaskError;
 use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
+use hawser_contract::requests::Request;
+use hawser_contract::{Fault, TaskRequest};
 
 impl Driver {
     /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running

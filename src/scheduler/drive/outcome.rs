@@ -7,11 +7,11 @@ use tracing::{error, info, warn};
 
 use super::Driver;
 use super::supervisor::script_ended;
-use crate::contract::{Call, Fault, Outcome};
 use crate::intake::{Step, Work};
 use crate::policy::Refusal;
 use crate::scheduler::secrets;
 use crate::step::{FolderError, Scratch, Stream};
+use hawser_contract::{Call, Fault, Outcome};
 
 impl Driver {
     /// Ends a step in one of the ways that a task can end.
@@ -29,7 +29,7 @@ impl Driver {
     /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here. Only
     /// where the folder itself is gone there is nothing to write it into, nor will there be.
     async fn keep(&self, step: &Step, call: Call) {
-        let call = call.masked(&self.tools.vault.job(step.job_id()).redactor());
+        let call = self.tools.vault.job(step.job_id()).redactor().call(call);
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(200))
             .with_max_delay(Duration::from_secs(30))

@@ -9,7 +9,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::*;
-use crate::contract::Task;
 use crate::redact::{MASK, Rules, Vault};
 use crate::settings::model::JobLogStreamSettings;
 use crate::shipping::Labels;
@@ -17,6 +16,7 @@ use crate::shipping::batch::Policy;
 use crate::shipping::log::{Log, Mark, Offer};
 use crate::step::Writer;
 use crate::step::records::{MAX_TEXT, encode, pieces};
+use hawser_contract::Task;
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 

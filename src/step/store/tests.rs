@@ -2,8 +2,8 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
-use crate::contract::requests::CancelKind;
 use crate::step::{Exit, Position, Stage, SupervisorNote};
+use hawser_contract::requests::CancelKind;
 
 fn open(root: &Path) -> Result<Store, StoreError> {
     Store::open(root, Uuid::nil(), "a")

@@ -4,10 +4,10 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use crate::contract::{Engine, Task, TaskRequest};
 use crate::engine::leftovers::{ERRORED_STATE, Lock, LockTrouble};
 use crate::hooks::quote;
 use crate::tasks::shape::Shape;
+use hawser_contract::{Engine, Task, TaskRequest};
 
 use super::place::Place;
 

@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 
-use crate::contract::{Engine, Fault};
 use crate::engine::leftovers::ERRORED_STATE;
 use crate::workspace::Workspace;
 use crate::workspace::keep::{By, keep};
+use hawser_contract::{Engine, Fault};
 
 use super::advice;
 use super::place::Place;

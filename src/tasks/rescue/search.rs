@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use crate::base::confined_dir::Folder;
 use crate::base::files::write_private_atomic;
-use crate::contract::{Engine, Task, TerraformFlag};
 use crate::engine::Places;
 use crate::engine::flags::is_on;
 use crate::engine::leftovers::{self, ERRORED_STATE};
 use crate::hooks::Part;
 use crate::workspace::keep::{By, keep};
 use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
+use hawser_contract::{Engine, Task, TerraformFlag};
 
 use super::advice;
 use super::place::Place;
@@ -214,8 +214,8 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::requests::ApplyFromPlan;
-    use crate::contract::{FlagLists, TaskRequest};
+    use hawser_contract::requests::ApplyFromPlan;
+    use hawser_contract::{FlagLists, TaskRequest};
 
     #[tokio::test]
     async fn a_search_that_fails_is_not_told_as_one_that_found_nothing() {

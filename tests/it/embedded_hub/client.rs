@@ -5,9 +5,9 @@ use std::sync::Once;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use hawser::contract::Task;
 use hawser::embedded_hub::{EmbeddedHub, Identity};
 use hawser::hub::codec::{Splitter, handshake_request};
+use hawser_contract::Task;
 use reqwest::header;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};

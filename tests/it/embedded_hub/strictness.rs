@@ -1,7 +1,7 @@
 //! Whatever a runner gets wrong is answered with an error and is on record.
 
-use hawser::contract::Task;
 use hawser::embedded_hub::{EmbeddedHub, HubEvent, JobSpec};
+use hawser_contract::Task;
 use serde_json::{Value, json};
 
 use super::client::{Client, entry};

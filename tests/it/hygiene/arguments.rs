@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use base64::Engine as _;
-use hawser::contract::requests::{ApplyFromPlan, BackendConfig, BackendConfiguration, Init, Output, Plan};
-use hawser::contract::{
+use hawser::embedded_hub::JobKind;
+use hawser_contract::requests::{ApplyFromPlan, BackendConfig, BackendConfiguration, Init, Output, Plan};
+use hawser_contract::{
     CommandTask, Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
     TerraformArrayFlag,
 };
-use hawser::embedded_hub::JobKind;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -171,7 +171,7 @@ async fn while_git_waits(user_info: &str) {
         assert!(!names.iter().any(|(name, _)| name.contains("__")), "{}: {names:?}", process.name);
     }
     drop(server);
-    world.hub.cancel(job, hawser::contract::requests::CancelKind::Kill).unwrap();
+    world.hub.cancel(job, hawser_contract::requests::CancelKind::Kill).unwrap();
     world.ended(job).await;
 }
 
@@ -226,6 +226,6 @@ async fn the_user_of_a_url_gets_its_password_from_the_operators_own_helper() {
     };
     let expected = base64::engine::general_purpose::STANDARD.encode("some-user:from-helper");
     assert_eq!(soon("git asks with a password", asked).await, format!("Authorization: Basic {expected}"));
-    world.hub.cancel(job, hawser::contract::requests::CancelKind::Kill).unwrap();
+    world.hub.cancel(job, hawser_contract::requests::CancelKind::Kill).unwrap();
     world.ended(job).await;
 }

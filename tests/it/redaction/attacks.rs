@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use hawser::contract::Task;
 use hawser::embedded_hub::{JobKind, JobState};
+use hawser_contract::Task;
 
 use super::seen;
 use crate::support::world::{World, job};

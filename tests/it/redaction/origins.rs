@@ -1,8 +1,8 @@
 //! Secrets of every origin, as plain text.
 
-use hawser::contract::requests::BackendConfig;
-use hawser::contract::{Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformArrayFlag};
 use hawser::embedded_hub::{HubEvent, JobKind, JobState};
+use hawser_contract::requests::BackendConfig;
+use hawser_contract::{Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformArrayFlag};
 use secrecy::ExposeSecret as _;
 
 use super::seen;
@@ -81,7 +81,7 @@ async fn a_secret_of_any_origin_is_masked_in_every_task_of_a_job() {
         spec.env_vars.insert(name.into(), value.into());
     }
     let mut flag = Flag::new(TerraformArrayFlag::Var, Some("flag=origin-flag"));
-    flag.task = Some(hawser::contract::CommandTask::Plan);
+    flag.task = Some(hawser_contract::CommandTask::Plan);
     spec.flags.terraform_array_flags = vec![flag].into();
     let say = format!(
         "echo \"say {client_secret} origin-setting origin-pattern-42 $VAULT_TOKEN $HTTPS_PROXY $TF_VAR_host_env\"\n\

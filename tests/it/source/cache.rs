@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hawser::contract::requests::GetModule;
-use hawser::contract::{Source, TaskRequest};
+use hawser_contract::requests::GetModule;
+use hawser_contract::{Source, TaskRequest};
 use serde_json::json;
 
 use super::{Module, git_source, serve_files};

@@ -8,10 +8,10 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hawser::contract::requests::GetModule;
-use hawser::contract::{Source, SourceType};
 use hawser::source::SourceError;
 use hawser::workspace::WorkspaceError;
+use hawser_contract::requests::GetModule;
+use hawser_contract::{Source, SourceType};
 
 use super::resolving::serve;
 use super::{Module, extra, git_source, variables, with_extra};

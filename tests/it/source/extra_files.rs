@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use hawser::contract::requests::{ExtraFile, GetModule};
 use hawser::workspace::WorkspaceError;
+use hawser_contract::requests::{ExtraFile, GetModule};
 
 use super::{Module, extra, git_source, with_extra};
 use crate::support::git::Repo;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hawser::contract::requests::GetModule;
-use hawser::contract::{Source, SourceType};
+use hawser_contract::requests::GetModule;
+use hawser_contract::{Source, SourceType};
 
 use super::resolving::serve;
 use super::{Module, git_source, serve_files};

@@ -6,9 +6,9 @@ use std::sync::Mutex;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
-use hawser::contract::{Source, SourceRevisionType, SourceType};
 use hawser::redact::{Rules, Vault};
 use hawser::source::{Fetcher, SourceError, resolve};
+use hawser_contract::{Source, SourceRevisionType, SourceType};
 use tokio_util::sync::CancellationToken;
 
 use super::{fetcher, git_source};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use hawser::contract::requests::GetModule;
+use hawser_contract::requests::GetModule;
 use serde_json::json;
 
 use super::{Module, git_source, variables};

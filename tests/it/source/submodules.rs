@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use hawser::contract::requests::GetModule;
+use hawser_contract::requests::GetModule;
 
 use super::{Module, git_source, serve_files};
 use crate::support::PATIENCE;

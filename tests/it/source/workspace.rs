@@ -273,7 +273,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
         };
         let workspace = module.workspace().holding(Some(share));
         let (source, request) =
-            (super::git_source(&repo.url(), "main"), hawser::contract::requests::GetModule::default());
+            (super::git_source(&repo.url(), "main"), hawser_contract::requests::GetModule::default());
         let is_given_up = tokio::select! {
             done = workspace.get_module(&source, &request, &module.fetcher, &log, &module.cancel) => {
                 done.unwrap();

@@ -1,6 +1,6 @@
 //! Cancels and signals.
 
-use hawser::contract::requests::CancelKind;
+use hawser_contract::requests::CancelKind;
 use rustix::process::Signal;
 
 use super::*;

@@ -52,7 +52,7 @@ fn another_process() {
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(wait(&folder, &CancellationToken::new())).unwrap().unwrap();
-            folder.request_cancel(hawser::contract::requests::CancelKind::Kill).unwrap();
+            folder.request_cancel(hawser_contract::requests::CancelKind::Kill).unwrap();
         }
         role => panic!("no such role: {role}"),
     }

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hawser::contract::requests::CancelKind;
-use hawser::contract::{Common, Metadata, Success, TaskRequest};
 use hawser::redact::{Rules, Vault};
 use hawser::settings::Settings;
 use hawser::step::{Exit, Folder, Reader, Stream, Writer};
 use hawser::tasks::{Context, Launch, Prepared, TaskError, bring_result, conclude, prepare};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Common, Metadata, Success, TaskRequest};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,7 @@ impl Ran {
     }
 
     #[track_caller]
-    pub(crate) fn faulted(self) -> hawser::contract::Fault {
+    pub(crate) fn faulted(self) -> hawser_contract::Fault {
         match self.result {
             Err(TaskError::Faulted(fault) | TaskError::Refused { fault, .. }) => fault,
             other => panic!("{other:?}\n{:#?}", self.log),

@@ -1,6 +1,6 @@
 //! Init: backends, and the questions that Terraform asks about them.
 
-use hawser::contract::requests::{BackendConfig, BackendConfiguration, InitFlags};
+use hawser_contract::requests::{BackendConfig, BackendConfiguration, InitFlags};
 
 use super::*;
 

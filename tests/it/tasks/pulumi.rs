@@ -1,7 +1,7 @@
 //! Pulumi's stand-in: which command failed, and stacks that a destroy removes.
 
-use hawser::contract::requests::BackendConfiguration;
-use hawser::contract::{PulumiArrayFlag, PulumiFlag};
+use hawser_contract::requests::BackendConfiguration;
+use hawser_contract::{PulumiArrayFlag, PulumiFlag};
 
 use super::*;
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use hawser::contract::Fault;
-use hawser::contract::requests::CancelKind;
 use hawser::tasks::{TaskError, conclude, explain_lost};
+use hawser_contract::Fault;
+use hawser_contract::requests::CancelKind;
 
 use super::*;
 use crate::support::steps::{Interrupt, execute};

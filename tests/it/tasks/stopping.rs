@@ -1,8 +1,8 @@
 //! Cancels, and what they come to.
 
-use hawser::contract::requests::CancelKind;
 use hawser::step::Exit;
 use hawser::tasks::{TaskError, conclude};
+use hawser_contract::requests::CancelKind;
 
 use super::*;
 use crate::support::steps::{Interrupt, Ran, execute};

@@ -1,9 +1,9 @@
 use std::fs;
 
 use super::*;
-use crate::contract::requests::{ApplyFromPlan, Init, Output, Plan};
-use crate::contract::{Flag, FlagLists, Metadata, TerraformArrayFlag};
 use crate::settings::model::{JobLogStreamSettings, WorkingDirectorySettings};
+use hawser_contract::requests::{ApplyFromPlan, Init, Output, Plan};
+use hawser_contract::{Flag, FlagLists, Metadata, TerraformArrayFlag};
 
 const ENGINE: Engine = Engine::Terraform;
 

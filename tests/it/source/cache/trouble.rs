@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use hawser::contract::requests::GetModule;
+use hawser_contract::requests::GetModule;
 
 use super::super::git_source;
 use super::{Store, files_below, release};

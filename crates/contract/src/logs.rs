@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::enums::LogLevel;
+use crate::enums::LogLevel;
 
 /// One entry of `AddLogs`. Strings are borrowed where possible: floods pass through here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]

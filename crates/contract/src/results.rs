@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::names::{Task, method};
-use super::requests::SourceRefresh;
+use crate::names::{Task, method};
+use crate::requests::SourceRefresh;
 
 /// A method of the server with its arguments: what is journaled until the server has acknowledged it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! What of a request the rules, and the audit log, are about.
 
-use crate::contract::{Engine, Source, TaskRequest};
+use crate::{Engine, Source, TaskRequest};
 
 /// The engine that a task names; only a revision is found without one.
 pub fn engine_of(task: &TaskRequest) -> Option<Engine> {

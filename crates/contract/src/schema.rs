@@ -3,8 +3,10 @@
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use super::requests::{self, CancelRequest, Common, Source, SourceRefresh};
-use super::{FlagLists, LogEntry, OutputSet, PlanData, Task, VariableSet, names::method};
+use crate::names::method;
+use crate::requests;
+use crate::requests::{CancelRequest, Common, Source, SourceRefresh};
+use crate::{FlagLists, LogEntry, OutputSet, PlanData, Task, VariableSet};
 
 /// All pushes and all calls: `pushes` maps a method to its one argument, `calls` to the list of its arguments.
 pub fn hub_schema() -> Value {
@@ -26,8 +28,8 @@ pub fn hub_schema() -> Value {
     let refresh = [
         text(),
         text(),
-        of::<super::SourceType>(&mut generator),
-        of::<super::SourceRevisionType>(&mut generator),
+        of::<crate::SourceType>(&mut generator),
+        of::<crate::SourceRevisionType>(&mut generator),
     ];
     let refresh_and = |more: &[Value]| arguments(&[&refresh, more].concat());
     calls.insert(method::SOURCE_REFRESH_COMPLETED.to_owned(), refresh_and(&[text()]));
@@ -111,11 +113,11 @@ fn text() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Fault, Outcome, Success};
+    use crate::{Fault, Outcome, Success};
 
     #[test]
     fn the_published_hub_schema_is_that_of_the_types() {
-        let published = include_str!("../../schema/hub.schema.json");
+        let published = include_str!("../../../schema/hub.schema.json");
         assert_eq!(
             published,
             format!("{:#}\n", hub_schema()),

@@ -15,7 +15,7 @@ const USER_KEYED: [&str; 3] = ["resolvedEnvVars", "resolvedParameters", "tags"];
 
 static KNOWN_NAMES: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     let mut names = HashMap::new();
-    collect_names(&super::schema::hub_schema(), &mut names);
+    collect_names(&crate::schema::hub_schema(), &mut names);
     names
 });
 

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::enums::{Engine, SourceRevisionType, SourceType};
-use super::flags::{FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
-use super::names::{Task, method};
-use super::reading::{or_default, part, recase, string_map, without_value};
+use crate::enums::{Engine, SourceRevisionType, SourceType};
+use crate::flags::{FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
+use crate::names::{Task, method};
+use crate::reading::{or_default, part, recase, string_map, without_value};
 
 /// What every task of a job carries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]

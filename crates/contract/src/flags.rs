@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::enums::{CommandTask, WireEnum, wire_enum};
+use crate::enums::{CommandTask, WireEnum, wire_enum};
 
 wire_enum! {
     /// A flag of terraform or tofu; kebab-case with one dash on the command line.

@@ -12,6 +12,7 @@ pub mod reading;
 pub mod requests;
 pub mod results;
 pub mod schema;
+mod task_request;
 
 pub use enums::{CommandTask, Engine, LogLevel, SourceRevisionType, SourceType};
 pub use flags::{Flag, FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
@@ -19,3 +20,4 @@ pub use logs::LogEntry;
 pub use names::Task;
 pub use requests::{Common, Metadata, Push, PushError, Request, Source, SourceRefresh, TaskRequest};
 pub use results::{Call, Fault, Outcome, OutputSet, OutputValue, PlanData, Success, Variable, VariableSet};
+pub use task_request::{engine_of, source_of};

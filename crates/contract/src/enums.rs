@@ -36,7 +36,7 @@ macro_rules! wire_enum {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name { $($variant = $number),+ }
 
-        impl $crate::contract::enums::WireEnum for $name {
+        impl $crate::enums::WireEnum for $name {
             const NAME: &'static str = stringify!($name);
             const ALL: &'static [Self] = &[$(Self::$variant),+];
             fn number(self) -> u8 {
@@ -49,13 +49,13 @@ macro_rules! wire_enum {
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_u8($crate::contract::enums::WireEnum::number(*self))
+                serializer.serialize_u8($crate::enums::WireEnum::number(*self))
             }
         }
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::contract::enums::read(deserializer)
+                $crate::enums::read(deserializer)
             }
         }
 
@@ -64,7 +64,7 @@ macro_rules! wire_enum {
                 stringify!($name).into()
             }
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                $crate::contract::enums::schema::<$name>()
+                $crate::enums::schema::<$name>()
             }
         }
     };
