@@ -11,8 +11,6 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser::hub::LineStatus;
-use hawser::hub::line::line;
 use hawser::redact::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
@@ -20,6 +18,8 @@ use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{Folder, Store, Stream};
 use hawser_contract::{Call, LogEntry, LogLevel, Task};
+use hawser_signalr::LineStatus;
+use hawser_signalr::client::line;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;

@@ -16,7 +16,6 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use crate::hub::{Line, Pushed};
 use crate::redact::{Redactor, Vault};
 use crate::scheduler::Scheduler;
 use crate::shipping::{Labels, ShippedStep, ShipperHandle};
@@ -24,6 +23,7 @@ use crate::step::store::Created;
 use crate::step::{CancelledBy, Folder, StepRequest, Store, StoreError};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
+use hawser_signalr::{Line, Pushed};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;

@@ -16,7 +16,7 @@ pub mod settings;
 
 pub mod redact;
 
-pub mod hub;
+pub mod connect;
 
 pub mod audit;
 pub mod intake;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::audit::Audit;
-use crate::hub::{self, LineStatus};
+use crate::connect;
 use crate::intake::Intake;
 use crate::redact::Vault;
 use crate::scheduler::{Scheduler, Tools};
@@ -20,6 +20,7 @@ use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
 use crate::step::StoreError;
 use crate::supervise;
 use hawser_contract::requests::CancelKind;
+use hawser_signalr::LineStatus;
 use recovery::Recovery;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
@@ -40,7 +41,7 @@ pub enum RunnerError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Setup(#[from] hub::SetupError),
+    Setup(#[from] connect::SetupError),
     #[error("cannot find this program to start supervisors with: {0}")]
     Program(std::io::Error),
     #[error("the {0} of the runner has failed; its log has the details")]
@@ -62,13 +63,13 @@ pub enum Shutdown {
 pub struct Options {
     /// The program that is started as `… supervise FOLDER`.
     pub supervisor: PathBuf,
-    pub timing: hub::Timing,
+    pub timing: connect::Timing,
 }
 
 impl Options {
     pub fn of_this_program() -> Result<Self, RunnerError> {
         let supervisor = supervise::program().map_err(RunnerError::Program)?;
-        Ok(Self { supervisor, timing: hub::Timing::default() })
+        Ok(Self { supervisor, timing: connect::Timing::default() })
     }
 }
 
@@ -101,12 +102,12 @@ pub async fn run(
         }
         opened = opening => opened?,
     };
-    let endpoint = hub::Endpoint::from(&*settings);
-    let http = hub::http_client(&endpoint, &options.timing)?;
+    let endpoint = connect::Endpoint::from(&*settings);
+    let http = connect::http_client(&endpoint, &options.timing)?;
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
     let (line, pushes, mut session) =
-        hub::connect(endpoint, options.timing, vault.clone(), line_stop.clone())?;
+        connect::connect(endpoint, options.timing, vault.clone(), line_stop.clone())?;
     let shipping = ShippingSettings::from(&*settings);
     let shipper = Shipper::start(line.clone(), Arc::clone(&store), &shipping, vault.clone(), stop.clone());
     let tools = Tools {

@@ -20,7 +20,7 @@ use super::faults::{Fault, Moment, Rubbish};
 use super::orchestrator::Event;
 use super::reader::{Incoming, Reader};
 use super::shared::Shared;
-use crate::hub::codec::{Answer, Message, handshake_response, read_handshake_request};
+use hawser_signalr::codec::{Answer, Message, handshake_response, read_handshake_request};
 
 /// Messages that may wait for the writer. A client that leaves more unread is given up.
 pub(super) const QUEUED_MESSAGES: usize = 1024;

@@ -37,10 +37,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::hub::codec::Answer;
 use connection::Out;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{LogEntry, SourceRefresh};
+use hawser_signalr::codec::Answer;
 use orchestrator::Event;
 use shared::Shared;
 

@@ -19,7 +19,7 @@ use super::faults::{Fault, Moment};
 use super::orchestrator::Event;
 use super::reports::Report;
 use super::shared::Shared;
-use crate::hub::codec::{Answer, CodecError, Message, Splitter};
+use hawser_signalr::codec::{Answer, CodecError, Message, Splitter};
 
 /// The messages of a client, whatever the frames that they come in.
 #[derive(Debug)]

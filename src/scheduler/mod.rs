@@ -27,7 +27,6 @@ use tracing::debug;
 use uuid::Uuid;
 
 use crate::audit::Audit;
-use crate::hub::Line;
 use crate::intake::Step;
 use crate::policy::Policy;
 use crate::redact::Vault;
@@ -36,6 +35,7 @@ use crate::shipping::ShipperHandle;
 use crate::step::Stage;
 use dispatch::{Command, Dispatch, Noted};
 use hawser_contract::requests::CancelKind;
+use hawser_signalr::Line;
 
 /// How often a directory that another process holds is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

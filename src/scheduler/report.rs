@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::hub::{CallError, Line, LineStatus};
 use hawser_contract::Request;
 use hawser_contract::names::method;
+use hawser_signalr::{CallError, Line, LineStatus};
 
 /// So long an answer to a report is waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -61,7 +61,11 @@ impl Levels {
 
     /// The most talkative level that this target may write.
     pub fn of(&self, target: &str) -> LevelFilter {
-        let target = normalized(target);
+        // The workspace's other crates count as modules of ours: `hawser_signalr` is `hawser::signalr`.
+        let target = match target.strip_prefix("hawser_") {
+            Some(rest) => normalized(&format!("{OURS}::{rest}")),
+            None => normalized(target),
+        };
         let named = self.categories.iter().find(|(category, _)| is_within(&target, category));
         match named {
             Some((_, level)) => *level,
@@ -140,6 +144,7 @@ mod tests {
         assert_eq!(levels.of("hawser"), LevelFilter::ERROR);
         assert_eq!(levels.of("hawser::hub"), LevelFilter::DEBUG);
         assert_eq!(levels.of("hawser::hub::codec"), LevelFilter::DEBUG);
+        assert_eq!(levels.of("hawser_hub::codec"), LevelFilter::DEBUG);
         assert_eq!(levels.of("hawser::hubris"), LevelFilter::ERROR);
         assert_eq!(levels.of("hawser::hub::line_state"), LevelFilter::TRACE);
         assert_eq!(levels.of("hyper"), LevelFilter::WARN);

@@ -51,7 +51,7 @@ use model::WorkingDirectorySettings;
 use shape::Shape;
 use values::Places;
 
-use crate::hub;
+use crate::connect;
 
 /// Files with references to secrets, by their present and their older name.
 const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
@@ -178,7 +178,7 @@ fn read(origins: &Origins) -> Read {
     findings.complete_twice(&effective);
     policy::check(&effective, &mut findings);
     if let Some(path) = object["Server"]["CaFile"].as_str()
-        && let Err(error) = hub::authorities(Path::new(path))
+        && let Err(error) = connect::authorities(Path::new(path))
     {
         let fault = Fault::NotAuthorities(error);
         let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);

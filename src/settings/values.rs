@@ -12,7 +12,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::shape::Kind;
-use crate::hub::AuthoritiesError;
+use crate::connect::AuthoritiesError;
 use crate::policy::{
     BackendPatternError, FilePatternError, FlagNameError, ModulePatternError, SourcePatternError,
 };

@@ -24,10 +24,10 @@ use super::outbox::{self, OutboxError};
 use super::veil::Veil;
 use super::window::{ANSWER_TIMEOUT, Cargo, Window};
 use crate::base::retry::Retry;
-use crate::hub::CallError;
 use crate::redact::{JobSecrets, Vault};
 use crate::step::{Folder, FolderError};
 use hawser_contract::names::method;
+use hawser_signalr::CallError;
 
 /// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
 const LANE_WINDOW: usize = 4;

@@ -20,11 +20,11 @@ use super::cap_watch::CapWatch;
 use super::handle::{Command, ShipperHandle, ShippingStatus};
 use super::lane::{Lane, Next, Reaction, ShippedStep};
 use super::turns::{LaneId, Turns};
-use crate::hub::{CallError, Line, LineStatus};
 use crate::redact::Vault;
 use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::{Store, StoreError};
+use hawser_signalr::{CallError, Line, LineStatus};
 
 /// Calls that may be unanswered in all. A claim or a cancel answer waits behind no more than these.
 const WINDOW: usize = 8;

@@ -12,9 +12,11 @@ mod transport;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hawser::hub::{self, Endpoint, Line, LineStatus, Pushed, Timing};
+use hawser::connect;
+use hawser::connect::{Endpoint, Timing};
 use hawser::redact::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
+use hawser_signalr::{Line, LineStatus, Pushed};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -41,8 +43,11 @@ fn endpoint(url: &str) -> Endpoint {
 /// Short waits between attempts; everything that ends a connection by the clock is as patient as in real life.
 fn timing() -> Timing {
     Timing {
-        reconnect_delays: vec![Duration::from_millis(20)],
-        refused_delay: Duration::from_millis(40),
+        session: hawser_signalr::Timing {
+            reconnect_delays: vec![Duration::from_millis(20)],
+            refused_delay: Duration::from_millis(40),
+            ..hawser_signalr::Timing::default()
+        },
         token_renewal_floor: Duration::from_millis(100),
         ..Timing::default()
     }
@@ -64,7 +69,7 @@ impl Client {
     fn with(endpoint: Endpoint, timing: Timing) -> Self {
         let stop = CancellationToken::new();
         let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-        let (line, pushes, task) = hub::connect(endpoint, timing, vault.clone(), stop.clone()).unwrap();
+        let (line, pushes, task) = connect::connect(endpoint, timing, vault.clone(), stop.clone()).unwrap();
         Self { line, pushes, task, vault, stop: stop.drop_guard() }
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use hawser::embedded_hub::{EmbeddedHub, Identity};
-use hawser::hub::codec::{Splitter, handshake_request};
 use hawser_contract::Task;
+use hawser_signalr::codec::{Splitter, handshake_request};
 use reqwest::header;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};

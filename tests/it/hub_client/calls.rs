@@ -1,6 +1,6 @@
 //! What goes over a connection that is up.
 
-use hawser::hub::{CallError, LineStatus};
+use hawser_signalr::{CallError, LineStatus};
 use serde_json::{Value, json};
 
 use super::{Client, SECRET, endpoint, soon, timing};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use hawser::hub::LineStatus;
+use hawser_signalr::LineStatus;
 use tokio::process::Command;
 
 use super::{Client, endpoint, soon, timing};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hawser::hub::{CallError, LineStatus, Timing};
+use hawser_signalr::{CallError, LineStatus};
 use serde_json::json;
 
 use super::{Client, endpoint, soon, timing, until};
@@ -61,12 +61,10 @@ async fn a_server_that_comes_back_elsewhere_is_found_again() {
 async fn a_stalled_network_is_noticed_and_the_line_comes_back_when_it_moves_again() {
     let mut hub = ScriptedHub::start().await;
     let relay = Relay::start(hub.address).await;
-    let impatient = Timing {
-        ping_after: Duration::from_millis(100),
-        server_timeout: Duration::from_secs(5),
-        request_timeout: Duration::from_secs(5),
-        ..timing()
-    };
+    let mut impatient = timing();
+    impatient.session.ping_after = Duration::from_millis(100);
+    impatient.session.server_timeout = Duration::from_secs(5);
+    impatient.request_timeout = Duration::from_secs(5);
     let client = Client::with(endpoint(&format!("http://{}", relay.address())), impatient);
     let mut peer = hub.connection().await;
     client.connected(1).await;
@@ -93,8 +91,9 @@ async fn a_stalled_network_is_noticed_and_the_line_comes_back_when_it_moves_agai
 #[tokio::test]
 async fn a_server_that_talks_is_not_given_up_and_hears_our_pings() {
     let mut hub = ScriptedHub::start().await;
-    let lively =
-        Timing { ping_after: Duration::from_millis(50), server_timeout: Duration::from_secs(10), ..timing() };
+    let mut lively = timing();
+    lively.session.ping_after = Duration::from_millis(50);
+    lively.session.server_timeout = Duration::from_secs(10);
     let client = Client::with(endpoint(&format!("http://{}", hub.address)), lively);
     let mut peer = hub.connection().await;
     for _ in 0..5 {

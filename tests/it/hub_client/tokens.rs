@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use hawser::embedded_hub::{EmbeddedHub, HubEvent, HubOptions, Recorded};
-use hawser::hub::LineStatus;
+use hawser_signalr::LineStatus;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -37,7 +37,7 @@ async fn no_lifetime_of_a_token_causes_a_loop_of_requests() {
         let mut hub = ScriptedHub::start().await;
         hub.script(|script| script.expires_in = lifetime.clone());
         let mut patient = timing();
-        patient.token_renewal_floor = hawser::hub::Timing::default().token_renewal_floor;
+        patient.token_renewal_floor = hawser::connect::Timing::default().token_renewal_floor;
         let client = Client::with(endpoint(&format!("http://{}", hub.address)), patient);
         let mut peer = hub.connection().await;
         client.connected(1).await;
@@ -58,7 +58,7 @@ async fn a_server_that_closes_because_the_token_ran_out_is_called_back_with_a_fr
     hub.script(|script| script.expires_in = json!(0));
     // A refusal would wait for ever here, so this passes only if the close is not taken for one.
     let mut waits = timing();
-    waits.refused_delay = std::time::Duration::from_secs(3600);
+    waits.session.refused_delay = std::time::Duration::from_secs(3600);
     let client = Client::with(endpoint(&format!("http://{}", hub.address)), waits);
     let mut peer = hub.connection().await;
     client.connected(1).await;
@@ -101,7 +101,9 @@ async fn a_token_that_the_hub_accepted_before_is_replaced_at_once_and_nobody_is_
     endpoint.client_secret = identity.client_secret.clone();
     // A second attempt after a refusal would never come, so this passes only if there is none to wait for.
     let waits = std::time::Duration::from_secs(3600);
-    let client = Client::with(endpoint, hawser::hub::Timing { refused_delay: waits, ..timing() });
+    let mut patient = timing();
+    patient.session.refused_delay = waits;
+    let client = Client::with(endpoint, patient);
     client.connected(1).await;
     let mut status = client.line.status();
     let problems = tokio::spawn(async move {

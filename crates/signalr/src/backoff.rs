@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::endpoint::Timing;
+use crate::timing::Timing;
 
 /// How soon an attempt is worth repeating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
+pub enum Pace {
     /// It may work again any moment: the server restarts, the network blinks.
     Quick,
     /// Somebody has to change a setting or a record first.
@@ -14,7 +14,7 @@ pub(super) enum Pace {
 }
 
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub struct Backoff {
     delays: Vec<Duration>,
     refused: Duration,
     jitter: f64,
@@ -22,7 +22,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub(super) fn new(timing: &Timing) -> Self {
+    pub fn new(timing: &Timing) -> Self {
         Self {
             delays: timing.reconnect_delays.clone(),
             refused: timing.refused_delay,
@@ -32,7 +32,7 @@ impl Backoff {
     }
 
     /// The wait after one more failure; `random` lies in 0.0..1.0.
-    pub(super) fn next(&mut self, pace: Pace, random: f64) -> Duration {
+    pub fn next(&mut self, pace: Pace, random: f64) -> Duration {
         let last = self.delays.len().saturating_sub(1);
         let base = self.delays.get(self.failures.min(last)).copied().unwrap_or_default();
         self.failures = self.failures.saturating_add(1);
@@ -44,7 +44,7 @@ impl Backoff {
     }
 
     /// Starts again with the shortest delay.
-    pub(super) fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.failures = 0;
     }
 }

@@ -20,16 +20,16 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::codec::{self, Answer, CodecError, Message, Splitter};
-use super::endpoint::Timing;
-use super::line::CallError;
+use crate::client::CallError;
+use crate::codec::{self, Answer, CodecError, Message, Splitter};
+use crate::timing::Timing;
 
 /// What a message from the server may grow to: extra files ride along with pushes, so much more than what the
 /// server takes from us.
-pub(super) const MAX_INCOMING_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_INCOMING_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
-pub(super) enum Event<'a, C> {
+pub(crate) enum Event<'a, C> {
     /// The socket is there.
     Start,
     /// A frame came.
@@ -51,7 +51,7 @@ pub(super) enum Event<'a, C> {
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Action<C> {
+pub(crate) enum Action<C> {
     Send(String),
     /// The handshake is done.
     Opened,
@@ -72,7 +72,7 @@ pub(super) enum Action<C> {
 
 /// Why a connection is over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Ending {
+pub enum Ending {
     #[error("the server did not answer the handshake within {} s", .0.as_secs_f64())]
     HandshakeTimeout(Duration),
     #[error("the server refused the handshake: {0}")]
@@ -109,7 +109,7 @@ enum State<C> {
 }
 
 #[derive(Debug)]
-pub(super) struct Machine<C> {
+pub(crate) struct Machine<C> {
     state: State<C>,
     splitter: Splitter,
     ping_after: Duration,
@@ -119,7 +119,7 @@ pub(super) struct Machine<C> {
 }
 
 impl<C> Machine<C> {
-    pub(super) fn new(timing: &Timing, max_message_bytes: usize, now: Instant) -> Self {
+    pub(crate) fn new(timing: &Timing, max_message_bytes: usize, now: Instant) -> Self {
         Self {
             state: State::Shaking { until: now + timing.handshake_timeout },
             splitter: Splitter::new(MAX_INCOMING_BYTES),
@@ -131,7 +131,7 @@ impl<C> Machine<C> {
     }
 
     /// When the machine wants its next [`Event::Tick`].
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Shaking { until } => Some(*until),
             State::Open { ping_at, silent_at, .. } => Some(*ping_at.min(silent_at)),
@@ -140,14 +140,14 @@ impl<C> Machine<C> {
     }
 
     /// The calls that will not be answered any more.
-    pub(super) fn abandon(&mut self) -> Vec<C> {
+    pub(crate) fn abandon(&mut self) -> Vec<C> {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Open { calls, .. } => calls.into_values().collect(),
             State::Shaking { .. } | State::Ended => Vec::new(),
         }
     }
 
-    pub(super) fn on(&mut self, event: Event<'_, C>, now: Instant) -> Vec<Action<C>> {
+    pub(crate) fn on(&mut self, event: Event<'_, C>, now: Instant) -> Vec<Action<C>> {
         match event {
             Event::Start => vec![Action::Send(codec::handshake_request())],
             Event::Received(frame) => self.received(frame, now),

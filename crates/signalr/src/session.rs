@@ -11,30 +11,35 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::backoff::Backoff;
-use super::connection::{self, Context, Ended};
-use super::endpoint::Timing;
-use super::inbox::Inbox;
-use super::line::{CallError, LineEnd, LineStatus, Outgoing};
-use super::machine::Ending;
-use super::problem::Problem;
-use super::repeats::Repeats;
+use crate::backoff::{Backoff, Pace};
+use crate::client::{CallError, LineEnd, LineStatus, Outgoing};
+use crate::connection::{self, Context, Ended};
+use crate::inbox::Inbox;
+use crate::log_throttle::Repeats;
+use crate::protocol::Ending;
+use crate::timing::Timing;
 
 /// The edge to the network: what a session needs in order to get a connection.
-pub(super) trait Dial: Send {
+pub trait Dial: Send {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Error: DialError;
 
     /// Gets a stream over which a WebSocket's frames can go.
-    fn dial(&mut self) -> impl Future<Output = Result<Self::Stream, Problem>> + Send;
+    fn dial(&mut self) -> impl Future<Output = Result<Self::Stream, Self::Error>> + Send;
 
     /// What there is to do while a connection is up.
     fn tend(&mut self) -> impl Future<Output = Infallible> + Send;
 
     /// Puts the end of a connection into words.
-    fn explain(&mut self, ending: Ending) -> Problem;
+    fn explain(&mut self, ending: Ending) -> Self::Error;
 }
 
-pub(super) struct Session<D> {
+/// Why there is no connection, in words for the log and with the pace of the next attempts.
+pub trait DialError: std::fmt::Display + Send {
+    fn pace(&self) -> Pace;
+}
+
+pub(crate) struct Session<D> {
     dialer: D,
     timing: Timing,
     max_message_bytes: usize,
@@ -48,7 +53,7 @@ pub(super) struct Session<D> {
 }
 
 impl<D: Dial> Session<D> {
-    pub(super) fn new(
+    pub(crate) fn new(
         dialer: D,
         timing: Timing,
         max_message_bytes: usize,
@@ -74,7 +79,7 @@ impl<D: Dial> Session<D> {
     }
 
     /// Ends only when it is told to stop.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         while let Some(problem) = self.connect_once().await {
             let delay = self.backoff.next(problem.pace(), fastrand::f64());
             self.repeats.failed("no connection to the server", &problem.to_string(), delay, Instant::now());
@@ -87,7 +92,7 @@ impl<D: Dial> Session<D> {
     }
 
     /// One connection from the token to its end. Says why it ended; nothing when the session is to stop.
-    async fn connect_once(&mut self) -> Option<Problem> {
+    async fn connect_once(&mut self) -> Option<D::Error> {
         let stop = self.stop.clone();
         let dialled = meanwhile(&mut self.calls, &mut self.inbox, &stop, self.dialer.dial()).await?;
         let stream = match dialled {
@@ -148,7 +153,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    fn publish_down(&self, problem: &Problem) {
+    fn publish_down(&self, problem: &D::Error) {
         self.status.send_replace(LineStatus::Connecting { problem: Some(problem.to_string()) });
     }
 }

@@ -20,12 +20,12 @@ use tokio_tungstenite::tungstenite::{Error as SocketError, Message as Frame};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::codec::Answer;
-use super::endpoint::Timing;
-use super::inbox::Inbox;
-use super::line::{CallError, Outgoing, Pushed, Reply};
-use super::machine::{Action, Ending, Event, MAX_INCOMING_BYTES, Machine};
-use super::meter::{Meter, Metered, metered};
+use crate::activity::{Meter, Metered, metered};
+use crate::client::{CallError, Outgoing, Pushed, Reply};
+use crate::codec::Answer;
+use crate::inbox::Inbox;
+use crate::protocol::{Action, Ending, Event, MAX_INCOMING_BYTES, Machine};
+use crate::timing::Timing;
 
 /// Messages that may wait for the socket. Small, because what waits here cannot be overtaken.
 const WRITE_QUEUE: usize = 16;
@@ -33,36 +33,36 @@ const WRITE_QUEUE: usize = 16;
 /// What a socket's buffers start with: a runner mostly waits, so they are small.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-pub(super) type Ticket = oneshot::Sender<Result<Value, CallError>>;
+pub(crate) type Ticket = oneshot::Sender<Result<Value, CallError>>;
 
 type Sink<S> = SplitSink<WebSocketStream<Metered<S>>, Frame>;
 type Frames<S> = SplitStream<WebSocketStream<Metered<S>>>;
 type Writer<S> = BoxFuture<'static, Result<Sink<S>, Ending>>;
 
 /// What there was of a connection when it is over.
-pub(super) struct Ended {
+pub(crate) struct Ended {
     /// None when we were told to stop.
-    pub(super) ending: Option<Ending>,
-    pub(super) opened_at: Option<Instant>,
+    pub(crate) ending: Option<Ending>,
+    pub(crate) opened_at: Option<Instant>,
     /// A call was accepted: the server works with us.
-    pub(super) accepted: bool,
+    pub(crate) accepted: bool,
     /// Calls that got no answer. The session tells them, after it has published that the line is down.
-    pub(super) unanswered: Vec<Ticket>,
+    pub(crate) unanswered: Vec<Ticket>,
     /// Takes leave of the server, if it can still hear us. Takes a bounded time.
-    pub(super) goodbye: BoxFuture<'static, ()>,
+    pub(crate) goodbye: BoxFuture<'static, ()>,
 }
 
 /// What a connection works with that outlives it.
-pub(super) struct Context<'a> {
-    pub(super) timing: &'a Timing,
-    pub(super) max_message_bytes: usize,
-    pub(super) calls: &'a mut mpsc::Receiver<Outgoing>,
-    pub(super) inbox: &'a mut Inbox,
-    pub(super) stop: &'a CancellationToken,
+pub(crate) struct Context<'a> {
+    pub(crate) timing: &'a Timing,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) calls: &'a mut mpsc::Receiver<Outgoing>,
+    pub(crate) inbox: &'a mut Inbox,
+    pub(crate) stop: &'a CancellationToken,
 }
 
 /// Speaks SignalR over an upgraded stream until one side has enough. `opened` is called after the handshake.
-pub(super) async fn run<S>(stream: S, context: Context<'_>, opened: impl FnOnce() + Send) -> Ended
+pub(crate) async fn run<S>(stream: S, context: Context<'_>, opened: impl FnOnce() + Send) -> Ended
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Client, ClientBuilder, Response};
+use reqwest::{Client, ClientBuilder};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::version::{TLS12, TLS13};
@@ -17,10 +17,7 @@ use tracing::debug;
 use url::Url;
 
 use super::endpoint::Endpoint;
-use super::trust::AnyCertificate;
-
-/// What an answer of the token endpoint or of negotiate may take; both are small.
-const MAX_BODY_BYTES: usize = 1024 * 1024;
+use super::insecure_http::AnyCertificate;
 
 /// What is wrong before anything was tried, and will be until a setting is changed.
 #[derive(Debug, thiserror::Error)]
@@ -143,19 +140,6 @@ pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError
         added.map_err(|error| AuthoritiesError::Unusable(error.to_string()))?;
     }
     if roots.is_empty() { Err(AuthoritiesError::Empty) } else { Ok(roots) }
-}
-
-/// The body of an answer, cut where it grows beyond all reason.
-pub(super) async fn body(response: &mut Response) -> Result<Vec<u8>, reqwest::Error> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        let room = MAX_BODY_BYTES - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == MAX_BODY_BYTES {
-            break;
-        }
-    }
-    Ok(body)
 }
 
 #[cfg(test)]

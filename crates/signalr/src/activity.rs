@@ -10,32 +10,32 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream whose incoming bytes are counted.
 #[derive(Debug)]
-pub(super) struct Metered<S> {
+pub(crate) struct Metered<S> {
     inner: S,
     bytes: Arc<AtomicU64>,
 }
 
 /// The reading of a [`Metered`] stream.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     bytes: Arc<AtomicU64>,
     seen: u64,
 }
 
-pub(super) fn metered<S>(inner: S) -> (Metered<S>, Meter) {
+pub(crate) fn metered<S>(inner: S) -> (Metered<S>, Meter) {
     let bytes = Arc::new(AtomicU64::new(0));
     (Metered { inner, bytes: Arc::clone(&bytes) }, Meter { bytes, seen: 0 })
 }
 
 impl Meter {
     /// Whether anything came in since the last time.
-    pub(super) fn moved(&mut self) -> bool {
+    pub(crate) fn moved(&mut self) -> bool {
         let now = self.bytes.load(Ordering::Relaxed);
         std::mem::replace(&mut self.seen, now) != now
     }
 
     /// Leaves a control frame out of account: what stands between may ping us though the server is gone.
-    pub(super) fn discount(&mut self, payload: usize) {
+    pub(crate) fn discount(&mut self, payload: usize) {
         const FRAME_HEADER: u64 = 2;
         self.seen = self.seen.saturating_add(FRAME_HEADER + payload as u64);
     }

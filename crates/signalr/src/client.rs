@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::codec::Answer;
+use crate::codec::Answer;
 
 /// Calls that may wait for the connection's writer; beyond that a caller waits.
 const QUEUED_CALLS: usize = 64;

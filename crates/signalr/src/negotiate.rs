@@ -14,22 +14,16 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use url::Url;
 
-use super::endpoint::Endpoint;
-use super::http;
-use super::problem::{Problem, Refusal, Said, shown};
-use super::reach::Unreachable;
-use super::token::location;
-use super::trust::forbids_redirect;
-use crate::redact::Vault;
+use crate::http::{self, HttpRefusal, ServerText, location, shown};
 
 /// As many as the .NET client follows.
 const MAX_REDIRECTS: usize = 100;
 
 /// Where a connection can be made, and with which token.
 #[derive(Debug)]
-pub(super) struct Negotiated {
-    pub(super) url: Url,
-    pub(super) token: Option<SecretString>,
+pub struct Negotiated {
+    pub url: Url,
+    pub token: Option<SecretString>,
 }
 
 /// Everything that an answer to negotiate may hold.
@@ -69,47 +63,78 @@ enum Next {
     Here { id: String },
 }
 
-pub(super) async fn negotiate(
+/// What the caller has a say in while a connection is negotiated.
+pub trait Negotiation {
+    /// Something secret came from the server: a connection token, or an access token for another service. Called before
+    /// it is used, so that it can be masked in logs.
+    fn learn_secret(&self, secret: &str);
+
+    /// Whether to follow the server from one address to another, which the access token goes along to.
+    fn allow_redirect(&self, from: &Url, to: &Url) -> Result<(), String>;
+}
+
+/// Why no connection could be negotiated or opened.
+#[derive(Debug, thiserror::Error)]
+pub enum NegotiateError {
+    #[error("request to {url} failed: {source}")]
+    Http { url: Url, source: reqwest::Error },
+    #[error(transparent)]
+    Status(HttpRefusal),
+    #[error("unreadable negotiate response from {url}: {reason}")]
+    Unreadable { url: Url, reason: String },
+    #[error("the server refused to negotiate{text}")]
+    Refused { text: ServerText },
+    #[error("{url} does not offer WebSockets with text frames (offered: {offered})")]
+    NoWebSockets { url: Url, offered: String },
+    #[error("redirect from {url} to {next} not allowed: {reason}")]
+    RedirectForbidden { url: Url, next: Url, reason: String },
+    #[error("too many redirects ({0})")]
+    TooManyRedirects(usize),
+    #[error("{url} did not switch to WebSocket: {reason}")]
+    NoUpgrade { url: Url, reason: String },
+}
+
+/// Asks a hub for the address of one connection.
+pub async fn negotiate(
     http: &Client,
-    endpoint: &Endpoint,
+    hub: Url,
     token: SecretString,
-    vault: &Vault,
-) -> Result<Negotiated, Problem> {
-    let mut url = endpoint.hub_url();
+    caller: &impl Negotiation,
+) -> Result<Negotiated, NegotiateError> {
+    let mut url = hub;
     let mut token = Some(token);
     for _ in 0..=MAX_REDIRECTS {
         let request = http.post(negotiate_url(&url)).body("");
         let mut response = send(authorized(request, token.as_ref()), &url).await?;
-        let body =
-            http::body(&mut response).await.map_err(|error| Problem::from(Unreachable::new(&url, error)))?;
+        let body = http::body(&mut response)
+            .await
+            .map_err(|source| NegotiateError::Http { url: url.clone(), source })?;
         if !response.status().is_success() {
-            return Err(Problem::from_status(&refusal(&url, &response, &body), endpoint));
+            return Err(NegotiateError::Status(refusal(&url, &response, &body)));
         }
         match read(&body, &url)? {
             Next::Here { id } => {
                 // Whoever has it can speak for this connection.
-                vault.learn_passing(&id);
+                caller.learn_secret(&id);
                 url.query_pairs_mut().append_pair("id", &id);
                 return Ok(Negotiated { url, token });
             }
             Next::Elsewhere { url: next, token: given } => {
                 if let Some(given) = &given {
-                    vault.learn_passing(given.expose_secret());
+                    caller.learn_secret(given.expose_secret());
                 }
-                if let Some(reason) = forbids_redirect(&url, &next, endpoint.refuse_plain_http) {
-                    return Err(Problem::RedirectForbidden {
-                        url: shown(&url).to_string(),
-                        next: shown(&next).to_string(),
-                        reason,
-                    });
-                }
+                caller.allow_redirect(&url, &next).map_err(|reason| NegotiateError::RedirectForbidden {
+                    url: shown(&url),
+                    next: shown(&next),
+                    reason,
+                })?;
                 let same_host = next.origin() == url.origin();
                 token = given.or(token.filter(|_| same_host));
                 url = next;
             }
         }
     }
-    Err(Problem::TooManyRedirects(MAX_REDIRECTS))
+    Err(NegotiateError::TooManyRedirects(MAX_REDIRECTS))
 }
 
 /// The hub's URL with `/negotiate` behind its path and the version behind its query.
@@ -122,12 +147,12 @@ fn negotiate_url(hub: &Url) -> Url {
     url
 }
 
-fn read(body: &[u8], url: &Url) -> Result<Next, Problem> {
-    let unreadable = |reason: &str| Problem::NegotiateAnswer { url: shown(url), reason: reason.to_owned() };
+fn read(body: &[u8], url: &Url) -> Result<Next, NegotiateError> {
+    let unreadable = |reason: &str| NegotiateError::Unreadable { url: shown(url), reason: reason.to_owned() };
     let answer: Answer = serde_json::from_slice(body)
         .map_err(|error| unreadable(if error.is_data() { "a member is wrong" } else { "it is not JSON" }))?;
     if let Some(error) = answer.error {
-        return Err(Problem::NegotiateRefused { text: Said::new(&error) });
+        return Err(NegotiateError::Refused { text: ServerText::new(&error) });
     }
     if answer.old_protocol_version.is_some() {
         return Err(unreadable("it is the SignalR of ASP.NET, not of ASP.NET Core"));
@@ -142,7 +167,7 @@ fn read(body: &[u8], url: &Url) -> Result<Next, Problem> {
     if !answer.available_transports.iter().any(Transport::serves) {
         let offered: Vec<_> = answer.available_transports.into_iter().map(|offer| offer.transport).collect();
         let offered = if offered.is_empty() { "nothing".to_owned() } else { offered.join(", ") };
-        return Err(Problem::NoWebSockets { url: shown(url), offered });
+        return Err(NegotiateError::NoWebSockets { url: shown(url), offered });
     }
     // A server of the first version knows no connection token, and its connection id serves as one.
     let id = answer.connection_token.or(answer.connection_id);
@@ -150,11 +175,7 @@ fn read(body: &[u8], url: &Url) -> Result<Next, Problem> {
 }
 
 /// Opens the WebSocket. A refusal is an ordinary HTTP answer.
-pub(super) async fn upgrade(
-    http: &Client,
-    endpoint: &Endpoint,
-    target: &Negotiated,
-) -> Result<Upgraded, Problem> {
+pub async fn upgrade(http: &Client, target: &Negotiated) -> Result<Upgraded, NegotiateError> {
     let url = &target.url;
     let key = generate_key();
     let request = http
@@ -171,7 +192,7 @@ pub(super) async fn upgrade(
         }
         // The status says it all; a body that does not come changes nothing.
         let body = http::body(&mut response).await.unwrap_or_default();
-        return Err(Problem::from_status(&refusal(url, &response, &body), endpoint));
+        return Err(NegotiateError::Status(refusal(url, &response, &body)));
     }
     let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
     if accept != Some(derive_accept_key(key.as_bytes()).as_str()) {
@@ -180,8 +201,8 @@ pub(super) async fn upgrade(
     response.upgrade().await.map_err(|error| no_upgrade(url, error.without_url().to_string()))
 }
 
-fn no_upgrade(url: &Url, reason: String) -> Problem {
-    Problem::NoUpgrade { url: shown(url), reason }
+fn no_upgrade(url: &Url, reason: String) -> NegotiateError {
+    NegotiateError::NoUpgrade { url: shown(url), reason }
 }
 
 fn authorized(request: RequestBuilder, token: Option<&SecretString>) -> RequestBuilder {
@@ -196,16 +217,16 @@ fn authorized(request: RequestBuilder, token: Option<&SecretString>) -> RequestB
     }
 }
 
-async fn send(request: RequestBuilder, url: &Url) -> Result<Response, Problem> {
-    request.send().await.map_err(|error| Unreachable::new(url, error).into())
+async fn send(request: RequestBuilder, url: &Url) -> Result<Response, NegotiateError> {
+    request.send().await.map_err(|source| NegotiateError::Http { url: url.clone(), source })
 }
 
-fn refusal(url: &Url, response: &Response, body: &[u8]) -> Refusal {
-    Refusal {
+fn refusal(url: &Url, response: &Response, body: &[u8]) -> HttpRefusal {
+    HttpRefusal {
         url: shown(url),
         status: response.status(),
         location: location(url, response),
-        text: Said::from_body(body),
+        text: ServerText::from_body(body),
     }
 }
 
@@ -237,7 +258,7 @@ mod tests {
     fn an_answer_that_leads_nowhere_says_what_is_wrong_with_it() {
         assert!(problem(r#"{"error":"no such runner"}"#).contains("no such runner"));
         assert!(problem("<html>").contains("not JSON"));
-        assert!(problem("{}").contains("it offers nothing"));
+        assert!(problem("{}").contains("offered: nothing"));
         assert!(problem(r#"{"ProtocolVersion":"1.5"}"#).contains("ASP.NET Core"));
         assert!(problem(r#"{"url":"ftp://elsewhere/"}"#).contains("not an http URL"));
         let sse = r#"{"connectionToken":"t","availableTransports":[

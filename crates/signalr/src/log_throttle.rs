@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 #[derive(Debug, Default)]
-pub(super) struct Repeats {
+pub struct Repeats {
     trouble: Option<Trouble>,
 }
 
@@ -28,7 +28,7 @@ enum Telling {
 }
 
 impl Repeats {
-    pub(super) fn failed(&mut self, what: &str, problem: &str, retry_in: Duration, now: Instant) {
+    pub fn failed(&mut self, what: &str, problem: &str, retry_in: Duration, now: Instant) {
         let seconds = retry_in.as_secs_f64();
         match self.note(problem, now) {
             Telling::New => warn!("{what}: {problem} (next attempt in {seconds:.1} s)"),
@@ -40,7 +40,7 @@ impl Repeats {
     }
 
     /// Says that it works again, if it did not.
-    pub(super) fn recovered(&mut self, what: &str, now: Instant) {
+    pub fn recovered(&mut self, what: &str, now: Instant) {
         if let Some(Trouble { since, failures, .. }) = self.trouble.take() {
             info!("{what} after {failures} failures in {} s", now.duration_since(since).as_secs());
         }

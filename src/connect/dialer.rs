@@ -8,14 +8,14 @@ use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use super::endpoint::{Endpoint, Timing};
+use super::errors::Problem;
 use super::http::{self, SetupError};
-use super::machine::Ending;
-use super::negotiate::{negotiate, upgrade};
-use super::problem::Problem;
-use super::reach::Unreachable;
-use super::session::Dial;
+use super::insecure_http::forbids_redirect;
 use super::token::{Bearer, Token, Tokens};
+use super::unreachable::Unreachable;
 use crate::redact::Vault;
+use hawser_signalr::negotiate::{Negotiation, negotiate, upgrade};
+use hawser_signalr::{Dial, Ending};
 
 #[derive(Debug)]
 pub(super) struct Dialer {
@@ -47,17 +47,32 @@ impl Dialer {
 
     async fn open_with(&self, token: SecretString) -> Result<Upgraded, Problem> {
         let patience = self.timing.request_timeout;
-        let target = timeout(patience, negotiate(&self.http, &self.endpoint, token, &self.vault))
+        let failed = |error| Problem::from_negotiate(error, &self.endpoint);
+        let target = timeout(patience, negotiate(&self.http, self.endpoint.hub_url(), token, self))
             .await
-            .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))??;
-        timeout(patience, upgrade(&self.http, &self.endpoint, &target))
+            .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))?
+            .map_err(failed)?;
+        timeout(patience, upgrade(&self.http, &target))
             .await
             .map_err(|_| Unreachable::timed_out(&target.url))?
+            .map_err(failed)
+    }
+}
+
+impl Negotiation for Dialer {
+    fn learn_secret(&self, secret: &str) {
+        self.vault.learn_passing(secret);
+    }
+
+    fn allow_redirect(&self, from: &url::Url, to: &url::Url) -> Result<(), String> {
+        forbids_redirect(from, to, self.endpoint.refuse_plain_http)
+            .map_or(Ok(()), |reason| Err(reason.to_owned()))
     }
 }
 
 impl Dial for Dialer {
     type Stream = Upgraded;
+    type Error = Problem;
 
     async fn dial(&mut self) -> Result<Upgraded, Problem> {
         let Bearer { token, fresh } = self.tokens.bearer().await?;

@@ -9,24 +9,24 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::line::Pushed;
+use crate::client::Pushed;
 
 /// Pushes that may wait to be taken. A server sends a few per job, so a full channel means that something is stuck.
 const ROOM: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     taker: mpsc::Sender<Pushed>,
     held: VecDeque<Pushed>,
 }
 
-pub(super) fn inbox() -> (Inbox, mpsc::Receiver<Pushed>) {
+pub(crate) fn inbox() -> (Inbox, mpsc::Receiver<Pushed>) {
     let (taker, pushes) = mpsc::channel(ROOM);
     (Inbox { taker, held: VecDeque::new() }, pushes)
 }
 
 impl Inbox {
-    pub(super) fn put(&mut self, push: Pushed) {
+    pub(crate) fn put(&mut self, push: Pushed) {
         self.held.push_back(push);
         let before = self.held.len();
         self.pass_on();
@@ -36,12 +36,12 @@ impl Inbox {
     }
 
     /// Something is held: nothing more should be read.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Waits until there is room for something held, and passes it on. Never ends when nothing is held.
-    pub(super) async fn make_room(&mut self) {
+    pub(crate) async fn make_room(&mut self) {
         if self.held.is_empty() {
             return std::future::pending().await;
         }

@@ -22,13 +22,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::debug;
 use url::Url;
 
-use super::backoff::Backoff;
 use super::endpoint::{Endpoint, Timing};
-use super::http;
-use super::problem::{Problem, Refusal, Said, shown};
-use super::reach::Unreachable;
-use super::repeats::Repeats;
+use super::errors::Problem;
+use super::unreachable::Unreachable;
 use crate::redact::Vault;
+use hawser_signalr::Backoff;
+use hawser_signalr::http::{self, HttpRefusal, ServerText, location};
+use hawser_signalr::{DialError as _, Repeats};
 
 const SCOPE: &str = "snapcd_scope";
 
@@ -99,7 +99,7 @@ impl Tokens {
 
     /// Renews the token ahead of its end, again and again.
     pub(super) async fn keep_fresh(&mut self) -> Infallible {
-        let mut backoff = Backoff::new(&self.timing);
+        let mut backoff = Backoff::new(&self.timing.session);
         let mut repeats = Repeats::default();
         loop {
             let renew_at = self
@@ -173,19 +173,10 @@ async fn send(
     let body = http::body(&mut response).await.map_err(failed)?;
     if !status.is_success() {
         let location = location(&url, &response);
-        let text = Said::from_body(&masked(&body, &secret));
-        return Err(Problem::from_token_status(Refusal { url: url.clone(), status, location, text }));
+        let text = ServerText::from_body(&masked(&body, &secret));
+        return Err(Problem::from_token_status(HttpRefusal { url: url.clone(), status, location, text }));
     }
     normalised(&body).map(HttpResponse::new).map_err(|reason| Problem::TokenAnswer { url, reason })
-}
-
-/// Where an answer redirects to, without what might be secret.
-pub(super) fn location(url: &Url, response: &reqwest::Response) -> String {
-    response
-        .headers()
-        .get(reqwest::header::LOCATION)
-        .and_then(|value| url.join(value.to_str().ok()?).ok())
-        .map_or_else(|| "an unknown address".to_owned(), |target| shown(&target).to_string())
 }
 
 fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {
@@ -314,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_server_that_echoes_the_secret_does_not_get_it_into_the_log() {
-        let text = Said::from_body(&masked(br#"{"error":"bad hush!"}"#, &SecretString::from("hush")));
+        let text = ServerText::from_body(&masked(br#"{"error":"bad hush!"}"#, &SecretString::from("hush")));
         assert_eq!(text.to_string(), ": bad ***!");
     }
 }

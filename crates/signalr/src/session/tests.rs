@@ -13,10 +13,25 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::*;
-use crate::hub::codec;
-use crate::hub::inbox::inbox;
-use crate::hub::line::{Line, Pushed, line};
-use crate::hub::problem::Said;
+use crate::client::{Line, Pushed, line};
+use crate::codec;
+use crate::inbox::inbox;
+
+/// Why a dial of the test failed.
+#[derive(Debug)]
+struct Problem(Pace, String);
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.1)
+    }
+}
+
+impl DialError for Problem {
+    fn pace(&self) -> Pace {
+        self.0
+    }
+}
 
 /// A network that the test answers for.
 struct FakeNetwork {
@@ -25,6 +40,7 @@ struct FakeNetwork {
 
 impl Dial for FakeNetwork {
     type Stream = DuplexStream;
+    type Error = Problem;
 
     async fn dial(&mut self) -> Result<DuplexStream, Problem> {
         let (answer, wait) = oneshot::channel();
@@ -37,7 +53,8 @@ impl Dial for FakeNetwork {
     }
 
     fn explain(&mut self, ending: Ending) -> Problem {
-        Problem::from_ending(ending, "here", false)
+        let refused = matches!(ending, Ending::Closed { allow_reconnect: false, .. });
+        Problem(if refused { Pace::Slow } else { Pace::Quick }, ending.to_string())
     }
 }
 
@@ -131,7 +148,7 @@ impl Server {
 const PING: &str = "{\"type\":6}\u{1e}";
 
 fn turned_away() -> Problem {
-    Problem::TurnedAway { text: Said::default() }
+    Problem(Pace::Slow, "turned away".to_owned())
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +156,7 @@ async fn the_first_connect_is_retried_for_ever_like_any_other() {
     let mut bench = Bench::start();
     let mut seconds = Vec::new();
     for _ in 0..9 {
-        seconds.push(bench.refuse(Problem::TokenRanOut { text: Said::default() }).await);
+        seconds.push(bench.refuse(Problem(Pace::Quick, "try again".to_owned())).await);
     }
     assert_eq!(seconds, [0, 1, 3, 8, 18, 38, 68, 98, 128]);
     assert_eq!(bench.accept().await.0, 158);
@@ -152,7 +169,7 @@ async fn a_refusal_is_retried_slowly_and_its_problem_is_published() {
         assert_eq!(bench.refuse(turned_away()).await, expected);
     }
     let _attempt = bench.attempt().await;
-    assert!(bench.problem().contains("Runner.Id"), "{}", bench.problem());
+    assert!(bench.problem().contains("turned away"), "{}", bench.problem());
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,7 +220,7 @@ async fn pings_go_out_every_15_s_and_a_silent_server_is_given_up_after_30_s() {
 async fn calls_while_the_line_is_down_are_answered_at_once() {
     let mut bench = Bench::start();
     assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
-    bench.refuse(Problem::TokenRanOut { text: Said::default() }).await;
+    bench.refuse(Problem(Pace::Quick, "try again".to_owned())).await;
     assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
     let (_, mut server) = bench.accept_with(1 << 16).await;
     assert_eq!(server.read().await, codec::handshake_request());
@@ -251,7 +268,7 @@ async fn pushes_that_were_read_outlive_their_connection() {
     assert_eq!(server.read().await, PING);
     // As nothing is read, the next ping tells that the server is gone.
     drop(server);
-    bench.refuse(Problem::TokenRanOut { text: Said::default() }).await;
+    bench.refuse(Problem(Pace::Quick, "try again".to_owned())).await;
     for number in 0..2000 {
         assert_eq!(bench.pushes.recv().await.unwrap().target, number.to_string());
     }
