@@ -34,6 +34,5 @@ pub mod shipping;
 pub mod supervise;
 
 pub mod clean;
-pub mod embedded_hub;
 pub mod local;
 pub mod runner;

@@ -11,11 +11,11 @@ use uuid::Uuid;
 
 use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
-use crate::embedded_hub::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 use crate::hooks::quote::quote;
 use crate::local::view;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Engine, SourceRevisionType, SourceType};
+use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
@@ -203,7 +203,7 @@ fn options(hub: Option<&str>, data: &Path) -> String {
 
 /// Finds the hub and its token: each from the command line or environment, else from the data directory.
 fn client(hub: Option<String>, data: &Path) -> Result<AdminClient, Failure> {
-    let broken = |error: crate::embedded_hub::DataError| Failure::failed(error.to_string());
+    let broken = |error: hawser_dev_server::DataError| Failure::failed(error.to_string());
     let data = &data_directory(data);
     let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.is_empty() => token,

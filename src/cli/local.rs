@@ -12,7 +12,6 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
-use crate::embedded_hub::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
@@ -30,6 +29,7 @@ use crate::settings::model::{
     SourceSettings, WorkingDirectorySettings,
 };
 use hawser_contract::{Engine, Task};
+use hawser_dev_server::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 
 /// The name of the one runner.
 const INSTANCE: &str = "local";

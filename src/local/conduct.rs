@@ -7,9 +7,9 @@
 use uuid::Uuid;
 
 use super::view::{Ending, Event};
-use crate::embedded_hub::{HubEvent, JobState, outcome_of};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Fault, Outcome, Task};
+use hawser_dev_server::{HubEvent, JobState, outcome_of};
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]

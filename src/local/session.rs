@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::conduct::{Action, Conductor, Finished, Input};
 use super::view::{self, Event, Screen, Title, View};
-use crate::embedded_hub::{EmbeddedHub, Events, JobSpec, Recorded};
+use hawser_dev_server::{EmbeddedHub, Events, JobSpec, Recorded};
 
 /// How many events are taken in before what they look like is printed.
 const AT_ONCE: usize = 500;

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use hawser::embedded_hub::{JobKind, JobState};
 use hawser_contract::Engine;
+use hawser_dev_server::{JobKind, JobState};
 
 use crate::support::world::{HAWSER, Runner, World, job, until};
 

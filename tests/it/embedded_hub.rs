@@ -9,11 +9,11 @@ mod strictness;
 use std::future::Future;
 use std::time::Duration;
 
-use hawser::embedded_hub::{
-    EmbeddedHub, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, TaskState,
-};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{SourceRefresh, SourceRevisionType, SourceType, Task};
+use hawser_dev_server::{
+    EmbeddedHub, HubEvent, HubOptions, JobKind, JobSpec, JobState, LogKeeping, TaskState,
+};
 use serde_json::{Value, json};
 
 use client::Client;

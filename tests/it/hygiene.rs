@@ -4,8 +4,8 @@ mod arguments;
 mod environment;
 mod modes;
 
-use hawser::embedded_hub::{JobKind, JobSpec};
 use hawser_contract::Engine;
+use hawser_dev_server::{JobKind, JobSpec};
 
 use crate::support::processes::{Process, below};
 use crate::support::world::{Runner, World, job, until};

@@ -1,8 +1,8 @@
 //! Whole jobs over the real protocol: a hub, runner processes, git and Terraform.
 
-use hawser::embedded_hub::{HubEvent, JobKind, JobState, TaskState};
 use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;
+use hawser_dev_server::{HubEvent, JobKind, JobState, TaskState};
 
 use crate::support::world::{World, job, soon, until};
 
@@ -167,7 +167,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rubbish_from_the_server_breaks_nothing() {
-    use hawser::embedded_hub::Rubbish;
+    use hawser_dev_server::Rubbish;
     use serde_json::json;
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
@@ -205,9 +205,9 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     let _runner = world.runner("one");
     world.connected(1).await;
     // The hub knows the job and waits for its task; what it pushes besides is what the runner stumbles over.
-    world.hub.misbehave(hawser::embedded_hub::Rule::new(
-        hawser::embedded_hub::Moment::push("GetDefinitiveRevision"),
-        hawser::embedded_hub::Fault::Lose,
+    world.hub.misbehave(hawser_dev_server::Rule::new(
+        hawser_dev_server::Moment::push("GetDefinitiveRevision"),
+        hawser_dev_server::Fault::Lose,
     ));
     let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
     let mut events = world.hub.events();

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hawser::embedded_hub::{
-    Fault, HubEvent, HubOptions, JobKind, JobSnapshot, JobSpec, JobState, LogKeeping, Moment, Rule,
-};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{LogEntry, Task};
+use hawser_dev_server::{
+    Fault, HubEvent, HubOptions, JobKind, JobSnapshot, JobSpec, JobState, LogKeeping, Moment, Rule,
+};
 use rustix::process::Signal;
 use uuid::Uuid;
 
@@ -909,8 +909,7 @@ async fn forgotten_acknowledgements_and_a_stalled_server_lose_nothing() {
     fs::write(&gate, "").unwrap();
     // Nothing is answered behind the forgotten call until the line is cut.
     until("the hub forgets an answer", || {
-        let forgot =
-            |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::Misbehaved { .. });
+        let forgot = |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::Misbehaved { .. });
         world.hub.all_events().iter().any(forgot).then_some(())
     })
     .await;
@@ -1147,7 +1146,7 @@ async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
     assert!(runner.log().contains("was set aside"), "{}", runner.log());
     world.hub.behave();
     until("the server is told", || {
-        let told = |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
+        let told = |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
         world.hub.all_events().iter().any(told).then_some(())
     })
     .await;
@@ -1239,7 +1238,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     assert!(!Path::new(&format!("/proc/{}", daemon.trim())).exists(), "the daemon still runs");
-    let answered = |event: &hawser::embedded_hub::Recorded| {
+    let answered = |event: &hawser_dev_server::Recorded| {
         matches!(event.event, HubEvent::CancelAnswered { kind: CancelKind::Kill, .. })
     };
     until("the cancel is answered", || world.hub.all_events().iter().any(answered).then_some(())).await;
@@ -1267,7 +1266,7 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
     std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     until("it is tried again", || runner.log().contains("is tried again").then_some(())).await;
-    let is_answer = |event: &hawser::embedded_hub::Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
+    let is_answer = |event: &hawser_dev_server::Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
     assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
     assert!(!folder.join("exit.json").exists(), "the script has not heard of it either");
 
@@ -1295,7 +1294,7 @@ async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_star
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     // This hub did not ask for it, and says so.
     until("the cancel is answered", || {
-        let answer = |event: &hawser::embedded_hub::Recorded| match &event.event {
+        let answer = |event: &hawser_dev_server::Recorded| match &event.event {
             HubEvent::CancelAnswered { job, .. } => *job == id,
             HubEvent::Violation { method, .. } => method == "CancelGracefulCompleted",
             _ => false,
@@ -1318,7 +1317,7 @@ async fn a_waiting_step_is_cancelled_at_once_and_never_claimed() {
     world.hub.cancel(waiting, CancelKind::Graceful).unwrap();
     let ended = world.ended(waiting).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
-    let claimed = |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::Running { job, .. } if job == waiting);
+    let claimed = |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::Running { job, .. } if job == waiting);
     assert!(!world.hub.all_events().iter().any(claimed));
     fs::write(&gate, "").unwrap();
     assert_eq!(world.ended(first).await.state, JobState::Completed);
@@ -1360,7 +1359,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
     cancel();
     until("both are answered", || {
         let answered =
-            |event: &hawser::embedded_hub::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
+            |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
         (world.hub.all_events().iter().filter(|event| answered(event)).count() == 2).then_some(())
     })
     .await;

@@ -9,8 +9,8 @@ use std::fs;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use hawser::embedded_hub::{JobKind, JobSnapshot, JobState};
 use hawser_contract::Task;
+use hawser_dev_server::{JobKind, JobSnapshot, JobState};
 
 use crate::support::world::{Runner, World, job, until};
 

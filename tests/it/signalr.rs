@@ -7,8 +7,8 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use hawser::embedded_hub::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
 use hawser_contract::Task;
+use hawser_dev_server::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hawser::embedded_hub::{HubEvent, JobKind, JobSpec, JobState};
 use hawser_contract::requests::{BackendConfig, ExtraFile};
 use hawser_contract::{Engine, Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformFlag};
+use hawser_dev_server::{HubEvent, JobKind, JobSpec, JobState};
 use serde_json::Value;
 use uuid::Uuid;
 

@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::super::out;
 use super::{Failure, failure};
-use crate::embedded_hub::{
+use crate::local::view;
+use hawser_dev_server::{
     AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState,
 };
-use crate::local::view;
 
 /// How long a hub that does not answer in the middle of a job may take to come back.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use hawser::embedded_hub::{HubData, Identity, JobKind, listening_url};
 use hawser_contract::Task;
+use hawser_dev_server::{HubData, Identity, JobKind, listening_url};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};

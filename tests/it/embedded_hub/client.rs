@@ -5,8 +5,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use hawser::embedded_hub::{EmbeddedHub, Identity};
 use hawser_contract::Task;
+use hawser_dev_server::{EmbeddedHub, Identity};
 use hawser_signalr::codec::{Splitter, handshake_request};
 use reqwest::header;
 use secrecy::ExposeSecret;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hawser::embedded_hub::{EmbeddedHub, Fault, JobSpec, JobState, Moment, Rubbish, Rule};
 use hawser_contract::Task;
+use hawser_dev_server::{EmbeddedHub, Fault, JobSpec, JobState, Moment, Rubbish, Rule};
 use serde_json::{Value, json};
 
 use super::client::{Client, negotiate, post_form, query, token, token_form};

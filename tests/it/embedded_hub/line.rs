@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hawser::embedded_hub::{HubEvent, JobSpec};
 use hawser_contract::Task;
+use hawser_dev_server::{HubEvent, JobSpec};
 use serde_json::{Value, json};
 
 use super::client::{Client, entry, http, negotiate, post_form, query, token, token_form, upgrade};

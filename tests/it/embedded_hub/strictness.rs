@@ -1,7 +1,7 @@
 //! Whatever a runner gets wrong is answered with an error and is on record.
 
-use hawser::embedded_hub::{EmbeddedHub, HubEvent, JobSpec};
 use hawser_contract::Task;
+use hawser_dev_server::{EmbeddedHub, HubEvent, JobSpec};
 use serde_json::{Value, json};
 
 use super::client::{Client, entry};

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use hawser::embedded_hub::Identity;
+use hawser_dev_server::Identity;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use hawser::embedded_hub::{EmbeddedHub, HubEvent, HubOptions, Recorded};
+use hawser_dev_server::{EmbeddedHub, HubEvent, HubOptions, Recorded};
 use hawser_signalr::LineStatus;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;

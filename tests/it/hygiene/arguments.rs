@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use base64::Engine as _;
-use hawser::embedded_hub::JobKind;
 use hawser_contract::requests::{ApplyFromPlan, BackendConfig, BackendConfiguration, Init, Output, Plan};
 use hawser_contract::{
     CommandTask, Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
     TerraformArrayFlag,
 };
+use hawser_dev_server::JobKind;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};

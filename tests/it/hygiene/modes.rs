@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hawser::embedded_hub::JobState;
+use hawser_dev_server::JobState;
 
 use super::{GATED, at_the_gate, gated};
 use crate::support::git::git_in;

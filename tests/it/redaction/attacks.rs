@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use hawser::embedded_hub::{JobKind, JobState};
 use hawser_contract::Task;
+use hawser_dev_server::{JobKind, JobState};
 
 use super::seen;
 use crate::support::world::{World, job};

@@ -1,8 +1,8 @@
 //! Secrets of every origin, as plain text.
 
-use hawser::embedded_hub::{HubEvent, JobKind, JobState};
 use hawser_contract::requests::BackendConfig;
 use hawser_contract::{Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformArrayFlag};
+use hawser_dev_server::{HubEvent, JobKind, JobState};
 use secrecy::ExposeSecret as _;
 
 use super::seen;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hawser::embedded_hub::{JobKind, JobState};
+use hawser_dev_server::{JobKind, JobState};
 
 use super::*;
 use crate::support::world::{World, job, until};

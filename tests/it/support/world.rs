@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use hawser::embedded_hub::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
+use hawser_dev_server::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
 use tempfile::TempDir;
 use uuid::Uuid;
 

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use hawser::embedded_hub::{Fault, JobKind, JobState, Moment, Rule};
 use hawser::hooks::fingerprint;
 use hawser::step::{Audited, Folder};
 use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;
+use hawser_dev_server::{Fault, JobKind, JobState, Moment, Rule};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

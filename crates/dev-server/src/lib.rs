@@ -15,15 +15,15 @@ mod connection;
 mod data;
 mod events;
 mod faults;
+mod http;
 mod identity;
-mod job;
-mod jobs;
+mod job_record;
+mod job_spec;
 mod listener;
 mod orchestrator;
 mod reader;
 mod registry;
 mod reports;
-mod server;
 mod shared;
 mod tokens;
 
@@ -50,8 +50,8 @@ pub use data::{DataError, HubData, ListeningNote, listening_url};
 pub use events::{ConnectionId, Events, HubEvent, Recorded};
 pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, LOG_PERIOD_SECONDS};
-pub use job::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
-pub use jobs::{Hooks, JobKind, JobSpec};
+pub use job_record::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
+pub use job_spec::{Hooks, JobKind, JobSpec};
 pub use orchestrator::Refusal;
 pub use reports::outcome_of;
 pub use shared::{HubOptions, LogKeeping, LogObserver};
@@ -351,7 +351,7 @@ async fn bind_again(address: SocketAddr) -> std::io::Result<TcpSocket> {
 }
 
 fn serve(shared: &Arc<Shared>, inner: TcpListener, cut: CancellationToken) -> Listening {
-    let router = server::router(shared, &cut);
+    let router = http::router(shared, &cut);
     let service = router.into_make_service_with_connect_info::<listener::Peer>();
     let listener = listener::CutListener { inner, cut: cut.clone() };
     let ended = cut.clone();

@@ -15,11 +15,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::events::ConnectionId;
-use super::faults::{Fault, Moment, Rubbish};
-use super::orchestrator::Event;
-use super::reader::{Incoming, Reader};
-use super::shared::Shared;
+use crate::events::ConnectionId;
+use crate::faults::{Fault, Moment, Rubbish};
+use crate::orchestrator::Event;
+use crate::reader::{Incoming, Reader};
+use crate::shared::Shared;
 use hawser_signalr::codec::{Answer, Message, handshake_response, read_handshake_request};
 
 /// Messages that may wait for the writer. A client that leaves more unread is given up.

@@ -9,8 +9,9 @@
 //! | `lock` | held by the hub that runs now: a second one would take its runners and the note below |
 //! | `listening.json` | `url` of the hub that runs now; removed at the end of it |
 
-use std::fs::File;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use secrecy::ExposeSecret;
@@ -18,9 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::identity::{Identity, random_secret};
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::identity::{Identity, random_secret};
 
 const IDENTITY: &str = "identity.json";
 const LISTENING: &str = "listening.json";
@@ -91,14 +90,18 @@ impl HubData {
     /// Keeps a second hub away from the directory for as long as the file is held.
     pub fn lock(directory: &Path) -> Result<File, DataError> {
         let path = directory.join(LOCK);
-        let held = create_private(directory).and_then(|()| lock::try_lock(&path, Hold::Alone));
-        match held {
-            Ok(Some(held)) => Ok(held),
-            Ok(None) => {
+        let open = || OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = match create_private(directory).and_then(|()| open()) {
+            Ok(file) => file,
+            Err(source) => return Err(DataError::Write { path, source }),
+        };
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => {
                 let url = listening_url(directory).unwrap_or_default();
                 Err(DataError::InUse { directory: directory.to_owned(), url })
             }
-            Err(source) => Err(DataError::Write { path, source }),
+            Err(TryLockError::Error(source)) => Err(DataError::Write { path, source }),
         }
     }
 

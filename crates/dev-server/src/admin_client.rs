@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::admin::{ADMIN_PATH, FollowAnswer};
-use super::job::JobSnapshot;
-use super::jobs::JobSpec;
+use crate::admin::{ADMIN_PATH, FollowAnswer};
+use crate::job_record::JobSnapshot;
+use crate::job_spec::JobSpec;
 use hawser_contract::requests::CancelKind;
 
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! What happened at the hub, in order and without gaps.
 //!
-//! Every event is kept (up to [`HubOptions::keep_events`](super::HubOptions)), and each reader has a place of its
+//! Every event is kept (up to [`HubOptions::keep_events`](crate::HubOptions)), and each reader has a place of its
 //! own in the list that begins at the first, so a reader that comes late or is slow misses nothing. A reader that
 //! is the only one may take what it has read off the list, so that a long job needs no more memory than a short one.
 
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::job::JobState;
+use crate::job_record::JobState;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Call, Fault, LogEntry, SourceRefresh, Task};
 
@@ -72,7 +72,7 @@ pub enum HubEvent {
         instance: String,
         entries: usize,
     },
-    /// Only with [`LogKeeping::All`](super::LogKeeping) and [`LogKeeping::Events`](super::LogKeeping).
+    /// Only with [`LogKeeping::All`](crate::LogKeeping) and [`LogKeeping::Events`](crate::LogKeeping).
     Log(Arc<LogEntry<'static>>),
     /// Logs of a task whose result came over a connection that broke: the runner could not know.
     LogsRepeated {

@@ -5,7 +5,7 @@
 //! which its runner has said nothing is pushed again when the runner comes back; one that is known to
 //! run is not, unless [`Policy::redispatch_on_reconnect`] asks for it. A refused event changes nothing.
 
-mod hearing;
+mod reported;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::events::{ConnectionId, HubEvent};
-use super::job::{Cancel, Job, JobSnapshot, JobState, Phase, TaskState};
-use super::jobs::JobSpec;
-use super::reports::Report;
+use crate::events::{ConnectionId, HubEvent};
+use crate::job_record::{Cancel, Job, JobSnapshot, JobState, Phase, TaskState};
+use crate::job_spec::JobSpec;
+use crate::reports::Report;
 use hawser_contract::names::method;
 use hawser_contract::requests::{CancelKind, CancelRequest};
 use hawser_contract::{LogEntry, SourceRefresh, Task};

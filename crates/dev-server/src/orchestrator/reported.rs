@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{Action, Actions, Orchestrator, Refresh, Refusal};
-use crate::embedded_hub::events::{ConnectionId, HubEvent};
-use crate::embedded_hub::job::{Job, Phase, Standing, TaskState};
-use crate::embedded_hub::reports::{Refreshed, Report};
+use crate::events::{ConnectionId, HubEvent};
+use crate::job_record::{Job, Phase, Standing, TaskState};
+use crate::reports::{Refreshed, Report};
 use hawser_contract::names::method;
 use hawser_contract::{Call, LogEntry, Outcome, Task};
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::connection::{ClientResults, Out};
-use super::events::ConnectionId;
+use crate::connection::{ClientResults, Out};
+use crate::events::ConnectionId;
 
 /// How long a negotiated token waits for its WebSocket.
 const NEGOTIATION_LIFETIME: Duration = Duration::from_secs(15);

@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::job::{JobSnapshot, JobState};
-use super::jobs::JobSpec;
-use super::listener::Peer;
-use super::orchestrator::{Event, Refusal};
-use super::shared::Shared;
+use crate::job_record::{JobSnapshot, JobState};
+use crate::job_spec::JobSpec;
+use crate::listener::Peer;
+use crate::orchestrator::{Event, Refusal};
+use crate::shared::Shared;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{LogEntry, LogLevel};
 

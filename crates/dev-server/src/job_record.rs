@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::events::ConnectionId;
-use super::jobs::JobSpec;
+use crate::events::ConnectionId;
+use crate::job_spec::JobSpec;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{
     LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,

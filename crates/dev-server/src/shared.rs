@@ -9,13 +9,13 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use super::connection::Out;
-use super::events::{EventLog, HubEvent};
-use super::faults::{Fault, Faults, Moment};
-use super::identity::Identity;
-use super::orchestrator::{Action, Event, Orchestrator, Policy, Refusal};
-use super::registry::Registry;
-use super::tokens::Tokens;
+use crate::connection::Out;
+use crate::events::{EventLog, HubEvent};
+use crate::faults::{Fault, Faults, Moment};
+use crate::identity::Identity;
+use crate::orchestrator::{Action, Event, Orchestrator, Policy, Refusal};
+use crate::registry::Registry;
+use crate::tokens::Tokens;
 use hawser_contract::LogEntry;
 
 /// Is called with every log entry, in the order of arrival per connection, before its batch is answered.
@@ -219,7 +219,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn submit(&self, spec: super::JobSpec) -> Uuid {
+    pub(super) fn submit(&self, spec: crate::JobSpec) -> Uuid {
         let job = Uuid::new_v4();
         // A submission is never refused.
         let _ = self.act(Event::Submitted { job, spec: Box::new(spec) });
@@ -228,7 +228,7 @@ impl Shared {
 }
 
 /// Queues a push. A client that has let so many pile up unread is given up, as a real server would.
-pub(super) fn push(handle: &super::registry::Handle, method: &str, payload: Value) {
+pub(super) fn push(handle: &crate::registry::Handle, method: &str, payload: Value) {
     let push = Out::Push { invocation_id: None, method: method.to_owned(), arguments: vec![payload] };
     if let Err(mpsc::error::TrySendError::Full(_)) = handle.out.try_send(push) {
         handle.cut.cancel();

@@ -22,11 +22,11 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::connection::{ClientResults, Connection, Place, QUEUED_MESSAGES};
-use super::events::HubEvent;
-use super::faults::{Fault, Moment};
-use super::shared::Shared;
-use super::{admin, tokens};
+use crate::connection::{ClientResults, Connection, Place, QUEUED_MESSAGES};
+use crate::events::HubEvent;
+use crate::faults::{Fault, Moment};
+use crate::shared::Shared;
+use crate::{admin, tokens};
 
 /// One WebSocket frame may hold several messages; this only bounds what is buffered.
 const MAX_FRAME_BYTES: usize = 16 << 20;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
-use super::identity::{Identity, random_secret};
+use crate::identity::{Identity, random_secret};
 
 /// The one scope that a runner asks for.
 const SCOPE: &str = "snapcd_scope";

@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{ClientResults, Out};
-use super::events::ConnectionId;
-use super::faults::{Fault, Moment};
-use super::orchestrator::Event;
-use super::reports::Report;
-use super::shared::Shared;
+use crate::connection::{ClientResults, Out};
+use crate::events::ConnectionId;
+use crate::faults::{Fault, Moment};
+use crate::orchestrator::Event;
+use crate::reports::Report;
+use crate::shared::Shared;
 use hawser_signalr::codec::{Answer, CodecError, Message, Splitter};
 
 /// The messages of a client, whatever the frames that they come in.

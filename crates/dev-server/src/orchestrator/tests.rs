@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::{Action, Event, Orchestrator, Policy, Refusal};
-use crate::embedded_hub::events::{ConnectionId, HubEvent};
-use crate::embedded_hub::job::{JobState, TaskState};
-use crate::embedded_hub::jobs::{JobKind, JobSpec};
-use crate::embedded_hub::reports::{Refreshed, Report};
+use crate::events::{ConnectionId, HubEvent};
+use crate::job_record::{JobState, TaskState};
+use crate::job_spec::{JobKind, JobSpec};
+use crate::reports::{Refreshed, Report};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{
     Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,

@@ -128,7 +128,7 @@ impl Rule {
         self
     }
 
-    /// Every time until [`EmbeddedHub::behave`](super::EmbeddedHub::behave).
+    /// Every time until [`EmbeddedHub::behave`](crate::EmbeddedHub::behave).
     #[must_use]
     pub fn always(self) -> Self {
         self.times(u64::MAX)
