@@ -57,10 +57,6 @@ pub struct Snapshot {
     pub commit: String,
     /// Where the directory is inside the commit.
     pub subdirectory: String,
-    /// Where else it may have been in commits that were made of it before.
-    pub other_subdirectories: BTreeSet<PathBuf>,
-    /// Only the directory was taken, because no repository around it has its files.
-    pub is_alone: bool,
     /// A state lies in the directory, or states of workspaces do. They are not part of the snapshot.
     pub leaves_state_behind: bool,
 }
@@ -88,7 +84,7 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
     files.extend(own.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
     files.retain(|path| may_go_in(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
 
-    let mut subdirectory = renamed(&components(&root));
+    let mut subdirectory = renamed(&root);
     let commit = store.commit(&root, &files, &subdirectory)?;
     // Pushed as a whole, an empty path would leave a slash at the end.
     subdirectory.extend(&inside);
@@ -97,53 +93,31 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
     Ok(Snapshot {
         url: url.into(),
         commit,
-        other_subdirectories: other_subdirectories(&directory, &subdirectory),
         subdirectory: subdirectory.to_string_lossy().into_owned(),
-        is_alone: inside.as_os_str().is_empty() && !directory.join(".git").exists(),
         leaves_state_behind: own
             .iter()
             .any(|name| name.as_bytes().ends_with(b".tfstate") || name == "terraform.tfstate.d"),
     })
 }
 
-/// The names on the way from `/` to a directory.
-fn components(directory: &Path) -> Vec<&OsStr> {
-    let normal = |component| if let Component::Normal(name) = component { Some(name) } else { None };
-    directory.components().filter_map(normal).collect()
-}
-
 /// The folders above the root of what is taken, as they are called in the commit. A name that a runner refuses, or that makes
 /// it take all that is below for the engine's own files, becomes another; nothing in the commit refers to it.
-fn renamed(above: &[&OsStr]) -> PathBuf {
+fn renamed(root: &Path) -> PathBuf {
     let fits = |name: &OsStr| {
         let is_text = name.to_str().is_some_and(|text| !text.contains(char::is_control));
         let is_runners = [".git", ".snapcd"].iter().any(|it| name.eq_ignore_ascii_case(it));
         let bytes = name.as_bytes();
         is_text && !is_runners && !bytes.starts_with(b".terraform") && !contains(bytes, b".tfstate")
     };
-    let rename = |name: &&OsStr| {
+    let rename = |component| {
+        let Component::Normal(name) = component else { return None };
         if fits(name) {
-            return (*name).to_owned();
+            return Some(name.to_owned());
         }
         let hash = Sha256::digest(name.as_bytes());
-        OsString::from(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>())
+        Some(OsString::from(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>()))
     };
-    above.iter().map(rename).collect()
-}
-
-/// The directory may have been a plain one, or part of a repository with any root above it. Earlier versions left out what is
-/// above that root.
-fn other_subdirectories(directory: &Path, now: &Path) -> BTreeSet<PathBuf> {
-    let names = components(directory);
-    let mut others = BTreeSet::new();
-    for root in 0..=names.len() {
-        let (above, inside) = names.split_at(root);
-        let inside: PathBuf = inside.iter().collect();
-        others.insert(renamed(above).join(&inside));
-        others.insert(inside);
-    }
-    others.remove(now);
-    others
+    root.components().filter_map(rename).collect()
 }
 
 /// The bare repository that holds the snapshots.

@@ -70,7 +70,6 @@ fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
         .write("p/a.log", "");
     let snapshot = case.take("p").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("p"));
-    assert!(snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/.gitignore", "p/main.tf", "p/modules/x/x.tf"]);
     assert!(!case.path("p/.git").exists());
 }
@@ -111,7 +110,6 @@ fn inside_a_repository_the_modules_beside_the_directory_come_along() {
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/live/prod").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("repo/live/prod"));
-    assert!(!snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/live/prod/main.tf", "repo/modules/x/x.tf"]);
 }
 
@@ -130,27 +128,16 @@ fn a_directory_has_one_place_wherever_the_root_of_its_repository_is() {
         assert_eq!(snapshot.subdirectory, alone.subdirectory, "{root}");
         assert_eq!(Vec::from_iter(case.fetched(&snapshot)), files, "{root}");
     }
-    // Where versions that left out the folders above the root had it.
-    for other in ["", "c", "b/c", "a/b/c"] {
-        assert!(alone.other_subdirectories.contains(Path::new(other)), "{:?}", alone.other_subdirectories);
-    }
-    assert!(!alone.other_subdirectories.contains(Path::new(&alone.subdirectory)));
 }
 
 #[test]
 fn folders_above_with_names_that_a_runner_would_refuse_get_others() {
     let case = Case::new();
     for odd in [".terraform", "x.tfstate.d", ".git", ".snapcd", "a\tb"] {
-        let (alone, nested) = (format!("{odd}/p"), format!("repo/{odd}/p"));
-        case.write(&format!("{alone}/main.tf"), "");
-        let snapshot = case.take(&alone).unwrap();
+        case.write(&format!("{odd}/p/main.tf"), "");
+        let snapshot = case.take(&format!("{odd}/p")).unwrap();
         assert!(!snapshot.subdirectory.contains(odd), "{}", snapshot.subdirectory);
         assert_eq!(case.fetched(&snapshot).len(), 1, "{odd}");
-        // Inside a repository the name has to stay, and a state at the other place is looked for.
-        let (path, root) = (case.path(&nested).clone(), case.path("repo"));
-        let now = renamed(&components(&root)).join(path.strip_prefix(&root).unwrap());
-        let others = other_subdirectories(&path, &now);
-        assert!(others.contains(&renamed(&components(&path))) && !others.contains(&now), "{others:?}");
     }
 }
 
@@ -219,7 +206,6 @@ fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/scratch").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("repo/scratch"));
-    assert!(snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/scratch/main.tf"]);
 }
 
