@@ -89,7 +89,9 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let engine = place::engine(args.engine, &directory).map_err(no_place)?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
-    let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
+    let runtime = super::runtime()?;
+    let snapshot = runtime.block_on(snapshot::take(&directory, &place.repository()));
+    let snapshot = snapshot.map_err(|error| no_snapshot(&error))?;
     let rules =
         Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
     let vault = Vault::new(rules);
@@ -113,7 +115,6 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         yes: args.yes,
         notes: notes(&snapshot),
     };
-    let runtime = super::runtime()?;
     let finished = runtime.block_on(work(&place, errand, vault));
     // What still runs in the background is nothing that anyone waits for.
     runtime.shutdown_background();
@@ -267,6 +268,6 @@ fn no_snapshot(error: &SnapshotError) -> Failure {
         SnapshotError::NoGit => {
             Failure::unavailable(message).hint("install git: https://git-scm.com/downloads")
         }
-        SnapshotError::Io { .. } | SnapshotError::Git { .. } => Failure::failed(message),
+        SnapshotError::Io { .. } | SnapshotError::Git(_) => Failure::failed(message),
     }
 }

@@ -2,6 +2,10 @@ use std::fs;
 
 use super::*;
 
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
 /// A user's directory and a place for our repository.
 struct Case {
     home: tempfile::TempDir,
@@ -24,13 +28,13 @@ impl Case {
     }
 
     fn git(&self, inside: &str, arguments: &[&str]) -> String {
-        let mut command = git();
-        command.current_dir(self.path(inside)).args(["-c", "user.name=u", "-c", "user.email=u@example.com"]);
-        text(&run("test", command.args(arguments), None).unwrap())
+        let git = git("set up a test").unwrap().current_dir(&self.path(inside));
+        let git = git.args(["-c", "user.name=u", "-c", "user.email=u@example.com"]).args(arguments);
+        wait(text(git)).unwrap()
     }
 
     fn take(&self, directory: &str) -> Result<Snapshot, SnapshotError> {
-        take(&self.path(directory), &self.home.path().join("our own.git"))
+        wait(take(&self.path(directory), &self.home.path().join("our own.git")))
     }
 
     /// The place in the commit of a path of the user.
@@ -43,13 +47,12 @@ impl Case {
     fn fetched(&self, snapshot: &Snapshot) -> BTreeSet<String> {
         let clone = self.home.path().join("clone");
         let _ = fs::remove_dir_all(&clone);
-        let mut command = git();
-        command.args(["clone", "--quiet", "--branch", "snapshot", &snapshot.url]).arg(&clone);
-        run("clone", &mut command, None).unwrap();
-        let mut command = git();
-        command.current_dir(&clone).args(["ls-files", "-z"]);
+        let git = || git("fetch a snapshot").unwrap();
+        let get = git().args(["clone", "--quiet", "--branch", "snapshot", &snapshot.url]).args([&clone]);
+        wait(run(get)).unwrap();
+        let list = git().current_dir(&clone).args(["ls-files", "-z"]);
         let above = self.inside("");
-        paths(&run("ls-files", &mut command, None).unwrap().stdout)
+        paths(&wait(run(list)).unwrap())
             .map(|path| path.strip_prefix(&above).unwrap().to_string_lossy().into_owned())
             .collect()
     }
@@ -229,19 +232,13 @@ fn bytes_names_and_modes_survive() {
     fs::set_permissions(case.path("p/-rf.sh"), fs::Permissions::from_mode(0o755)).unwrap();
 
     let snapshot = case.take("p").unwrap();
-    let store = Store::open(&case.home.path().join("our own.git")).unwrap();
-    let tree = store.run("ls-tree", &["ls-tree", "-rz", &snapshot.commit]).unwrap();
+    let store = wait(Store::open(&case.home.path().join("our own.git"))).unwrap();
+    let tree = wait(store.run(&["ls-tree", "-rz", &snapshot.commit])).unwrap();
     assert!(tree.contains("/p/a b\n*?.tf\0"), "{tree:?}");
     assert!(tree.contains("120000 blob") && tree.contains("100755 blob"), "{tree:?}");
     let show = |path: &str| {
-        let mut command = store.git();
-        run(
-            "show",
-            command.args(["show", &format!("{}:{}/{path}", snapshot.commit, snapshot.subdirectory)]),
-            None,
-        )
-        .unwrap()
-        .stdout
+        let object = format!("{}:{}/{path}", snapshot.commit, snapshot.subdirectory);
+        wait(run(store.git("show a file").unwrap().args(["show", &object]))).unwrap()
     };
     assert_eq!(show("main.tf"), b"a\r\nb\r\n");
     assert_eq!(show("x.bin"), b"content");
