@@ -12,13 +12,10 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
-use crate::hooks::quote::quote;
 use crate::local::conduct::Finished;
 use crate::local::place::{self, Place, PlaceError};
 use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
-use crate::local::sources;
-use crate::local::variables;
 use crate::local::view::{self, Title, Verb};
 use crate::redact::runtime_log::{MaskedWriters, mask_panics};
 use crate::redact::{Rules, Vault};
@@ -90,12 +87,11 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
     snapshot::check(&directory).map_err(|error| no_snapshot(&error))?;
     let engine = place::engine(args.engine, &directory).map_err(no_place)?;
-    variables::check(&args.variables, &directory, engine)
-        .map_err(|error| Failure::usage(error.to_string()))?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
-    let snapshot = snapshot::take(&directory, &place.repository()).map_err(|error| no_snapshot(&error))?;
-    place.check_states(&snapshot.subdirectory, &snapshot.other_subdirectories).map_err(no_place)?;
+    let runtime = super::runtime()?;
+    let snapshot = runtime.block_on(snapshot::take(&directory, &place.repository()));
+    let snapshot = snapshot.map_err(|error| no_snapshot(&error))?;
     let rules =
         Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
     let vault = Vault::new(rules);
@@ -119,7 +115,6 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         yes: args.yes,
         notes: notes(&snapshot),
     };
-    let runtime = super::runtime()?;
     let finished = runtime.block_on(work(&place, errand, vault));
     // What still runs in the background is nothing that anyone waits for.
     runtime.shutdown_background();
@@ -127,27 +122,12 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     match finished {
         Ok(Finished::Completed) => Ok(()),
         // The view has said it all.
-        Ok(Finished::Failed) => {
-            Err(Failure::failed("").hint(match why_nothing_is_there(&snapshot, &directory) {
-                Some(why) => format!("{why}\n      {log}"),
-                None => log,
-            }))
-        }
+        Ok(Finished::Failed) => Err(Failure::failed("").hint(log)),
         Ok(Finished::Stopped) => Err(Failure::failed("")),
         Ok(Finished::Left) => Err(Failure::failed("left while the job was still being cancelled")
             .hint("the engine may still be running; the next `hawser local` on this directory waits for it")),
         Err(failure) => Err(failure.hint(log)),
     }
-}
-
-/// What an engine cannot know when it finds nothing at the end of `../x`.
-fn why_nothing_is_there(snapshot: &Snapshot, directory: &Path) -> Option<String> {
-    let source = if snapshot.is_alone { sources::leading_out(directory)? } else { return None };
-    Some(format!(
-        "the module source {source:?} leads out of {}, which was taken alone because it is in no git repository \
-         (or ignored in it); `git init` in a folder that holds both lets both be taken",
-        directory.display()
-    ))
 }
 
 /// A job on the snapshot, in the area's own module.
@@ -271,18 +251,6 @@ fn no_place(error: PlaceError) -> Failure {
         PlaceError::Busy { .. } => {
             Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")
         }
-        PlaceError::StateElsewhere { state, wanted, .. } if wanted.join(place::STATE).exists() => {
-            let other = wanted.join(place::STATE);
-            Failure::failed(message).hint(format!(
-                "another one is at {}; put the one that counts there and remove {}",
-                other.display(),
-                state.display()
-            ))
-        }
-        PlaceError::StateElsewhere { state, wanted, .. } => {
-            let (state, wanted) = (quote(&state.to_string_lossy()), quote(&wanted.to_string_lossy()));
-            Failure::failed(message).hint(format!("move it with: mkdir -p {wanted} && mv {state} {wanted}/"))
-        }
         PlaceError::Io { .. } => Failure::failed(message),
     }
 }
@@ -300,6 +268,6 @@ fn no_snapshot(error: &SnapshotError) -> Failure {
         SnapshotError::NoGit => {
             Failure::unavailable(message).hint("install git: https://git-scm.com/downloads")
         }
-        SnapshotError::Io { .. } | SnapshotError::Git { .. } => Failure::failed(message),
+        SnapshotError::Io { .. } | SnapshotError::Git(_) => Failure::failed(message),
     }
 }

@@ -9,6 +9,4 @@ pub mod conduct;
 pub mod place;
 pub mod session;
 pub mod snapshot;
-pub mod sources;
-pub mod variables;
 pub mod view;

@@ -14,12 +14,10 @@
 //! and nothing is ever written into the user's own directory. Inside its module the directory is at its absolute path, which
 //! stays the same when the directory becomes part of a repository.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -35,9 +33,6 @@ pub const DATA_VARIABLE: &str = "HAWSER_LOCAL_DIR";
 /// The stack that the directory's module is in.
 pub const STACK: &str = "local";
 
-/// Where terraform and tofu keep their state when they are not told otherwise.
-pub const STATE: &str = "terraform.tfstate";
-
 const EXAMPLE: [(&str, &str); 3] = [
     ("main.tf", include_str!("../../examples/hello/main.tf")),
     ("variables.tf", include_str!("../../examples/hello/variables.tf")),
@@ -52,8 +47,6 @@ pub enum PlaceError {
     NoData,
     #[error("another hawser local is at work on {}", directory.display())]
     Busy { directory: PathBuf },
-    #[error("an earlier run left the state of {} at {}, where this one would not find it", directory.display(), state.display())]
-    StateElsewhere { directory: PathBuf, state: PathBuf, wanted: PathBuf },
     #[error("no engine is installed: looked for {} on PATH", programs(engines))]
     NoEngine { engines: Vec<Engine> },
     #[error("{engine} is not installed, or not on PATH")]
@@ -104,20 +97,6 @@ impl Place {
         self.root.join("hawser.log")
     }
 
-    /// Refuses to go on while resources are in a state that an engine would not find, because the directory is at
-    /// `subdirectory` of its module now and was at one of the `others` when they were made.
-    pub fn check_states(&self, subdirectory: &str, others: &BTreeSet<PathBuf>) -> Result<(), PlaceError> {
-        let module = self.working_directory().join(STACK).join(&self.namespace).join(&self.module);
-        let wanted = module.join(subdirectory);
-        for other in others {
-            let state = module.join(other).join(STATE);
-            if holds_resources(&state).map_err(failed("read", &state))? {
-                return Err(PlaceError::StateElsewhere { directory: self.directory.clone(), state, wanted });
-            }
-        }
-        Ok(())
-    }
-
     /// The identity of the area's runner. It stays the same, so that a run finds the steps that an earlier one
     /// left behind when it was killed, and waits for them.
     pub fn runner_id(&self) -> Uuid {
@@ -132,19 +111,6 @@ impl Place {
         let held = lock::try_own(&path, Hold::Alone).map_err(failed("lock", &path))?;
         held.ok_or_else(|| PlaceError::Busy { directory: self.directory.clone() })
     }
-}
-
-/// Whether a state is there with anything in it. One that cannot be understood may have.
-fn holds_resources(state: &Path) -> io::Result<bool> {
-    let bytes = match std::fs::read(state) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(false);
-        }
-        read => read?,
-    };
-    let state: Result<Value, _> = serde_json::from_slice(&bytes);
-    let resources = state.as_ref().ok().and_then(|state| state.get("resources")).and_then(Value::as_array);
-    Ok(!bytes.is_empty() && resources.is_none_or(|all| !all.is_empty()))
 }
 
 /// The directory that holds all areas: what was asked for, or the user's data directory. It may not be there yet.
@@ -253,41 +219,6 @@ mod tests {
         assert!(matches!(place.lock(), Err(PlaceError::Busy { .. })));
         drop(held);
         place.lock().unwrap();
-    }
-
-    #[test]
-    fn resources_in_a_state_at_another_place_are_not_forgotten() {
-        let home = tempfile::tempdir().unwrap();
-        let place = Place::of(home.path(), &home.path().join("data")).unwrap();
-        let module = place.working_directory().join(STACK).join(&place.namespace).join(&place.module);
-        let others = BTreeSet::from([PathBuf::new(), PathBuf::from("live/prod")]);
-        let check = || place.check_states("home/live/prod", &others);
-        check().unwrap();
-        for other in &others {
-            fs::create_dir_all(module.join(other)).unwrap();
-            let state = module.join(other).join(STATE);
-            for (contents, is_fine) in [
-                ("", true),
-                (r#"{"version": 4, "resources": []}"#, true),
-                (r#"{"version": 4, "resources": [{}]}"#, false),
-                ("damaged", false),
-            ] {
-                fs::write(&state, contents).unwrap();
-                match check() {
-                    Ok(()) => assert!(is_fine, "{contents:?} in {other:?}"),
-                    Err(error) => {
-                        assert!(!is_fine && error.to_string().contains(state.to_str().unwrap()), "{error}");
-                    }
-                }
-            }
-            fs::remove_file(state).unwrap();
-        }
-        // Its own place, and one that nobody thinks of.
-        for own in ["home/live/prod", "elsewhere"] {
-            fs::create_dir_all(module.join(own)).unwrap();
-            fs::write(module.join(own).join(STATE), "damaged").unwrap();
-        }
-        check().unwrap();
     }
 
     #[test]

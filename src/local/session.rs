@@ -73,7 +73,7 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn begin(hub: &'a EmbeddedHub, errand: Errand) -> Self {
         let screen = Screen::open();
-        let view = View::new(screen.look(), errand.title, &errand.spec.kind.tasks());
+        let view = View::new(screen.live, errand.title);
         let mut session = Self {
             hub,
             began: Timestamp::now(),
@@ -94,21 +94,16 @@ impl<'a> Session<'a> {
     /// Takes in an event and those that wait behind it, so that a flood is printed in large pieces.
     fn take_in(&mut self, first: Recorded, events: &mut Events) {
         let mut next = Some(first);
-        for _ in 0..AT_ONCE {
-            let Some(Recorded { at, event, .. }) = next else { return };
+        let mut taken = 0;
+        while let Some(Recorded { at, event, .. }) = next {
             if let Some(input) = Input::from_hub(self.job, event) {
                 self.feed(at, input);
             }
-            if self.finished.is_some() {
+            taken += 1;
+            if taken == AT_ONCE || self.finished.is_some() {
                 return;
             }
             next = events.try_next();
-        }
-        // The one that was taken off the list last still counts.
-        if let Some(Recorded { at, event, .. }) = next
-            && let Some(input) = Input::from_hub(self.job, event)
-        {
-            self.feed(at, input);
         }
     }
 
@@ -133,21 +128,17 @@ impl<'a> Session<'a> {
     }
 
     fn ask(&mut self) {
-        self.screen.print(&std::mem::take(&mut self.lines));
+        self.screen.draw(&std::mem::take(&mut self.lines), None);
         self.question.ask(self.view.question());
     }
 
     fn draw(&mut self) {
-        self.view.look_like(self.screen.look());
         if self.question.is_open() {
             return;
         }
-        let lines = std::mem::take(&mut self.lines);
-        if self.finished.is_some() {
-            self.screen.print(&lines);
-        } else {
-            self.screen.draw(&lines, &self.view, since(self.began, Timestamp::now()));
-        }
+        let status = self.view.status(since(self.began, Timestamp::now()));
+        let status = status.filter(|_| self.finished.is_none());
+        self.screen.draw(&std::mem::take(&mut self.lines), status.as_deref());
     }
 }
 

@@ -17,15 +17,16 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
 use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
 
 use crate::base::files::create_private_dir_all;
-use crate::base::process::Inherited;
+use crate::base::process::{Inherited, ProcessError, Tool, find_program};
 
 /// The branch that holds the last snapshot.
 const BRANCH: &str = "refs/heads/snapshot";
@@ -45,8 +46,8 @@ pub enum SnapshotError {
     AllIgnored { path: PathBuf },
     #[error("git is not installed, or not on PATH")]
     NoGit,
-    #[error("git {action} failed: {message}")]
-    Git { action: &'static str, message: String },
+    #[error(transparent)]
+    Git(#[from] ProcessError),
 }
 
 /// What was made.
@@ -57,10 +58,6 @@ pub struct Snapshot {
     pub commit: String,
     /// Where the directory is inside the commit.
     pub subdirectory: String,
-    /// Where else it may have been in commits that were made of it before.
-    pub other_subdirectories: BTreeSet<PathBuf>,
-    /// Only the directory was taken, because no repository around it has its files.
-    pub is_alone: bool,
     /// A state lies in the directory, or states of workspaces do. They are not part of the snapshot.
     pub leaves_state_behind: bool,
 }
@@ -80,16 +77,16 @@ pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), SnapshotError
 }
 
 /// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
-pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
+pub async fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
     let (directory, own) = check(directory)?;
-    let store = Store::open(repository)?;
-    let (root, mut files) = store.contents(&directory)?;
+    let store = Store::open(repository).await?;
+    let (root, mut files) = store.contents(&directory).await?;
     let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();
     files.extend(own.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
     files.retain(|path| may_go_in(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
 
-    let mut subdirectory = renamed(&components(&root));
-    let commit = store.commit(&root, &files, &subdirectory)?;
+    let mut subdirectory = renamed(&root);
+    let commit = store.commit(&root, &files, &subdirectory).await?;
     // Pushed as a whole, an empty path would leave a slash at the end.
     subdirectory.extend(&inside);
     let url = url::Url::from_file_path(&store.path)
@@ -97,53 +94,31 @@ pub fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotErr
     Ok(Snapshot {
         url: url.into(),
         commit,
-        other_subdirectories: other_subdirectories(&directory, &subdirectory),
         subdirectory: subdirectory.to_string_lossy().into_owned(),
-        is_alone: inside.as_os_str().is_empty() && !directory.join(".git").exists(),
         leaves_state_behind: own
             .iter()
             .any(|name| name.as_bytes().ends_with(b".tfstate") || name == "terraform.tfstate.d"),
     })
 }
 
-/// The names on the way from `/` to a directory.
-fn components(directory: &Path) -> Vec<&OsStr> {
-    let normal = |component| if let Component::Normal(name) = component { Some(name) } else { None };
-    directory.components().filter_map(normal).collect()
-}
-
 /// The folders above the root of what is taken, as they are called in the commit. A name that a runner refuses, or that makes
 /// it take all that is below for the engine's own files, becomes another; nothing in the commit refers to it.
-fn renamed(above: &[&OsStr]) -> PathBuf {
+fn renamed(root: &Path) -> PathBuf {
     let fits = |name: &OsStr| {
         let is_text = name.to_str().is_some_and(|text| !text.contains(char::is_control));
         let is_runners = [".git", ".snapcd"].iter().any(|it| name.eq_ignore_ascii_case(it));
         let bytes = name.as_bytes();
         is_text && !is_runners && !bytes.starts_with(b".terraform") && !contains(bytes, b".tfstate")
     };
-    let rename = |name: &&OsStr| {
+    let rename = |component| {
+        let Component::Normal(name) = component else { return None };
         if fits(name) {
-            return (*name).to_owned();
+            return Some(name.to_owned());
         }
         let hash = Sha256::digest(name.as_bytes());
-        OsString::from(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>())
+        Some(OsString::from(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>()))
     };
-    above.iter().map(rename).collect()
-}
-
-/// The directory may have been a plain one, or part of a repository with any root above it. Earlier versions left out what is
-/// above that root.
-fn other_subdirectories(directory: &Path, now: &Path) -> BTreeSet<PathBuf> {
-    let names = components(directory);
-    let mut others = BTreeSet::new();
-    for root in 0..=names.len() {
-        let (above, inside) = names.split_at(root);
-        let inside: PathBuf = inside.iter().collect();
-        others.insert(renamed(above).join(&inside));
-        others.insert(inside);
-    }
-    others.remove(now);
-    others
+    root.components().filter_map(rename).collect()
 }
 
 /// The bare repository that holds the snapshots.
@@ -153,46 +128,45 @@ struct Store {
 }
 
 impl Store {
-    fn open(path: &Path) -> Result<Self, SnapshotError> {
+    async fn open(path: &Path) -> Result<Self, SnapshotError> {
         create_private_dir_all(path).map_err(failed("create", path))?;
         let path = path.canonicalize().map_err(failed("find", path))?;
         let store = Self { path };
         if !store.path.join("HEAD").exists() {
-            let mut init = own_settings(git());
-            init.args(["init", "--quiet", "--bare", "--template="]).arg(&store.path);
-            run("init", &mut init, None)?;
+            let init = own_settings(git("make a repository")?);
+            run(init.args(["init", "--quiet", "--bare", "--template="]).args([&store.path])).await?;
         }
         let info = store.path.join("info");
         create_private_dir_all(&info).map_err(failed("create", &info))?;
         let attributes = info.join("attributes");
         std::fs::write(&attributes, ATTRIBUTES).map_err(failed("write", &attributes))?;
         // A runner asks for the commit itself; a later snapshot may have moved the branch on by then.
-        store.run("config", &["config", "uploadpack.allowAnySHA1InWant", "true"])?;
+        store.run(&["config", "uploadpack.allowAnySHA1InWant", "true"]).await?;
         Ok(store)
     }
 
     /// The root of what goes in, and the paths below it. That is the repository around `directory` if there is
     /// one that knows the directory's files, and the directory alone otherwise.
-    fn contents(&self, directory: &Path) -> Result<(PathBuf, BTreeSet<PathBuf>), SnapshotError> {
-        if let Some(root) = toplevel(directory)? {
+    async fn contents(&self, directory: &Path) -> Result<(PathBuf, BTreeSet<PathBuf>), SnapshotError> {
+        if let Some(root) = toplevel(directory).await? {
             let mut files = BTreeSet::new();
-            list_repository(&root, Path::new(""), &mut files)?;
+            list_repository(&root, PathBuf::new(), &mut files).await?;
             let inside = directory.strip_prefix(&root).unwrap_or(Path::new(""));
             if holds_configuration(&files, inside) {
                 return Ok((root, files));
             }
         }
         let empty_index = tempfile::tempdir().map_err(failed("create", &std::env::temp_dir()))?;
-        let mut list = git();
-        list.env("GIT_DIR", &self.path)
+        let list = git("list files")?
+            .env("GIT_DIR", &self.path)
             .env("GIT_WORK_TREE", directory)
             .env("GIT_INDEX_FILE", empty_index.path().join("index"))
             .current_dir(directory)
             .args(["ls-files", "-z", "--others", "--exclude-standard"]);
         let mut files = BTreeSet::new();
-        for path in paths(&run("ls-files", &mut list, None)?.stdout) {
+        for path in paths(&run(list).await?) {
             if ends_with_slash(&path) {
-                list_repository(directory, &path, &mut files)?;
+                list_repository(directory, path, &mut files).await?;
             } else {
                 files.insert(path);
             }
@@ -205,80 +179,82 @@ impl Store {
 
     /// Makes a commit of exactly these files, with `root` at `below`. An index of its own means that two snapshots at once
     /// are no matter.
-    fn commit(&self, root: &Path, files: &BTreeSet<PathBuf>, below: &Path) -> Result<String, SnapshotError> {
+    async fn commit(
+        &self,
+        root: &Path,
+        files: &BTreeSet<PathBuf>,
+        below: &Path,
+    ) -> Result<String, SnapshotError> {
         let scratch = tempfile::tempdir_in(&self.path).map_err(failed("write to", &self.path))?;
         let index = scratch.path().join("index");
-        let mut stdin = Vec::new();
-        for path in files {
-            stdin.extend_from_slice(path.as_os_str().as_bytes());
-            stdin.push(0);
-        }
-        let mut add = self.git();
-        add.env("GIT_INDEX_FILE", &index).env("GIT_WORK_TREE", root).current_dir(root);
-        add.args(["update-index", "--add", "-z", "--stdin"]);
-        run("update-index", &mut add, Some(&stdin))?;
+        let list = scratch.path().join("files");
+        let names: Vec<&[u8]> = files.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        std::fs::write(&list, names.join(&0)).map_err(failed("write", &list))?;
+        let add = self.git("add files")?.env("GIT_INDEX_FILE", &index).env("GIT_WORK_TREE", root);
+        let add = add.current_dir(root).args(["update-index", "--add", "-z", "--stdin"]);
+        run(add.stdin(File::open(&list).map_err(failed("read", &list))?)).await?;
 
-        let mut tree = self.write_tree(&index)?;
+        let mut tree = self.write_tree(&index).await?;
         if !below.as_os_str().is_empty() {
             let moved = scratch.path().join("moved");
             let mut prefix = OsString::from("--prefix=");
             prefix.push(below);
             prefix.push("/");
-            let mut read = self.git();
-            read.env("GIT_INDEX_FILE", &moved).args(["read-tree", "-i"]).arg(prefix).arg(&tree);
-            run("read-tree", &mut read, None)?;
-            tree = self.write_tree(&moved)?;
+            let read = self.git("move files")?.env("GIT_INDEX_FILE", &moved).args(["read-tree", "-i"]);
+            run(read.args([prefix, tree.into()])).await?;
+            tree = self.write_tree(&moved).await?;
         }
-        let commit = self.run("commit-tree", &["commit-tree", "-m", "Snapshot by hawser local", &tree])?;
-        self.run("update-ref", &["update-ref", BRANCH, &commit])?;
-        self.run("gc", &["gc", "--auto", "--quiet"])?;
+        let commit = self.run(&["commit-tree", "-m", "Snapshot by hawser local", &tree]).await?;
+        self.run(&["update-ref", BRANCH, &commit]).await?;
+        self.run(&["gc", "--auto", "--quiet"]).await?;
         Ok(commit)
     }
 
-    fn write_tree(&self, index: &Path) -> Result<String, SnapshotError> {
-        let mut write = self.git();
-        write.env("GIT_INDEX_FILE", index).arg("write-tree");
-        run("write-tree", &mut write, None).map(|output| text(&output))
+    async fn write_tree(&self, index: &Path) -> Result<String, SnapshotError> {
+        text(self.git("write a tree")?.env("GIT_INDEX_FILE", index).args(["write-tree"])).await
     }
 
-    fn git(&self) -> Command {
-        let mut command = own_settings(git());
-        command.env("GIT_DIR", &self.path);
-        command
+    fn git(&self, purpose: &str) -> Result<Tool, SnapshotError> {
+        Ok(own_settings(git(purpose)?).env("GIT_DIR", &self.path))
     }
 
-    fn run(&self, action: &'static str, arguments: &[&str]) -> Result<String, SnapshotError> {
-        run(action, self.git().args(arguments), None).map(|output| text(&output))
+    async fn run(&self, arguments: &[&str]) -> Result<String, SnapshotError> {
+        text(self.git("take a snapshot")?.args(arguments)).await
     }
 }
 
 /// The work tree that `directory` is in. The home directory does not count: whoever keeps their dotfiles in
 /// git does not mean all of their home to be a project.
-fn toplevel(directory: &Path) -> Result<Option<PathBuf>, SnapshotError> {
-    let mut ask = git();
-    ask.current_dir(directory).args(["rev-parse", "--show-toplevel"]);
-    let output = start(&mut ask)?.wait_with_output().map_err(|error| broken("rev-parse", &error))?;
-    if !output.status.success() {
-        return Ok(None);
-    }
-    let root = PathBuf::from(OsString::from_vec(output.stdout.trim_ascii_end().to_vec()));
+async fn toplevel(directory: &Path) -> Result<Option<PathBuf>, SnapshotError> {
+    let ask = git("find the repository")?.current_dir(directory).args(["rev-parse", "--show-toplevel"]);
+    let said = match run(ask).await {
+        Err(SnapshotError::Git(ProcessError::Failed { .. })) => return Ok(None),
+        said => said?,
+    };
+    let root = PathBuf::from(OsStr::from_bytes(said.trim_ascii_end()));
     let home = dirs::home_dir().and_then(|home| home.canonicalize().ok());
     Ok((directory.starts_with(&root) && Some(&root) != home.as_ref()).then_some(root))
 }
 
 /// Adds the files of the repository at `root/inside`, and of those nested in it, relative to `root`.
-fn list_repository(root: &Path, inside: &Path, files: &mut BTreeSet<PathBuf>) -> Result<(), SnapshotError> {
-    let mut list = git();
-    list.current_dir(root.join(inside));
-    list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
-    for path in paths(&run("ls-files", &mut list, None)?.stdout) {
-        let path = inside.join(path);
-        // A submodule is listed as one entry, an untracked repository with a slash at its end. The `.git` is
-        // asked for because one that is not checked out is an empty directory and no repository.
-        match root.join(&path) {
-            nested if !nested.is_dir() || nested.is_symlink() => _ = files.insert(path),
-            nested if nested.join(".git").exists() => list_repository(root, &path, files)?,
-            _ => {}
+async fn list_repository(
+    root: &Path,
+    inside: PathBuf,
+    files: &mut BTreeSet<PathBuf>,
+) -> Result<(), SnapshotError> {
+    let mut repositories = vec![inside];
+    while let Some(inside) = repositories.pop() {
+        let list = git("list files")?.current_dir(&root.join(&inside));
+        let list = list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        for path in paths(&run(list).await?) {
+            let path = inside.join(path);
+            // A submodule is listed as one entry, an untracked repository with a slash at its end. The `.git` is
+            // asked for because one that is not checked out is an empty directory and no repository.
+            match root.join(&path) {
+                nested if !nested.is_dir() || nested.is_symlink() => _ = files.insert(path),
+                nested if nested.join(".git").exists() => repositories.push(path),
+                _ => {}
+            }
         }
     }
     Ok(())
@@ -338,24 +314,21 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// A git that asks nothing and ignores the repository that its caller may be working in.
-fn git() -> Command {
-    let mut command = Command::new("git");
+fn git(purpose: &str) -> Result<Tool, SnapshotError> {
+    let program = find_program("git", &[]).map_err(|_| SnapshotError::NoGit)?;
     let host = Inherited::of_this_process().into_variables().into_iter();
-    command
-        .env_clear()
-        .envs(host.filter(|(name, _)| !name.as_bytes().starts_with(b"GIT_")))
+    Ok(Tool::new(program, purpose)
+        .environment(host.filter(|(name, _)| !name.as_bytes().starts_with(b"GIT_")))
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("LC_ALL", "C")
         // Another owner of the directory is no reason to refuse: nothing in it is run.
-        .args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]);
-    command
+        .args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]))
 }
 
 /// For our own repository: nobody's settings, a fixed author and a fixed date.
-fn own_settings(mut command: Command) -> Command {
-    command
-        .env("GIT_CONFIG_NOSYSTEM", "1")
+fn own_settings(tool: Tool) -> Tool {
+    tool.env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_AUTHOR_NAME", "hawser")
         .env("GIT_AUTHOR_EMAIL", "hawser@localhost")
@@ -364,48 +337,15 @@ fn own_settings(mut command: Command) -> Command {
         .env("GIT_COMMITTER_EMAIL", "hawser@localhost")
         .env("GIT_COMMITTER_DATE", "2000-01-01T00:00:00Z")
         .args(["-c", "core.autocrlf=false", "-c", "core.safecrlf=false", "-c", "commit.gpgSign=false"])
-        .args(["-c", "gc.autoDetach=false", "-c", "init.defaultBranch=snapshot"]);
-    command
+        .args(["-c", "gc.autoDetach=false", "-c", "init.defaultBranch=snapshot"])
 }
 
-fn start(command: &mut Command) -> Result<std::process::Child, SnapshotError> {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => SnapshotError::NoGit,
-        _ => broken("start", &error),
-    })
+async fn run(tool: Tool) -> Result<Vec<u8>, SnapshotError> {
+    Ok(tool.run(&CancellationToken::new()).await?.stdout()?)
 }
 
-fn run(action: &'static str, command: &mut Command, stdin: Option<&[u8]>) -> Result<Output, SnapshotError> {
-    let mut child = start(command)?;
-    let pipe = child.stdin.take();
-    // The list is written from a thread of its own: git may well write while we do.
-    let output = std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if let (Some(mut pipe), Some(bytes)) = (pipe, stdin) {
-                // When git stops reading early, its exit code says why.
-                let _ = pipe.write_all(bytes);
-            }
-        });
-        child.wait_with_output()
-    })
-    .map_err(|error| broken(action, &error))?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(SnapshotError::Git {
-        action,
-        message: if said.is_empty() { output.status.to_string() } else { said },
-    })
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-fn broken(action: &'static str, error: &io::Error) -> SnapshotError {
-    SnapshotError::Git { action, message: error.to_string() }
+async fn text(tool: Tool) -> Result<String, SnapshotError> {
+    Ok(String::from_utf8_lossy(&run(tool).await?).trim().to_owned())
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {

@@ -1,7 +1,7 @@
 //! Runs a helper program (git, `terraform show -json`) to its end and keeps what it said.
 //!
 //! It inherits the host's environment without the runner's own part ([`Inherited`]).
-//! No shell, no terminal, no input: the arguments go to the program as they are and its stdin is empty. The
+//! No shell, no terminal: the arguments go to the program as they are, and its stdin is empty or a file. The
 //! program leads a process group of its own. When it is cancelled, runs out of time or says too much, the whole
 //! group is interrupted, killed after a grace, and waited for: an error is only returned when nothing of it
 //! runs any more. The exit code alone decides whether it worked.
@@ -14,6 +14,7 @@ mod inherited;
 mod lines;
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -172,6 +173,11 @@ impl Tool {
 
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
         self.command.env_remove(name);
+        self
+    }
+
+    pub fn stdin(mut self, file: File) -> Self {
+        self.command.stdin(file);
         self
     }
 

@@ -2,6 +2,10 @@ use std::fs;
 
 use super::*;
 
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
 /// A user's directory and a place for our repository.
 struct Case {
     home: tempfile::TempDir,
@@ -24,13 +28,13 @@ impl Case {
     }
 
     fn git(&self, inside: &str, arguments: &[&str]) -> String {
-        let mut command = git();
-        command.current_dir(self.path(inside)).args(["-c", "user.name=u", "-c", "user.email=u@example.com"]);
-        text(&run("test", command.args(arguments), None).unwrap())
+        let git = git("set up a test").unwrap().current_dir(&self.path(inside));
+        let git = git.args(["-c", "user.name=u", "-c", "user.email=u@example.com"]).args(arguments);
+        wait(text(git)).unwrap()
     }
 
     fn take(&self, directory: &str) -> Result<Snapshot, SnapshotError> {
-        take(&self.path(directory), &self.home.path().join("our own.git"))
+        wait(take(&self.path(directory), &self.home.path().join("our own.git")))
     }
 
     /// The place in the commit of a path of the user.
@@ -43,13 +47,12 @@ impl Case {
     fn fetched(&self, snapshot: &Snapshot) -> BTreeSet<String> {
         let clone = self.home.path().join("clone");
         let _ = fs::remove_dir_all(&clone);
-        let mut command = git();
-        command.args(["clone", "--quiet", "--branch", "snapshot", &snapshot.url]).arg(&clone);
-        run("clone", &mut command, None).unwrap();
-        let mut command = git();
-        command.current_dir(&clone).args(["ls-files", "-z"]);
+        let git = || git("fetch a snapshot").unwrap();
+        let get = git().args(["clone", "--quiet", "--branch", "snapshot", &snapshot.url]).args([&clone]);
+        wait(run(get)).unwrap();
+        let list = git().current_dir(&clone).args(["ls-files", "-z"]);
         let above = self.inside("");
-        paths(&run("ls-files", &mut command, None).unwrap().stdout)
+        paths(&wait(run(list)).unwrap())
             .map(|path| path.strip_prefix(&above).unwrap().to_string_lossy().into_owned())
             .collect()
     }
@@ -70,7 +73,6 @@ fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
         .write("p/a.log", "");
     let snapshot = case.take("p").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("p"));
-    assert!(snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/.gitignore", "p/main.tf", "p/modules/x/x.tf"]);
     assert!(!case.path("p/.git").exists());
 }
@@ -111,7 +113,6 @@ fn inside_a_repository_the_modules_beside_the_directory_come_along() {
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/live/prod").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("repo/live/prod"));
-    assert!(!snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/live/prod/main.tf", "repo/modules/x/x.tf"]);
 }
 
@@ -130,27 +131,16 @@ fn a_directory_has_one_place_wherever_the_root_of_its_repository_is() {
         assert_eq!(snapshot.subdirectory, alone.subdirectory, "{root}");
         assert_eq!(Vec::from_iter(case.fetched(&snapshot)), files, "{root}");
     }
-    // Where versions that left out the folders above the root had it.
-    for other in ["", "c", "b/c", "a/b/c"] {
-        assert!(alone.other_subdirectories.contains(Path::new(other)), "{:?}", alone.other_subdirectories);
-    }
-    assert!(!alone.other_subdirectories.contains(Path::new(&alone.subdirectory)));
 }
 
 #[test]
 fn folders_above_with_names_that_a_runner_would_refuse_get_others() {
     let case = Case::new();
     for odd in [".terraform", "x.tfstate.d", ".git", ".snapcd", "a\tb"] {
-        let (alone, nested) = (format!("{odd}/p"), format!("repo/{odd}/p"));
-        case.write(&format!("{alone}/main.tf"), "");
-        let snapshot = case.take(&alone).unwrap();
+        case.write(&format!("{odd}/p/main.tf"), "");
+        let snapshot = case.take(&format!("{odd}/p")).unwrap();
         assert!(!snapshot.subdirectory.contains(odd), "{}", snapshot.subdirectory);
         assert_eq!(case.fetched(&snapshot).len(), 1, "{odd}");
-        // Inside a repository the name has to stay, and a state at the other place is looked for.
-        let (path, root) = (case.path(&nested).clone(), case.path("repo"));
-        let now = renamed(&components(&root)).join(path.strip_prefix(&root).unwrap());
-        let others = other_subdirectories(&path, &now);
-        assert!(others.contains(&renamed(&components(&path))) && !others.contains(&now), "{others:?}");
     }
 }
 
@@ -219,7 +209,6 @@ fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
     case.git("repo", &["init", "-q"]);
     let snapshot = case.take("repo/scratch").unwrap();
     assert_eq!(snapshot.subdirectory, case.inside("repo/scratch"));
-    assert!(snapshot.is_alone);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["repo/scratch/main.tf"]);
 }
 
@@ -243,19 +232,13 @@ fn bytes_names_and_modes_survive() {
     fs::set_permissions(case.path("p/-rf.sh"), fs::Permissions::from_mode(0o755)).unwrap();
 
     let snapshot = case.take("p").unwrap();
-    let store = Store::open(&case.home.path().join("our own.git")).unwrap();
-    let tree = store.run("ls-tree", &["ls-tree", "-rz", &snapshot.commit]).unwrap();
+    let store = wait(Store::open(&case.home.path().join("our own.git"))).unwrap();
+    let tree = wait(store.run(&["ls-tree", "-rz", &snapshot.commit])).unwrap();
     assert!(tree.contains("/p/a b\n*?.tf\0"), "{tree:?}");
     assert!(tree.contains("120000 blob") && tree.contains("100755 blob"), "{tree:?}");
     let show = |path: &str| {
-        let mut command = store.git();
-        run(
-            "show",
-            command.args(["show", &format!("{}:{}/{path}", snapshot.commit, snapshot.subdirectory)]),
-            None,
-        )
-        .unwrap()
-        .stdout
+        let object = format!("{}:{}/{path}", snapshot.commit, snapshot.subdirectory);
+        wait(run(store.git("show a file").unwrap().args(["show", &object]))).unwrap()
     };
     assert_eq!(show("main.tf"), b"a\r\nb\r\n");
     assert_eq!(show("x.bin"), b"content");

@@ -1,11 +1,10 @@
 //! What a person sees of a job: a pure machine from events to lines, and a thin driver for the terminal.
 //!
-//! [`View`] knows two forms. *Live* is for a terminal: the engine's output scrolls by under a heading per task,
-//! and a block with all tasks, their state and their time stays below it ([`View::block`]). *Plain* is for pipes
-//! and files: one line per thing that happened, each with its task in front, no colours, nothing redrawn.
+//! [`View`] knows two forms. *Live* is for a terminal: the engine's output scrolls by under a heading per task, a
+//! row with its time follows each task, and the last row shows the running task ([`View::status`]). *Plain* is for
+//! pipes and files: one line per thing that happened, each with its task in front, no colors, nothing redrawn.
 //! Either way the plan comes as a small table, the outputs stand at the end, and sensitive ones are masked.
 
-mod block;
 mod event;
 mod paint;
 mod screen;
@@ -26,18 +25,6 @@ use text::{Words as _, plural, took};
 const NAME: usize = 11;
 /// How wide a time is.
 const TIME: usize = 7;
-
-/// How the view is to look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
-    pub live: bool,
-    /// Columns of the terminal; not used by the plain form, which never wraps.
-    pub width: usize,
-}
-
-impl Look {
-    pub const PLAIN: Self = Self { live: false, width: 80 };
-}
 
 /// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,10 +56,12 @@ pub struct Title {
 /// The job as far as the view has heard of it. Times are counted from the moment the job began.
 #[derive(Debug)]
 pub struct View {
-    look: Look,
+    live: bool,
     paint: Paint,
     title: Title,
-    rows: Vec<Row>,
+    /// When each task that has been heard of started.
+    started: Vec<(Task, Duration)>,
+    running: Option<Task>,
     /// The task whose heading the last line of output stands under.
     under: Option<Task>,
     /// An empty line of output that is only shown when another line follows it.
@@ -81,39 +70,19 @@ pub struct View {
     resources: Option<u64>,
 }
 
-#[derive(Debug)]
-struct Row {
-    task: Task,
-    state: State,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
-    Waiting,
-    Running { since: Duration },
-    Done { took: Duration, detail: String },
-    Failed { took: Duration },
-    Cancelled { took: Duration },
-}
-
 impl View {
-    pub fn new(look: Look, title: Title, tasks: &[Task]) -> Self {
-        let rows = tasks.iter().map(|task| Row { task: *task, state: State::Waiting }).collect();
+    pub fn new(live: bool, title: Title) -> Self {
         Self {
-            look,
-            paint: Paint::new(look.live),
+            live,
+            paint: Paint::new(live),
             title,
-            rows,
+            started: Vec::new(),
+            running: None,
             under: None,
             gap: false,
             outputs: None,
             resources: None,
         }
-    }
-
-    /// The terminal may have another width now.
-    pub fn look_like(&mut self, look: Look) {
-        self.look = look;
     }
 
     /// What is asked before anything is changed.
@@ -131,7 +100,7 @@ impl View {
         let Title { verb, subject, engine } = &self.title;
         let verb = verb.word();
         let subject = clean(subject, false);
-        if self.look.live {
+        if self.live {
             let facts = self.paint.dim(&format!("{verb} with {engine}"));
             vec![format!("{}  {facts}", self.paint.bold(&subject)), String::new()]
         } else {
@@ -151,28 +120,30 @@ impl View {
     }
 
     fn started(&mut self, task: Task, now: Duration) -> Vec<String> {
-        let Some(row) = self.rows.iter_mut().find(|row| row.task == task) else { return Vec::new() };
-        if row.state != State::Waiting {
+        if self.started.iter().any(|(known, _)| *known == task) {
             return Vec::new();
         }
-        row.state = State::Running { since: now };
-        if self.look.live { Vec::new() } else { vec![plain(task, "started")] }
+        self.started.push((task, now));
+        self.running = Some(task);
+        if self.live { Vec::new() } else { vec![plain(task, "started")] }
     }
 
     fn line(&mut self, task: Task, level: LogLevel, text: &str, now: Duration) -> Vec<String> {
         // The first line of a task may overtake the report that it runs.
         let mut lines = self.started(task, now);
-        if !self.look.live {
+        if !self.live {
             let text = clean(text, false);
             lines.push(plain(task, &format!("| {text}")).trim_end().to_owned());
             return lines;
         }
-        if self.under != Some(task) {
+        let is_first = self.under != Some(task);
+        if is_first {
             self.gap = false;
             self.under = Some(task);
             lines.push(self.paint.bold(task.label()));
-        } else if text.trim().is_empty() {
-            self.gap = true;
+        }
+        if clean(text, false).trim().is_empty() {
+            self.gap = !is_first;
             return lines;
         }
         let bar = match level {
@@ -183,26 +154,16 @@ impl View {
         if std::mem::take(&mut self.gap) {
             lines.push(bar.clone());
         }
-        let wrapped = text::wrap(&clean(text, true), self.look.width.saturating_sub(2));
-        lines.extend(wrapped.into_iter().filter(|part| !part.is_empty()).map(|part| format!("{bar} {part}")));
+        lines.push(format!("{bar} {}", clean(text, true)));
         lines
     }
 
     fn ended(&mut self, task: Task, outcome: &Outcome, now: Duration) -> Vec<String> {
-        let Some(row) = self.rows.iter_mut().find(|row| row.task == task) else { return Vec::new() };
-        let took = match row.state {
-            State::Running { since } => now.saturating_sub(since),
-            _ => Duration::ZERO,
-        };
-        row.state = match outcome {
-            Outcome::Completed(success) => State::Done { took, detail: detail(success) },
-            Outcome::Cancelled => State::Cancelled { took },
-            Outcome::Faulted(_) => State::Failed { took },
-        };
-        let mut lines = Vec::new();
-        if !self.look.live {
-            lines.push(plain(task, &ended_words(&row.state)));
-        }
+        let mut lines = self.started(task, now);
+        let took = self.time_of(task, now);
+        self.running = None;
+        self.under = None;
+        lines.push(if self.live { self.row(task, outcome, took) } else { plain_end(task, outcome, took) });
         match outcome {
             Outcome::Completed(Success::Plan(data)) => lines.extend(self.plan(data)),
             Outcome::Completed(Success::Outputs(set)) => self.outputs.clone_from(set),
@@ -213,10 +174,9 @@ impl View {
         lines
     }
 
-    fn plan(&mut self, data: &PlanData) -> Vec<String> {
-        self.under = None;
+    fn plan(&self, data: &PlanData) -> Vec<String> {
         let mut lines = vec![String::new()];
-        lines.extend(tables::plan(data, self.paint, self.look));
+        lines.extend(tables::plan(data, self.paint));
         lines.push(String::new());
         lines
     }
@@ -224,48 +184,20 @@ impl View {
     fn note(&mut self, text: &str) -> Vec<String> {
         self.under = None;
         let text = clean(text, false);
-        if self.look.live {
-            self.wrapped(&self.paint.yellow(&format!("! {text}")))
-        } else {
-            vec![format!("note: {text}")]
-        }
+        let line = if self.live { self.paint.yellow(&format!("! {text}")) } else { format!("note: {text}") };
+        vec![line]
     }
 
     fn finished(&mut self, ending: &Ending, now: Duration) -> Vec<String> {
         // Below the table of the plan there is an empty line already.
         let under_the_plan = self.title.verb == Verb::Plan && *ending == Ending::Completed;
         let mut lines = if under_the_plan { Vec::new() } else { vec![String::new()] };
-        if self.look.live {
-            // A row that the terminal would break looks like two.
-            let rows = self.block(now, 0);
-            let clipped =
-                rows.iter().map(|row| console::truncate_str(row, self.look.width, "…").into_owned());
-            lines.extend(clipped);
-            lines.push(String::new());
-        }
         if let (Ending::Completed, Some(set)) = (ending, &self.outputs) {
-            lines.extend(tables::outputs(set, self.paint, self.look));
+            lines.extend(tables::outputs(set, self.paint));
             lines.push(String::new());
         }
-        lines.extend(self.verdict(ending, now).iter().flat_map(|line| self.wrapped(line)));
+        lines.extend(self.verdict(ending, now));
         lines
-    }
-
-    /// A line that fits into a terminal. What it begins with, blanks and the edge of a box, is in front of each part.
-    fn wrapped(&self, line: &str) -> Vec<String> {
-        if !self.look.live {
-            return vec![line.to_owned()];
-        }
-        let bare = console::strip_ansi_codes(line);
-        let edge: String = bare.chars().take_while(|it| [' ', '│'].contains(it)).collect();
-        let edge_width = console::measure_text_width(&edge);
-        if console::measure_text_width(&bare) <= self.look.width || edge_width * 2 > self.look.width {
-            return vec![line.to_owned()];
-        }
-        let edge_again = self.paint.dim(&edge);
-        let rest = line.replacen(&edge, "", 1);
-        let parts = text::wrap(&rest, self.look.width - edge_width);
-        parts.into_iter().map(|part| format!("{edge_again}{part}")).collect()
     }
 
     /// The last words: what came of it, in one line, and why if it did not go well.
@@ -308,56 +240,50 @@ impl View {
         }
         let details = fault.details.trim();
         if !details.is_empty() && details != fault.message.trim() {
-            let details = indented(whole_boxes(details));
+            let details = indented(details);
             lines.extend(details.into_iter().map(|line| self.paint.dim(&line)));
         }
         lines
     }
 
     fn changes_may_have_been_made(&self) -> bool {
-        self.rows.iter().any(|row| {
-            matches!(row.task, Task::ApplyFromPlan | Task::DestroyFromPlan) && row.state != State::Waiting
-        })
+        self.started.iter().any(|(task, _)| matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan))
     }
 
     /// A sign in front of a line that would only be noise in a file.
     fn mark(&self, sign: &'static str) -> &'static str {
-        if self.look.live { sign } else { "" }
+        if self.live { sign } else { "" }
     }
 
-    /// All tasks with their state and time, for the block that stays below the output. `tick` turns the spinner.
-    pub fn block(&self, now: Duration, tick: usize) -> Vec<String> {
-        self.rows.iter().map(|row| self.row(row, now, tick)).collect()
+    /// The running task and its time, for the last row of a terminal.
+    pub fn status(&self, now: Duration) -> Option<String> {
+        const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
+        let task = self.running?;
+        let tick = usize::try_from(now.as_millis() / REFRESH.as_millis()).unwrap_or_default();
+        let spinner = SPINNER.get(tick % SPINNER.len())?;
+        let name = self.paint.bold(&format!("{:NAME$}", task.label()));
+        let time = took(self.time_of(task, now));
+        Some(format!("{} {name}{time:>TIME$}", self.paint.cyan(&spinner.to_string())))
     }
 
-    /// The one row that matters most now, for a terminal that is too low for the block.
-    pub fn one_row(&self, now: Duration, tick: usize) -> Option<String> {
-        let current = |row: &&Row| matches!(row.state, State::Running { .. });
-        self.rows.iter().find(current).map(|row| self.row(row, now, tick))
+    fn time_of(&self, task: Task, now: Duration) -> Duration {
+        let started = self.started.iter().find(|(known, _)| *known == task);
+        started.map_or(Duration::ZERO, |(_, since)| now.saturating_sub(*since))
     }
 
-    fn row(&self, row: &Row, now: Duration, tick: usize) -> String {
-        const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-        let name = format!("{:NAME$}", row.task.label());
-        let time = |time: Duration| format!("{:>TIME$}", took(time));
+    /// A task that has ended.
+    fn row(&self, task: Task, outcome: &Outcome, time: Duration) -> String {
+        let name = format!("{:NAME$}", task.label());
         let paint = self.paint;
-        match &row.state {
-            State::Waiting => paint.dim(&format!("· {}", name.trim_end())),
-            State::Running { since } => {
-                let spinner = SPINNER.get(tick % SPINNER.len()).copied().unwrap_or("⠋");
-                let time = time(now.saturating_sub(*since));
-                format!("{} {}{}", paint.cyan(spinner), paint.bold(&name), time)
+        let time = paint.dim(&format!("{:>TIME$}", took(time)));
+        match outcome {
+            Outcome::Completed(success) => {
+                let detail = paint.dim(&detail(success));
+                format!("{} {name}{time}  {detail}", paint.green("✔")).trim_end().to_owned()
             }
-            State::Done { took, detail } => {
-                let tail = if detail.is_empty() { String::new() } else { format!("  {detail}") };
-                format!("{} {name}{}{}", paint.green("✔"), paint.dim(&time(*took)), paint.dim(&tail))
-            }
-            State::Failed { took } => {
-                format!("{} {}{}", paint.red("✘"), paint.red(&name), paint.dim(&time(*took)))
-            }
-            State::Cancelled { took } => {
-                let cancelled = paint.yellow("  cancelled");
-                format!("{} {name}{}{cancelled}", paint.yellow("■"), paint.dim(&time(*took)))
+            Outcome::Faulted(_) => format!("{} {}{time}", paint.red("✘"), paint.red(&name)),
+            Outcome::Cancelled => {
+                format!("{} {name}{time}  {}", paint.yellow("■"), paint.yellow("cancelled"))
             }
         }
     }
@@ -367,14 +293,17 @@ fn plain(task: Task, words: &str) -> String {
     format!("{:NAME$}{words}", task.label())
 }
 
-fn ended_words(state: &State) -> String {
-    match state {
-        State::Done { took: time, detail } if detail.is_empty() => format!("done in {}", took(*time)),
-        State::Done { took: time, detail } => format!("done in {} ({detail})", took(*time)),
-        State::Failed { took: time } => format!("failed after {}", took(*time)),
-        State::Cancelled { took: time } => format!("cancelled after {}", took(*time)),
-        State::Waiting | State::Running { .. } => String::new(),
-    }
+fn plain_end(task: Task, outcome: &Outcome, time: Duration) -> String {
+    let time = took(time);
+    let words = match outcome {
+        Outcome::Completed(success) => match detail(success).as_str() {
+            "" => format!("done in {time}"),
+            detail => format!("done in {time} ({detail})"),
+        },
+        Outcome::Faulted(_) => format!("failed after {time}"),
+        Outcome::Cancelled => format!("cancelled after {time}"),
+    };
+    plain(task, &words)
 }
 
 /// What a finished task has to say in half a line.
@@ -389,23 +318,6 @@ fn detail(success: &Success) -> String {
         Success::Outputs(None) => "none".to_owned(),
         Success::Outputs(Some(set)) => plural(text::count(&set.outputs), "output"),
     }
-}
-
-/// The end of an engine's output without the rest of a box at its beginning, if a whole one follows. Terraform and OpenTofu draw
-/// a box around each error.
-fn whole_boxes(text: &str) -> &str {
-    let mut start = 0;
-    let mut is_rest = false;
-    for line in text.split_inclusive('\n') {
-        match line.trim_start().chars().next() {
-            Some('╷') if is_rest => return text.get(start..).unwrap_or(text),
-            Some('╷') => return text,
-            Some('│' | '╵') => is_rest = true,
-            _ => {}
-        }
-        start += line.len();
-    }
-    text
 }
 
 fn indented(text: &str) -> Vec<String> {

@@ -1,4 +1,7 @@
-//! The thin part: puts lines and the block below them on stdout, and asks the question on stderr.
+//! Puts lines on stdout with a status row below them, and asks the question on stderr.
+//!
+//! The status row has no newline: it is erased before the next line is printed. It is cut to the width of the
+//! terminal; lines are never cut, the terminal wraps them. A terminal that becomes narrower may keep an old row.
 //!
 //! Nothing here fails: when stdout has gone away (a closed terminal, `| head`), the job goes on without it.
 
@@ -8,85 +11,48 @@ use std::time::Duration;
 
 use console::Term;
 
-use super::block::Block;
-use super::{Look, View};
-
-/// Lines of output that must still fit above the block; in a lower terminal only one row is kept.
-const OUTPUT_ROOM: usize = 6;
-
-/// Lines are not broken into shorter pieces than this, whatever the terminal.
-const NARROWEST: usize = 20;
-
-/// How often the block is drawn when nothing happens.
+/// How often the status row is drawn when nothing happens.
 pub const REFRESH: Duration = Duration::from_millis(100);
+
+const ERASE_ROW: &str = "\r\u{1b}[2K";
 
 /// Where the view is shown.
 #[derive(Debug)]
 pub struct Screen {
-    /// Only for the live form.
-    live: Option<Live>,
-}
-
-#[derive(Debug, Default)]
-struct Live {
-    block: Block,
-    tick: usize,
+    /// Whether stdout is a terminal that shows colors and a status row.
+    pub live: bool,
+    has_status: bool,
 }
 
 impl Screen {
-    /// Looks at stdout and the environment and decides for one of the two forms.
+    /// Looks at stdout and the environment.
     pub fn open() -> Self {
-        let terminal = Term::stdout();
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
-        if !terminal.is_term() || no_colour || dumb {
-            return Self { live: None };
+        Self { live: Term::stdout().is_term() && !no_color && !dumb, has_status: false }
+    }
+
+    /// Prints lines, with a status row below them.
+    pub fn draw(&mut self, lines: &[String], status: Option<&str>) {
+        let mut text = String::new();
+        if self.has_status {
+            text.push_str(ERASE_ROW);
         }
-        Self { live: Some(Live::default()) }
-    }
-
-    /// How the view is to look from now on: somebody may have changed the size of the terminal.
-    pub fn look(&self) -> Look {
-        match self.live {
-            Some(_) => Look { live: true, width: size().1.max(NARROWEST) },
-            None => Look::PLAIN,
+        for line in lines {
+            text.push_str(line);
+            text.push('\n');
         }
-    }
-
-    /// Prints lines, and draws the block anew below them.
-    pub fn draw(&mut self, lines: &[String], view: &View, now: Duration) {
-        let mut rows = Vec::new();
-        if let Some(live) = &mut self.live {
-            live.tick += 1;
-            let (height, _) = size();
-            rows.push(String::new());
-            rows.extend(view.block(now, live.tick));
-            if rows.len() + OUTPUT_ROOM >= height {
-                rows = view.one_row(now, live.tick).into_iter().collect();
-            }
+        let status = status.filter(|_| self.live);
+        if let Some(status) = status {
+            // The last column stays free: the cursor stands there.
+            let width = usize::from(Term::stdout().size().1).saturating_sub(1);
+            text.push_str(&console::truncate_str(status, width, ""));
         }
-        self.put(lines, &rows);
-    }
-
-    /// Takes the block away and prints lines where it was.
-    pub fn print(&mut self, lines: &[String]) {
-        self.put(lines, &[]);
-    }
-
-    fn put(&mut self, lines: &[String], rows: &[String]) {
-        let mut block = Block::default();
-        let block = self.live.as_mut().map_or(&mut block, |live| &mut live.block);
-        let text = block.draw(size().1, lines, rows);
+        self.has_status = status.is_some();
         let mut out = io::stdout().lock();
         let _ = out.write_all(text.as_bytes());
         let _ = out.flush();
     }
-}
-
-/// Rows and columns of the terminal at this moment.
-fn size() -> (usize, usize) {
-    let (height, width) = Term::stdout().size();
-    (height.into(), width.into())
 }
 
 /// Says something to whoever is to answer, not to the file or the program that the output goes to.

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use super::Paint;
 use super::text::{clean, plural};
-use super::{Look, Paint};
 use hawser_contract::{OutputSet, OutputValue, PlanData};
 
 /// A column of the plan table: its heading, the sign before a number, and how a number looks.
@@ -18,9 +18,11 @@ const COLUMNS: [Column; 5] = [
 ];
 const FIRST: usize = 10;
 const GAP: usize = 3;
+/// A value that would make a line longer than this is spread over several.
+const WIDTH: usize = 80;
 
 /// What would be done to resources and outputs, in numbers.
-pub(super) fn plan(data: &PlanData, paint: Paint, look: Look) -> Vec<String> {
+pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
     let resources = [
         data.create_count,
         data.modify_count,
@@ -37,9 +39,6 @@ pub(super) fn plan(data: &PlanData, paint: Paint, look: Look) -> Vec<String> {
     ];
     let headings: String = COLUMNS.iter().map(|(heading, _, _)| right(heading, heading)).collect();
     let width = FIRST + COLUMNS.iter().map(|(heading, _, _)| heading.len() + GAP).sum::<usize>();
-    if look.live && look.width < width {
-        return narrow_plan(resources, outputs, paint);
-    }
     let rule = if paint.fancy() { "─" } else { "-" }.repeat(width);
     let row = |name: &str, counts: [u64; 5]| {
         let mut line = format!("{name:FIRST$}");
@@ -56,22 +55,6 @@ pub(super) fn plan(data: &PlanData, paint: Paint, look: Look) -> Vec<String> {
         row("resources", resources),
         row("outputs", outputs),
     ]
-}
-
-/// The same table on its side, for a terminal that would break its lines.
-fn narrow_plan(resources: [u64; 5], outputs: [u64; 5], paint: Paint) -> Vec<String> {
-    let headings = format!("{}{}", right("resources", "resources"), right("outputs", "outputs"));
-    let mut lines = vec![format!("{}{}", paint.bold(&format!("{:FIRST$}", "Plan")), paint.dim(&headings))];
-    for ((name, sign, colour), (resources, outputs)) in
-        COLUMNS.into_iter().zip(resources.into_iter().zip(outputs))
-    {
-        let cell = |count: u64, heading| match count {
-            0 => paint.dim(&right("0", heading)),
-            count => colour(paint, &right(&format!("{sign}{count}"), heading)),
-        };
-        lines.push(format!("{name:FIRST$}{}{}", cell(resources, "resources"), cell(outputs, "outputs")));
-    }
-    lines
 }
 
 /// Sets a cell to the right under its heading.
@@ -97,14 +80,14 @@ pub(super) fn plan_words(data: &PlanData) -> String {
 }
 
 /// The outputs, aligned. The value of a sensitive one is not shown.
-pub(super) fn outputs(set: &OutputSet, paint: Paint, look: Look) -> Vec<String> {
+pub(super) fn outputs(set: &OutputSet, paint: Paint) -> Vec<String> {
     let mut lines = vec![paint.bold("Outputs")];
     if set.outputs.is_empty() {
         lines.push(paint.dim("  none"));
     }
     let names: Vec<String> = set.outputs.iter().map(|output| clean(&output.name, false)).collect();
     let widest = names.iter().map(|name| console::measure_text_width(name)).max().unwrap_or(0).min(28);
-    let room = look.width.saturating_sub(widest + 4).max(20);
+    let room = WIDTH.saturating_sub(widest + 4);
     for (name, output) in names.iter().zip(&set.outputs) {
         let padding = " ".repeat(widest.saturating_sub(console::measure_text_width(name)));
         let mut before = format!("  {}{padding}  ", paint.cyan(name));

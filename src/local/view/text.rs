@@ -43,14 +43,18 @@ pub(super) fn count<T>(items: &[T]) -> u64 {
     u64::try_from(items.len()).unwrap_or(u64::MAX)
 }
 
-/// Text from elsewhere without anything that could move the cursor, clear the screen or ring the bell. Colours
-/// are kept when `colours` is set.
-pub fn clean(text: &str, colours: bool) -> String {
+const RESET: &str = "\u{1b}[0m";
+
+/// Text from elsewhere without anything that could move the cursor, clear the screen or ring the bell. Colors are
+/// kept when `colors` is set, and reset at the end.
+pub fn clean(text: &str, colors: bool) -> String {
     let mut clean = String::with_capacity(text.len());
+    let mut is_colored = false;
     for (part, is_code) in console::AnsiCodeIterator::new(text) {
         if is_code {
-            if colours && is_colour(part) {
+            if colors && is_color(part) {
                 clean.push_str(part);
+                is_colored = part != RESET;
             }
             continue;
         }
@@ -62,82 +66,17 @@ pub fn clean(text: &str, colours: bool) -> String {
             }
         }
     }
+    if is_colored {
+        clean.push_str(RESET);
+    }
     clean
 }
 
 /// `ESC [ … m`, with nothing but numbers in it.
-fn is_colour(code: &str) -> bool {
+fn is_color(code: &str) -> bool {
     code.strip_prefix("\u{1b}[").and_then(|rest| rest.strip_suffix('m')).is_some_and(|numbers| {
         numbers.bytes().all(|byte| byte.is_ascii_digit() || byte == b';' || byte == b':')
     })
-}
-
-const RESET: &str = "\u{1b}[0m";
-
-/// Breaks a line so that no part is wider than `width` columns, at a space where there is one in its second half.
-/// Colours go on in the next part, and no part leaves them switched on for what is printed after it.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let mut parts = Vec::new();
-    let mut part = Part::default();
-    // The part as it was after its last space: a good place to break.
-    let mut after_space: Option<Part> = None;
-    for (piece, is_code) in console::AnsiCodeIterator::new(text) {
-        if is_code {
-            part.text.push_str(piece);
-            if piece == RESET || piece == "\u{1b}[m" {
-                part.colours.clear();
-            } else {
-                part.colours.push_str(piece);
-            }
-            continue;
-        }
-        for character in piece.chars() {
-            let columns = console::measure_text_width(character.encode_utf8(&mut [0; 4]));
-            if part.columns + columns > width && part.columns > 0 {
-                let head = after_space.take().filter(|head| head.columns * 2 > width);
-                let (head, tail) = match head {
-                    Some(head) => (head.clone(), part.after(&head)),
-                    None => (part.clone(), part.after(&part)),
-                };
-                parts.push(head.closed());
-                part = tail;
-            }
-            part.text.push(character);
-            part.columns += columns;
-            if character == ' ' {
-                after_space = Some(part.clone());
-            }
-        }
-    }
-    parts.push(part.closed());
-    parts
-}
-
-/// A part of a line that is being broken.
-#[derive(Debug, Clone, Default)]
-struct Part {
-    text: String,
-    columns: usize,
-    /// The codes that are in force at its end.
-    colours: String,
-}
-
-impl Part {
-    /// What follows `head`, which this part begins with.
-    fn after(&self, head: &Self) -> Self {
-        let rest = self.text.get(head.text.len()..).unwrap_or_default();
-        Self {
-            text: format!("{}{rest}", head.colours),
-            columns: self.columns - head.columns,
-            colours: self.colours.clone(),
-        }
-    }
-
-    fn closed(&self) -> String {
-        let text = self.text.trim_end_matches(' ');
-        if self.colours.is_empty() { text.to_owned() } else { format!("{text}{RESET}") }
-    }
 }
 
 #[cfg(test)]
@@ -161,33 +100,7 @@ mod tests {
         assert!(shown.ends_with("    tab2J") || shown.ends_with("    tab"), "{shown:?}");
         assert!(!shown.contains(['\r', '\u{7}', '\u{9b}']) && !shown.contains("[2J"), "{shown:?}");
         assert!(!clean(rude, false).contains('\u{1b}'));
-    }
-
-    #[test]
-    fn wrapping_breaks_at_a_space_unless_that_would_leave_half_a_line_empty() {
-        assert_eq!(wrap("one two three", 9), ["one two", "three"]);
-        assert_eq!(wrap("a bcdefghijkl", 8), ["a bcdefg", "hijkl"]);
-        assert_eq!(
-            wrap("\u{1b}[31mone two three", 9),
-            ["\u{1b}[31mone two\u{1b}[0m", "\u{1b}[31mthree\u{1b}[0m"]
-        );
-        let text = "some words of many lengths, and aVeryLongOneThatFitsNowhereAtAll in between";
-        for width in 1..40 {
-            let parts = wrap(text, width);
-            assert!(parts.iter().all(|part| console::measure_text_width(part) <= width), "{parts:?}");
-            assert_eq!(parts.concat().replace(' ', ""), text.replace(' ', ""));
-        }
-    }
-
-    #[test]
-    fn wrapping_keeps_every_character_and_never_leaves_a_colour_on() {
-        assert_eq!(wrap("abcdef", 4), ["abcd", "ef"]);
-        assert_eq!(wrap("", 4), [""]);
-        assert_eq!(
-            wrap("\u{1b}[31mabcdef\u{1b}[0mg", 4),
-            ["\u{1b}[31mabcd\u{1b}[0m", "\u{1b}[31mef\u{1b}[0mg"]
-        );
-        assert_eq!(wrap("日本語", 4), ["日本", "語"]);
-        assert_eq!(wrap("\u{1b}[1mopen", 10), ["\u{1b}[1mopen\u{1b}[0m"]);
+        assert_eq!(clean("\u{1b}[1;31mred", true), "\u{1b}[1;31mred\u{1b}[0m");
+        assert_eq!(clean("\u{1b}[1;31mred", false), "red");
     }
 }
