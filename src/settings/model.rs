@@ -5,13 +5,13 @@
 //! `enum`), which are required, which are secret (`writeOnly`). So a new field here is a new setting everywhere.
 //! Numbers have an upper bound so that no arithmetic on times and sizes can overflow later.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::contract::Engine;
@@ -94,7 +94,7 @@ pub struct ServerSettings {
     pub url: url::Url,
     /// PEM file with certificate authorities to trust besides the system's.
     #[serde(default)]
-    #[schemars(with = "Option<PathText>")]
+    #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub ca_file: Option<PathBuf>,
     /// The largest message in bytes that the server accepts (`MaximumReceiveMessageSize` there).
     #[serde(default = "default_max_message_bytes")]
@@ -118,10 +118,10 @@ fn default_max_message_bytes() -> usize {
 #[serde(rename_all = "PascalCase", default)]
 pub struct WorkingDirectorySettings {
     /// Root of the module directories and of the runner's own state.
-    #[schemars(with = "PathText")]
+    #[schemars(with = "String", extend("format" = "path"))]
     pub working_directory: PathBuf,
     /// Scratch space per job, empty between jobs.
-    #[schemars(with = "PathText")]
+    #[schemars(with = "String", extend("format" = "path"))]
     pub temp_directory: PathBuf,
 }
 
@@ -138,7 +138,7 @@ pub struct HooksPreapprovalSettings {
     /// Refuse every hook whose text is not that of a file in the directory.
     pub enabled: bool,
     /// Directory with the approved hooks, searched recursively; file names do not matter.
-    #[schemars(with = "Option<PathText>")]
+    #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub preapproved_hooks_directory: Option<PathBuf>,
 }
 
@@ -147,7 +147,7 @@ pub struct HooksPreapprovalSettings {
 #[serde(rename_all = "PascalCase", default)]
 pub struct EngineSettings {
     /// Directories put in front of PATH when looking for terraform, tofu and pulumi.
-    #[schemars(with = "Vec<PathText>")]
+    #[schemars(schema_with = "paths")]
     pub additional_binary_paths: Vec<PathBuf>,
     /// Keep the providers of terraform and tofu once for all modules, in `plugincache` of the working directory.
     pub plugin_cache_enabled: bool,
@@ -229,7 +229,7 @@ pub enum HookPolicy {
 pub struct AuditSettings {
     /// File to which one line of JSON is appended for every task that is accepted, refused, cancelled or finished. Not
     /// set: `audit.jsonl` in `.hawser` of the working directory.
-    #[schemars(with = "Option<PathText>")]
+    #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub file: Option<PathBuf>,
 }
 
@@ -252,10 +252,10 @@ pub struct JobLogStreamSettings {
     /// any text, in any case. A name with `!` in front is taken out again.
     pub redact_names: Vec<String>,
     /// More values to mask. Secret: keep them out of files that others can read.
-    #[schemars(with = "Vec<SecretText>", extend("default" = []))]
+    #[schemars(schema_with = "secrets", extend("default" = []))]
     pub redact_values: Vec<SecretString>,
     /// Regular expressions; what they match within a line is masked too.
-    #[schemars(with = "Vec<RegexText>", extend("default" = []))]
+    #[schemars(schema_with = "regexes", extend("default" = []))]
     pub redact_patterns: Vec<String>,
     /// A value shorter than this is never masked.
     #[schemars(range(min = 4, max = 1024))]
@@ -343,53 +343,22 @@ pub enum Level {
     None,
 }
 
-/// A path in the schema. `format` tells the loader to expand `~` and to make it absolute.
-struct PathText;
-
-impl JsonSchema for PathText {
-    fn schema_name() -> Cow<'static, str> {
-        "Path".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "path" })
-    }
+/// A list in the schema, of texts with more to say about each.
+fn list_of(item: &Value) -> Schema {
+    json_schema!({ "type": "array", "items": item })
 }
 
-/// A regular expression in the schema. `format` tells the loader to check it.
-struct RegexText;
-
-impl JsonSchema for RegexText {
-    fn schema_name() -> Cow<'static, str> {
-        "Regex".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "regex" })
-    }
+/// `format` tells the loader to expand `~` and to make each path absolute.
+fn paths(_: &mut SchemaGenerator) -> Schema {
+    list_of(&json!({ "type": "string", "format": "path" }))
 }
 
-/// A secret in the schema, where it is an item of a list. `writeOnly` tells the loader never to show it.
-struct SecretText;
+/// `format` tells the loader to check each expression.
+fn regexes(_: &mut SchemaGenerator) -> Schema {
+    list_of(&json!({ "type": "string", "format": "regex" }))
+}
 
-impl JsonSchema for SecretText {
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "writeOnly": true })
-    }
+/// `writeOnly` tells the loader never to show them.
+fn secrets(_: &mut SchemaGenerator) -> Schema {
+    list_of(&json!({ "type": "string", "writeOnly": true }))
 }

@@ -11,6 +11,7 @@ use thiserror::Error;
 use url::Url;
 use uuid::Uuid;
 
+use super::findings::did_you_mean;
 use super::shape::Kind;
 use crate::hub::AuthoritiesError;
 use crate::policy::{
@@ -53,13 +54,10 @@ pub enum Fault {
     #[error("maps names to values, it is not a value itself; {how}")]
     IsMap { how: String },
     #[error(
-        "is no rule of Policy, and everything that it is meant to refuse would be allowed; `hawser schema` lists the rules"
+        "is not a rule of Policy and would refuse nothing (`hawser schema` lists the rules){}",
+        did_you_mean(nearest.as_deref())
     )]
-    UnknownRule,
-    #[error(
-        "has no effect as it is written, and everything that it is meant to refuse would be allowed; write {how}"
-    )]
-    MisplacedRule { how: String },
+    NotRule { nearest: Option<String> },
     #[error("is one value, not an object or a list")]
     IsValue,
     #[error("is text that looks like a number, and would lose digits as one; put it in quotes")]
@@ -76,8 +74,8 @@ pub enum Fault {
     NotAuthorities(AuthoritiesError),
     #[error("cannot read it: {0}")]
     Unreadable(String),
-    #[error("is not valid JSON: {what} at line {line}, column {column}")]
-    NotJson { what: String, line: usize, column: usize },
+    #[error("is not valid JSON: {0}")]
+    NotJson(String),
     #[error("is empty; write {{}} into it, or remove it")]
     NothingInFile,
     #[error("must hold a JSON object")]
