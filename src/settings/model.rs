@@ -6,15 +6,18 @@
 //! Numbers have an upper bound so that no arithmetic on times and sizes can overflow later.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::contract::Engine;
+use crate::policy::{BackendPattern, FilePattern, FlagName, ModulePattern, SourcePattern, VariablePattern};
 
 /// All settings of a runner, complete and checked.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -192,26 +195,44 @@ pub struct PolicySettings {
     pub allowed_engines: Option<Vec<Engine>>,
     /// URLs that module sources may come from, with their scheme: those of requests, of registries' answers and of
     /// submodules. `git@host:path` counts as `ssh://git@host/path`.
-    pub allowed_sources: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_sources: Option<Vec<SourcePattern>>,
     /// Modules that may be worked on, as `stack/namespace/module`.
-    pub allowed_modules: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_modules: Option<Vec<ModulePattern>>,
     /// Flags that may stand on an engine's command line, as in the contract: `Target`, `Parallelism`, `Var`.
-    pub allowed_flags: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_flags: Option<Vec<FlagName>>,
     /// Files that a server may add to a module, by their names and paths below its directory: `backend.tf`, `conf/*.yaml`.
     /// `*` stays between two slashes. Such a file can be code.
-    pub allowed_extra_files: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_extra_files: Option<Vec<FilePattern>>,
     /// Names of environment variables that a server may give to a module: `AWS_REGION`, `TF_VAR_*`. A variable can be
     /// code (`GIT_SSH_COMMAND`, `LD_PRELOAD`, `AWS_CONFIG_FILE`).
-    pub allowed_variables: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_variables: Option<Vec<VariablePattern>>,
     /// Backend settings that a server may give to an init, by name or with the values that they may have: `key`,
     /// `bucket=my-state-*`. A setting can be code (`shared_config_files`) and read the host's environment. For Pulumi:
     /// `CloudUrl`. A file of settings counts by its exact name.
-    pub allowed_backend_settings: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_backend_settings: Option<Vec<BackendPattern>>,
     /// Refuse applies and destroys, and an init that moves a state; everything before them is done.
     pub plan_only: bool,
     /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as
     /// `HooksPreapproval.Enabled` has it too. `None`: a task with a hook is refused.
     pub hooks: HookPolicy,
+}
+
+/// Every entry as the type that requests are compared with.
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(list: D) -> Result<Option<Vec<T>>, D::Error> {
+    let Some(texts) = Option::<Vec<String>>::deserialize(list)? else { return Ok(None) };
+    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect::<Result<_, _>>().map(Some)
 }
 
 /// Which hooks are run.

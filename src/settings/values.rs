@@ -14,9 +14,6 @@ use uuid::Uuid;
 use super::findings::did_you_mean;
 use super::shape::Kind;
 use crate::hub::AuthoritiesError;
-use crate::policy::{
-    BackendPatternError, FilePatternError, FlagNameError, ModulePatternError, SourcePatternError,
-};
 
 /// What is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -82,18 +79,8 @@ pub enum Fault {
     NotObject,
     #[error("is no environment name: it becomes a part of the file name appsettings.{{Environment}}.json")]
     NotEnvironment,
-    #[error(transparent)]
-    NotSource(SourcePatternError),
-    #[error(transparent)]
-    NotModule(ModulePatternError),
-    #[error(transparent)]
-    NotFlag(FlagNameError),
-    #[error(transparent)]
-    NotFile(FilePatternError),
-    #[error("is no name of an environment variable; write it without = and not empty, such as TF_VAR_*")]
-    NotVariable,
-    #[error(transparent)]
-    NotBackendSetting(BackendPatternError),
+    #[error("{0}")]
+    NotPattern(String),
     #[error("was refused: {0}")]
     Refused(String),
 }
