@@ -4,6 +4,7 @@ use serde_json::{Map as JsonMap, Value as Json};
 
 use super::findings::{Findings, Origin};
 use super::merge::Merged;
+use super::place::Placed;
 use super::shape::{Key, Leaf, Shape};
 use super::values::{self, Fault, Places};
 
@@ -40,7 +41,7 @@ impl Binder<'_> {
     pub(super) fn section(&mut self, keys: &[Key], above: &[String]) -> JsonMap<String, Json> {
         let mut object = JsonMap::new();
         for key in keys {
-            let path = [above, &[key.name.clone()]].concat();
+            let path = [above, std::slice::from_ref(&key.name)].concat();
             let value = match &key.shape {
                 Shape::Section(keys) => Some(Json::Object(self.section(keys, &path))),
                 Shape::List(leaf) => Some(self.list(key, leaf, &path)),
@@ -58,10 +59,8 @@ impl Binder<'_> {
     fn list(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Json {
         let mut items = self.items(path);
         if !items.is_empty() {
-            items.sort_by_key(|(index, ..)| index.parse::<u32>().unwrap_or(u32::MAX));
-            return Json::Array(
-                self.read_items(leaf, items, path).into_iter().map(|(_, value)| value).collect(),
-            );
+            items.sort_by_key(|item| item.path.last().and_then(|index| index.parse::<u32>().ok()));
+            return Json::Array(self.read_items(leaf, items).into_iter().map(|(_, value)| value).collect());
         }
         let restricts = key.default.is_null();
         if let Some(empty) = self.merged.get(path) {
@@ -87,29 +86,21 @@ impl Binder<'_> {
             // Nothing at all would read as if nothing were logged.
             self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::Default);
         }
-        Json::Object(self.read_items(leaf, items, path).into_iter().collect())
+        Json::Object(self.read_items(leaf, items).into_iter().collect())
     }
 
-    /// The items of a list or a map that are set, with name, text and origin; one that a later layer took back is not there.
-    fn items(&self, path: &[String]) -> Vec<(String, String, Origin)> {
-        let below = self.merged.values().filter_map(|one| match one.path.split_last()? {
-            (name, above) if above == path => Some((name.clone(), one.text.clone()?, one.origin.clone())),
-            _ => None,
-        });
-        below.collect()
+    /// The items of a list or a map that are set; one that a later layer took back is not there.
+    fn items(&self, path: &[String]) -> Vec<Placed> {
+        let is_below = |one: &&Placed| one.path.split_last().is_some_and(|(_, above)| above == path);
+        self.merged.values().filter(is_below).filter(|one| one.text.is_some()).cloned().collect()
     }
 
-    fn read_items(
-        &mut self,
-        leaf: &Leaf,
-        items: Vec<(String, String, Origin)>,
-        path: &[String],
-    ) -> Vec<(String, Json)> {
-        let mut read = |(name, text, origin): (String, String, Origin)| {
-            let value = self.read(leaf, &format!("{}.{name}", path.join(".")), &text, &origin)?;
-            Some((name, value))
+    fn read_items(&mut self, leaf: &Leaf, items: Vec<Placed>) -> Vec<(String, Json)> {
+        let read = |Placed { mut path, text, origin, .. }: Placed| {
+            let value = self.read(leaf, &path.join("."), &text?, &origin)?;
+            Some((path.pop()?, value))
         };
-        items.into_iter().filter_map(&mut read).collect()
+        items.into_iter().filter_map(read).collect()
     }
 
     fn leaf(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Option<Json> {

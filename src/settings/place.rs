@@ -48,6 +48,7 @@ const LOG_PROVIDERS: [&str; 9] = [
 ];
 
 /// A setting and its value in one layer.
+#[derive(Clone)]
 pub(super) struct Placed {
     pub(super) path: Vec<String>,
     /// None takes back what earlier layers said. A list has a text only when it is empty.
@@ -76,54 +77,42 @@ enum Place<'a> {
 
 impl<'a> Placer<'a> {
     pub(super) fn place(&mut self, layer: Vec<Given>, findings: &mut Findings) {
-        let mut texts: HashMap<Vec<String>, Option<String>> = HashMap::new();
-        for Given { path: given, value, origin } in layer {
-            if is_foreign(&given) {
+        let mut texts = HashMap::new();
+        for Given { mut path, value, origin } in layer {
+            if is_foreign(&path) {
                 continue;
             }
-            if let Some((older, newer)) = newer_name(&given) {
-                if let Some(text) = text_of(&value) {
-                    findings.warn(Warning::OlderName { older, newer, origin: origin.clone() });
-                    let path = newer.split('.').map(str::to_owned).collect();
-                    self.placed.push(Placed { path, text: Some(text), origin, older_name: true });
-                }
-                continue;
+            let older = newer_name(&path);
+            if let Some((older, newer)) = older {
+                findings.warn(Warning::OlderName { older, newer, origin: origin.clone() });
+                path = newer.split('.').map(str::to_owned).collect();
             }
-            let (path, fault) = match self.find(&given) {
+            let (path, text) = match self.find(&path) {
                 Place::Unknown(known, shape) => {
-                    self.unknown(&known, shape, &given, origin, findings);
+                    self.unknown(&known, shape, &path, origin, findings);
                     continue;
                 }
-                Place::NotIndex(list) => (given, Some(Fault::NotIndex { how: item_example(&list, "0") })),
-                Place::Inner(path, shape) => {
-                    // An empty list replaces the default, and the items of earlier layers.
-                    if matches!(shape, Shape::List(_)) && value == Value::Array(Vec::new()) {
-                        self.placed.push(Placed {
-                            path,
-                            text: Some(String::new()),
-                            origin,
-                            older_name: false,
-                        });
-                        continue;
-                    }
-                    let fault = not_a_value(&path, shape, &value);
-                    (path, fault)
-                }
-                Place::Value(path, leaf) => match fault_of(&path, leaf, &value) {
-                    None => {
-                        let text = text_of(&value);
-                        if texts.insert(path.clone(), text.clone()).is_some_and(|before| before != text) {
-                            findings
-                                .warn(Warning::GivenTwice { key: path.join("."), origin: origin.clone() });
-                        }
-                        self.placed.push(Placed { path, text, origin, older_name: false });
-                        continue;
-                    }
-                    fault => (path, fault),
+                Place::NotIndex(list) => (path, Err(Fault::NotIndex { how: item_example(&list, "0") })),
+                Place::Inner(path, shape) => match inner_text(&path, shape, &value) {
+                    Some(text) => (path, text),
+                    None => continue,
                 },
+                Place::Value(path, leaf) => {
+                    let text = value_text(&path, leaf, value);
+                    (path, text)
+                }
             };
-            if let Some(fault) = fault {
-                findings.problem(&path.join("."), None, Some(&origin), fault);
+            let key = path.join(".");
+            match text {
+                Ok(text) => {
+                    let older_name = older.is_some();
+                    let before = texts.insert((path.clone(), older_name), text.clone());
+                    if before.is_some_and(|before| before != text) {
+                        findings.warn(Warning::GivenTwice { key, origin: origin.clone() });
+                    }
+                    self.placed.push(Placed { path, text, origin, older_name });
+                }
+                Err(fault) => findings.problem(&key, None, Some(&origin), fault),
             }
         }
     }
@@ -145,7 +134,7 @@ impl<'a> Placer<'a> {
             return findings.problem(&known.join("."), None, Some(&origin), is_section(keys));
         }
         let sibling = shape.keys().iter().find(|key| is_one_slip(&key.name, wrong));
-        let sibling = sibling.map(|key| [known, &[key.name.clone()]].concat().join("."));
+        let sibling = sibling.map(|key| [known, std::slice::from_ref(&key.name)].concat().join("."));
         // A rule that has no effect would allow everything, and a warning is easily missed.
         let rule =
             (known.len()..path.len()).find_map(|depth| Some((depth, self.rule_named_in(&path[depth])?)));
@@ -223,14 +212,6 @@ fn is_one_slip(name: &str, wrong: &str) -> bool {
         && strsim::damerau_levenshtein(&name.to_lowercase(), &wrong.to_lowercase()) == 1
 }
 
-fn text_of(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
-        Value::Null | Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
 /// Settings that narrow something down, and allow everything when they are not set: there, something that says
 /// nothing must not count as "not set".
 fn restricts(path: &[String]) -> bool {
@@ -241,29 +222,34 @@ fn restricts(path: &[String]) -> bool {
     }
 }
 
-fn fault_of(path: &[String], leaf: &Leaf, value: &Value) -> Option<Fault> {
+/// The text of a value, or of an item of a list or a map; none takes back what earlier layers said.
+fn value_text(path: &[String], leaf: &Leaf, value: Value) -> Result<Option<String>, Fault> {
     match value {
-        Value::Array(_) | Value::Object(_) => Some(Fault::IsValue),
-        Value::Null if restricts(path) => Some(Fault::Empty),
-        Value::Number(number) if number.is_f64() && leaf.kind == Kind::Text => Some(Fault::NotQuoted),
-        _ => None,
+        Value::Array(_) | Value::Object(_) => Err(Fault::IsValue),
+        Value::Null if restricts(path) => Err(Fault::Empty),
+        Value::Null => Ok(None),
+        Value::Number(number) if number.is_f64() && leaf.kind == Kind::Text => Err(Fault::NotQuoted),
+        Value::String(text) => Ok(Some(text)),
+        Value::Number(_) | Value::Bool(_) => Ok(Some(value.to_string())),
     }
 }
 
-/// A value, or the wrong brackets, where only values below make sense. Nothing at all is fine there.
-fn not_a_value(path: &[String], shape: &Shape, value: &Value) -> Option<Fault> {
-    match (shape, value) {
+/// The same for a section, a list or a map, where only values below make sense; none for what is the same as leaving it out.
+fn inner_text(path: &[String], shape: &Shape, value: &Value) -> Option<Result<Option<String>, Fault>> {
+    let fault = match (shape, value) {
+        // An empty list replaces the default, and the items of earlier layers.
+        (Shape::List(_), Value::Array(_)) => return Some(Ok(Some(String::new()))),
         // Of settings that restrict, only a list has a way to say "not set".
-        (Shape::Section(_), Value::Null) if restricts(path) => Some(Fault::Empty),
-        (_, Value::Null) | (Shape::Section(_) | Shape::Map(_), Value::Object(_)) => None,
-        (_, Value::String(text)) if text.trim().is_empty() && !restricts(path) => None,
-        (Shape::Section(keys), _) => Some(is_section(keys)),
+        (Shape::Section(_), Value::Null) if restricts(path) => Fault::Empty,
+        (_, Value::Null) | (Shape::Section(_) | Shape::Map(_), Value::Object(_)) => return None,
+        (_, Value::String(text)) if text.trim().is_empty() && !restricts(path) => return None,
+        (Shape::Section(keys), _) => is_section(keys),
         (Shape::List(_), _) => {
-            Some(Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) })
+            Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) }
         }
-        (Shape::Map(_), _) => Some(Fault::IsMap { how: item_example(path, "Default") }),
-        (Shape::Leaf(_), _) => None,
-    }
+        (Shape::Map(_) | Shape::Leaf(_), _) => Fault::IsMap { how: item_example(path, "Default") },
+    };
+    Some(Err(fault))
 }
 
 fn is_section(keys: &[Key]) -> Fault {
