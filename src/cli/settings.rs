@@ -30,10 +30,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 /// Key, value and origin in columns. A value longer than its column pushes its own origin only.
 fn table(effective: &[Effective]) -> String {
     const WIDEST: usize = 48;
-    let rows: Vec<(&str, String, &str)> = effective
+    let rows: Vec<(&str, String, String)> = effective
         .iter()
         // Escaped, so that a line break in a value cannot look like another setting.
-        .map(|one| (one.key.as_str(), escaped(&one.value), one.origin.as_str()))
+        .map(|one| (one.key.as_str(), escaped(&one.value), one.origin.to_string()))
         .collect();
     let width = |text: &str| text.chars().count();
     let key_width = rows.iter().map(|(key, ..)| width(key)).max().unwrap_or(0);

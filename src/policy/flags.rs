@@ -1,6 +1,6 @@
 //! Flags by the names of the contract.
 
-use std::collections::HashSet;
+use std::str::FromStr;
 
 use crate::engine::flags::is_on;
 use hawser_contract::enums::WireEnum;
@@ -10,19 +10,9 @@ use hawser_contract::{
 
 use hawser_contract::engine_of;
 
-/// The names in `Policy.AllowedFlags`, in any case. One name stands for the flag of every engine that has it.
-#[derive(Debug, Clone)]
-pub(super) struct FlagNames(HashSet<String>);
-
-impl FlagNames {
-    pub(super) fn new(names: &[String]) -> Self {
-        Self(names.iter().map(|name| name.trim().to_ascii_lowercase()).collect())
-    }
-
-    pub(super) fn contains(&self, name: &str) -> bool {
-        self.0.contains(&name.to_ascii_lowercase())
-    }
-}
+/// One entry of `Policy.AllowedFlags`, in any case. It stands for the flag of every engine that has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlagName(&'static str);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("is no flag that this runner knows{}", nearest.map_or_else(String::new, |name| format!("; did you mean {name}?")))]
@@ -30,15 +20,25 @@ pub struct FlagNameError {
     pub nearest: Option<&'static str>,
 }
 
-/// Whether an entry of `Policy.AllowedFlags` names a flag.
-pub fn check_flag_name(name: &str) -> Result<(), FlagNameError> {
-    let wanted = name.trim().to_ascii_lowercase();
-    if all_names().any(|known| known.eq_ignore_ascii_case(&wanted)) {
-        return Ok(());
+impl FromStr for FlagName {
+    type Err = FlagNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wanted = text.trim().to_ascii_lowercase();
+        if let Some(known) = all_names().find(|known| known.eq_ignore_ascii_case(&wanted)) {
+            return Ok(Self(known));
+        }
+        let near = |known: &&'static str| strsim::jaro_winkler(&known.to_ascii_lowercase(), &wanted);
+        let nearest =
+            all_names().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|known| near(known) > 0.8);
+        Err(FlagNameError { nearest })
     }
-    let near = |known: &&'static str| strsim::jaro_winkler(&known.to_ascii_lowercase(), &wanted);
-    let nearest = all_names().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|known| near(known) > 0.8);
-    Err(FlagNameError { nearest })
+}
+
+impl FlagName {
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.eq_ignore_ascii_case(name)
+    }
 }
 
 fn all_names() -> impl Iterator<Item = &'static str> {

@@ -18,20 +18,18 @@ mod files;
 mod flags;
 mod modules;
 mod source;
+mod variables;
 
 pub use backend::{BackendPattern, BackendPatternError};
 pub use files::{FilePattern, FilePatternError};
-pub use flags::{FlagNameError, check_flag_name};
-use hawser_contract::engine_of;
-use hawser_contract::source_of;
+pub use flags::{FlagName, FlagNameError};
 pub use modules::{ModulePattern, ModulePatternError};
 pub use source::{SourcePattern, SourcePatternError, SourceRule};
+pub use variables::{VariablePattern, VariablePatternError};
 
-use crate::base::wildcard::Wildcard;
 use crate::hooks::{Hook, HookRule};
 use crate::settings::Settings;
-use flags::FlagNames;
-use hawser_contract::{Engine, Request, SourceRefresh, Task, TaskRequest};
+use hawser_contract::{Engine, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
 
 /// A task, or a part of one, that the settings do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,16 +53,15 @@ impl Refusal {
     }
 }
 
-/// The settings `Policy.*` and `HooksPreapproval.*`, ready for use. A pattern or name that cannot be read allows
-/// nothing; the loader of the settings reports it, so a runner does not even start with one.
+/// The settings `Policy.*` and `HooksPreapproval.*`, ready for use.
 #[derive(Debug, Clone)]
 pub struct Policy {
     engines: Option<Vec<Engine>>,
     sources: SourceRule,
     modules: Option<Vec<ModulePattern>>,
-    flags: Option<FlagNames>,
+    flags: Option<Vec<FlagName>>,
     extra_files: Option<Vec<FilePattern>>,
-    variables: Option<Vec<Wildcard>>,
+    variables: Option<Vec<VariablePattern>>,
     backend_settings: Option<Vec<BackendPattern>>,
     plan_only: bool,
     hooks: HookRule,
@@ -75,24 +72,12 @@ impl Policy {
         let policy = &settings.policy;
         Self {
             engines: policy.allowed_engines.clone(),
-            sources: SourceRule::new(policy.allowed_sources.as_deref()),
-            modules: policy
-                .allowed_modules
-                .as_ref()
-                .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
-            flags: policy.allowed_flags.as_ref().map(|names| FlagNames::new(names)),
-            extra_files: policy
-                .allowed_extra_files
-                .as_ref()
-                .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
-            variables: policy
-                .allowed_variables
-                .as_ref()
-                .map(|patterns| patterns.iter().map(|pattern| Wildcard::new(pattern.trim())).collect()),
-            backend_settings: policy
-                .allowed_backend_settings
-                .as_ref()
-                .map(|patterns| patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect()),
+            sources: SourceRule::new(policy.allowed_sources.clone()),
+            modules: policy.allowed_modules.clone(),
+            flags: policy.allowed_flags.clone(),
+            extra_files: policy.allowed_extra_files.clone(),
+            variables: policy.allowed_variables.clone(),
+            backend_settings: policy.allowed_backend_settings.clone(),
             plan_only: policy.plan_only,
             hooks: HookRule::new(settings),
         }
@@ -171,7 +156,7 @@ impl Policy {
     fn judge_flags(&self, task: &TaskRequest) -> Result<(), Refusal> {
         let given = flags::given(task);
         if let Some(allowed) = &self.flags
-            && let Some(flag) = given.iter().find(|flag| !allowed.contains(flag.name))
+            && let Some(flag) = given.iter().find(|flag| !allowed.iter().any(|name| name.matches(flag.name)))
         {
             let what = format!("the flag {} of {}", flag.name, task.task());
             return Err(Refusal::new("Policy.AllowedFlags", what, "it is not in the list"));

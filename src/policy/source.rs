@@ -235,8 +235,8 @@ impl SourcePattern {
 pub struct SourceRule(Option<Vec<SourcePattern>>);
 
 impl SourceRule {
-    pub fn new(patterns: Option<&[String]>) -> Self {
-        Self(patterns.map(|all| all.iter().filter_map(|pattern| pattern.parse().ok()).collect()))
+    pub fn new(patterns: Option<Vec<SourcePattern>>) -> Self {
+        Self(patterns)
     }
 
     /// Without a list everything is allowed.

@@ -50,12 +50,15 @@ fn modules_and_flags_that_cannot_be_right_are_told_apart() {
     for pattern in ["", "..", "../a", "/etc/*", "conf/", "a/../b", "."] {
         pattern.parse::<FilePattern>().unwrap_err();
     }
-    assert_eq!(check_flag_name("Paralelism").unwrap_err().nearest, Some("Parallelism"));
+    for pattern in ["", " ", "A=b"] {
+        pattern.parse::<VariablePattern>().unwrap_err();
+    }
+    assert_eq!("Paralelism".parse::<FlagName>().unwrap_err().nearest, Some("Parallelism"));
     for name in ["terraform:Var", "-target", "backend-config", ""] {
-        check_flag_name(name).unwrap_err();
+        name.parse::<FlagName>().unwrap_err();
     }
     for name in ["var", " TARGET ", "SkipPreview", "PolicyPack"] {
-        check_flag_name(name).unwrap();
+        name.parse::<FlagName>().unwrap();
     }
 }
 

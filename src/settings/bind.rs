@@ -1,11 +1,11 @@
 //! From the merged texts to checked values: every key of the shape gets its value, its default or a problem.
 
-use config::{Map, Value as Merged, ValueKind};
 use serde_json::{Map as JsonMap, Value as Json};
 
 use super::findings::{Findings, Origin};
+use super::merge::Merged;
+use super::place::Placed;
 use super::shape::{Key, Leaf, Shape};
-use super::spelling::in_a_file;
 use super::values::{self, Fault, Places};
 
 /// One setting as it is in effect, for people to read.
@@ -31,27 +31,22 @@ const DEFAULT_LEVEL: &str = "Information";
 pub(super) struct Binder<'a> {
     pub(super) places: Places<'a>,
     pub(super) host_name: &'a str,
+    pub(super) merged: Merged,
     pub(super) findings: &'a mut Findings,
     pub(super) effective: Vec<Effective>,
 }
 
 impl Binder<'_> {
     /// The JSON of a section, from which the types are read when there was no problem.
-    pub(super) fn section(
-        &mut self,
-        keys: &[Key],
-        given: Option<&Map<String, Merged>>,
-        above: &[&str],
-    ) -> JsonMap<String, Json> {
+    pub(super) fn section(&mut self, keys: &[Key], above: &[String]) -> JsonMap<String, Json> {
         let mut object = JsonMap::new();
         for key in keys {
-            let path: Vec<&str> = above.iter().copied().chain([key.name.as_str()]).collect();
-            let given = given.and_then(|table| table.get(&key.name));
+            let path = [above, std::slice::from_ref(&key.name)].concat();
             let value = match &key.shape {
-                Shape::Section(keys) => Some(Json::Object(self.section(keys, table(given), &path))),
-                Shape::List(leaf) => self.list(key, leaf, given, &path),
-                Shape::Map(leaf) => self.map(leaf, table(given), &path),
-                Shape::Leaf(leaf) => self.leaf(key, leaf, given, &path),
+                Shape::Section(keys) => Some(Json::Object(self.section(keys, &path))),
+                Shape::List(leaf) => Some(self.list(key, leaf, &path)),
+                Shape::Map(leaf) => Some(self.map(leaf, &path)),
+                Shape::Leaf(leaf) => self.leaf(key, leaf, &path),
             };
             if let Some(value) = value {
                 object.insert(key.name.clone(), value);
@@ -61,80 +56,75 @@ impl Binder<'_> {
     }
 
     /// A list that no layer gives an item of has its default, unless one says that it is empty.
-    fn list(&mut self, key: &Key, leaf: &Leaf, given: Option<&Merged>, path: &[&str]) -> Option<Json> {
-        let mut items: Vec<_> = table(given).into_iter().flatten().collect();
-        items.sort_by_key(|(index, _)| index.parse::<u32>().unwrap_or(u32::MAX));
-        let set = items.iter().any(|(_, item)| matches!(item.kind, ValueKind::String(_)));
-        match given {
-            Some(empty @ Merged { kind: ValueKind::String(_), .. }) => {
-                let shown = if key.default.is_null() { NOTHING_ALLOWED } else { EMPTY };
-                self.effect(path.join("."), shown, origin_of(empty));
-                Some(Json::Array(Vec::new()))
-            }
-            _ if !set && key.default.is_null() => {
-                self.effect(path.join("."), NOT_RESTRICTED, Origin::default());
-                Some(Json::Null)
-            }
-            _ if !set => {
-                let defaults: Vec<_> = key.default.as_array().into_iter().flatten().collect();
-                let shown = defaults.iter().filter_map(|item| item.as_str()).collect::<Vec<_>>().join(", ");
-                let shown = if defaults.is_empty() { EMPTY } else { &shown };
-                self.effect(path.join("."), shown, Origin::default());
-                Some(key.default.clone())
-            }
-            _ => {
-                let items = self.items(leaf, items, path);
-                Some(Json::Array(items.into_iter().map(|(_, value)| value).collect()))
-            }
+    fn list(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Json {
+        let mut items = self.items(path);
+        if !items.is_empty() {
+            items.sort_by_key(|item| item.path.last().and_then(|index| index.parse::<u32>().ok()));
+            return Json::Array(self.read_items(leaf, items).into_iter().map(|(_, value)| value).collect());
         }
+        let restricts = key.default.is_null();
+        if let Some(empty) = self.merged.get(path) {
+            let origin = empty.origin.clone();
+            self.effect(path.join("."), if restricts { NOTHING_ALLOWED } else { EMPTY }, origin);
+            return Json::Array(Vec::new());
+        }
+        let defaults: Vec<&str> =
+            key.default.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+        let shown = match defaults.join(", ") {
+            _ if restricts => NOT_RESTRICTED.to_owned(),
+            none if none.is_empty() => EMPTY.to_owned(),
+            some => some,
+        };
+        self.effect(path.join("."), &shown, Origin::Default);
+        key.default.clone()
     }
 
-    fn map(&mut self, leaf: &Leaf, given: Option<&Map<String, Merged>>, path: &[&str]) -> Option<Json> {
-        let mut items: Vec<_> = given.into_iter().flatten().collect();
-        items.sort_by_key(|(name, _)| *name);
+    fn map(&mut self, leaf: &Leaf, path: &[String]) -> Json {
+        let items = self.items(path);
         let name = path.join(".");
-        items.retain(|(_, item)| matches!(item.kind, ValueKind::String(_)));
         if name == "Logging.LogLevel" && items.is_empty() {
             // Nothing at all would read as if nothing were logged.
-            self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::default());
-            return Some(Json::Object(JsonMap::new()));
+            self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::Default);
         }
-        Some(Json::Object(self.items(leaf, items, path).into_iter().collect()))
+        Json::Object(self.read_items(leaf, items).into_iter().collect())
     }
 
     /// The items of a list or a map that are set; one that a later layer took back is not there.
-    fn items(&mut self, leaf: &Leaf, given: Vec<(&String, &Merged)>, path: &[&str]) -> Vec<(String, Json)> {
-        let mut items = Vec::new();
-        for (name, item) in given {
-            let ValueKind::String(text) = &item.kind else { continue };
-            let key = format!("{}.{name}", path.join("."));
-            if let Some(value) = self.read(leaf, &key, text, &origin_of(item)) {
-                items.push((name.clone(), value));
-            }
-        }
-        items
+    fn items(&self, path: &[String]) -> Vec<Placed> {
+        let is_below = |one: &&Placed| one.path.split_last().is_some_and(|(_, above)| above == path);
+        self.merged.values().filter(is_below).filter(|one| one.text.is_some()).cloned().collect()
     }
 
-    fn leaf(&mut self, key: &Key, leaf: &Leaf, given: Option<&Merged>, path: &[&str]) -> Option<Json> {
+    fn read_items(&mut self, leaf: &Leaf, items: Vec<Placed>) -> Vec<(String, Json)> {
+        let read = |Placed { mut path, text, origin, .. }: Placed| {
+            let value = self.read(leaf, &path.join("."), &text?, &origin)?;
+            Some((path.pop()?, value))
+        };
+        items.into_iter().filter_map(read).collect()
+    }
+
+    fn leaf(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Option<Json> {
         let name = path.join(".");
-        let origin = given.map(origin_of);
-        if let Some(Merged { kind: ValueKind::String(text), .. }) = given
-            // As .NET has it, an empty text is no value where none is needed.
-            && !(leaf.nullable && text.trim().is_empty())
-        {
-            return self.read(leaf, &name, text, &origin.unwrap_or_else(Origin::default));
+        let (text, origin) = match self.merged.get(path) {
+            Some(placed) => (placed.text.clone(), Some(placed.origin.clone())),
+            None => (None, None),
+        };
+        // As .NET has it, an empty text is no value where none is needed.
+        let text = text.filter(|text| !leaf.nullable || !text.trim().is_empty());
+        if let (Some(text), Some(origin)) = (text, &origin) {
+            return self.read(leaf, &name, &text, origin);
         }
         if name == "Runner.Instance" && !self.host_name.is_empty() {
-            self.effect(name, self.host_name, Origin::host_name());
+            self.effect(name, self.host_name, Origin::HostName);
             return Some(Json::from(self.host_name));
         }
         if key.required || name == "Runner.Instance" {
             let how = how_to_set(path, leaf.secret);
             self.findings.problem(&name, None, origin.as_ref(), Fault::Missing { how });
-            self.effect(name, MISSING, Origin::nowhere());
+            self.effect(name, MISSING, Origin::Nowhere);
             return None;
         }
-        let origin = origin.unwrap_or_else(Origin::default);
+        let origin = origin.unwrap_or(Origin::Default);
         match &key.default {
             Json::Null => {
                 self.effect(name, NOT_SET, origin);
@@ -169,27 +159,15 @@ impl Binder<'_> {
     }
 }
 
-fn table(given: Option<&Merged>) -> Option<&Map<String, Merged>> {
-    match &given?.kind {
-        ValueKind::Table(table) => Some(table),
-        _ => None,
-    }
-}
-
-fn origin_of(value: &Merged) -> Origin {
-    value.origin().map_or_else(Origin::default, Origin::from_words)
-}
-
-fn how_to_set(path: &[&str], secret: bool) -> String {
+fn how_to_set(path: &[String], secret: bool) -> String {
     let variable = path.join("__");
     if secret {
         // Anybody on the machine can read a command line.
-        format!(
+        return format!(
             "Set {variable} in the environment, or put it into an appsettings.json that others cannot read"
-        )
-    } else {
-        let option = path.join(":");
-        let file = in_a_file(path, "…");
-        format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
+        );
     }
+    let file = path.iter().rev().fold("…".to_owned(), |inner, name| format!("{{ \"{name}\": {inner} }}"));
+    let option = path.join(":");
+    format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
 }

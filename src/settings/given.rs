@@ -1,42 +1,26 @@
-//! What one layer gives: a flat list of paths and texts, as .NET keeps its configuration.
+//! What one layer gives: a flat list of paths and values, as .NET keeps its configuration.
 //!
 //! Files, environment and command line differ only in how they spell this list. A list item is a path whose last
 //! segment is its index, so that a later layer replaces one item and leaves the others.
 
 use std::ffi::OsString;
 
+use serde_json::Value;
+
 use super::findings::{Findings, Origin};
-use super::place::distance;
 use super::shape::Shape;
-use super::spelling::{Names, is_rule_variable, meant, parts};
 use super::values::Fault;
 
 /// One value and where it stands.
-#[derive(Clone)]
 pub(super) struct Given {
     pub(super) path: Vec<String>,
-    pub(super) content: Content,
+    /// A scalar, an empty list or an empty object.
+    pub(super) value: Value,
     pub(super) origin: Origin,
 }
 
-#[derive(Clone, PartialEq, Eq)]
-pub(super) enum Content {
-    /// Takes back what earlier layers said.
-    Null,
-    Text(String),
-    /// A number that was rounded when it was read.
-    Rounded(String),
-    /// `[]`.
-    EmptyList,
-    /// `{}`.
-    EmptyObject,
-}
-
-/// The variables that are meant for us, sorted by name so that the outcome does not depend on the order.
-///
-/// The environment is full of other programs' variables: only those count whose first segment is one of our
-/// sections, or nearly so and followed by one of its keys (which is most likely a slip, and gets its warning), and those
-/// that would be a setting with other separators, or a rule of `Policy` in another place.
+/// The variables below one of our sections, sorted by name so that the result does not depend on the order.
+/// All others belong to other programs.
 pub(super) fn from_environment(
     environment: &[(OsString, OsString)],
     shape: &Shape,
@@ -44,33 +28,19 @@ pub(super) fn from_environment(
 ) -> Vec<Given> {
     let mut variables: Vec<_> = environment
         .iter()
-        .filter_map(|(name, value)| name.to_str().map(|name| (name, value)))
-        .filter(|(name, _)| is_ours(name, shape))
+        .filter_map(|(name, value)| name.to_str().map(|name| (name, segments(name), value)))
+        .filter(|(_, path, _)| path.len() > 1 && shape.key(&path[0]).is_some())
         .collect();
     variables.sort_unstable();
     let mut given = Vec::new();
-    for (name, value) in variables {
-        let origin = Origin::environment(name);
-        let path = segments(name);
+    for (name, path, value) in variables {
+        let origin = Origin::Variable(name.to_owned());
         match value.to_str() {
-            Some(text) => given.push(Given { path, content: Content::Text(text.to_owned()), origin }),
+            Some(text) => given.push(Given { path, value: Value::from(text), origin }),
             None => findings.problem(&path.join("."), None, Some(&origin), Fault::NotUnicode),
         }
     }
     given
-}
-
-fn is_ours(name: &str, shape: &Shape) -> bool {
-    let is_key = |section: &Shape, key: &str| section.key(key).is_some();
-    let in_section = match &segments(name)[..] {
-        [first, second, ..] => shape.keys().iter().any(|section| {
-            section.name.eq_ignore_ascii_case(first)
-                || is_key(&section.shape, second) && distance(&section.name, first) <= 2
-        }),
-        _ => false,
-    };
-    let with_dots = || name.contains('.') && meant(shape, &parts(&[name]), Names::Right).is_some();
-    in_section || with_dots() || is_rule_variable(shape, name)
 }
 
 /// `--Section:Key=value` and `--Section:Key value`.
@@ -83,33 +53,27 @@ pub(super) fn from_command_line(arguments: &[String], findings: &mut Findings) -
             Some(option) => option,
             // Not repeated in the message: it may be the tail of a secret with a space in it.
             None => {
-                findings.layer_problem(
-                    Origin::from_words("command line"),
-                    Fault::StrayArgument { position: index + 1 },
-                );
+                findings.layer_problem(Origin::CommandLine, Fault::StrayArgument { position: index + 1 });
                 continue;
             }
         };
         let (name, value) = match option.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
+            Some((name, value)) => (name, Some(value)),
             None => {
-                let value = rest.next_if(|(_, next)| !next.starts_with("--"));
-                (option, value.map(|(_, value)| value.clone()))
+                (option, rest.next_if(|(_, next)| !next.starts_with("--")).map(|(_, value)| value.as_str()))
             }
         };
         // Existing deployments pass this on to a web server that we do not have.
         if name.eq_ignore_ascii_case("urls") {
             continue;
         }
-        let (origin, path) = (Origin::command_line(name), segments(name));
+        let (origin, path) = (Origin::Option(name.to_owned()), segments(name));
         match value {
-            Some(value) => given.push(Given { path, content: Content::Text(value), origin }),
-            None => findings.problem(
-                &path.join("."),
-                None,
-                Some(&origin),
-                Fault::NoValue { option: name.to_owned() },
-            ),
+            Some(value) => given.push(Given { path, value: Value::from(value), origin }),
+            None => {
+                let fault = Fault::NoValue { option: name.to_owned() };
+                findings.problem(&path.join("."), None, Some(&origin), fault);
+            }
         }
     }
     given

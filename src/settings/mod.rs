@@ -9,11 +9,11 @@
 //! 5. the command line: `--Runner:Id=…` or `--Runner:Id …`.
 //!
 //! Keys match in any case. `null` takes back what earlier layers said about a value; for a list or a section it is the same
-//! as leaving it out, and in `Policy` only a list may be `null`. What cannot be understood is never passed over in silence: a
-//! wrong value is a [`Problem`], and all of them are reported together; a key that means nothing is a [`Warning`], unless it
-//! looks like a rule of `Policy`.
+//! as leaving it out, and in `Policy` only a list may be `null`. A wrong value is a [`Problem`], and all of them are reported
+//! together. An unknown key is a [`Warning`], and a [`Problem`] where it looks like a rule of `Policy`. Only variables below
+//! one of our sections are looked at.
 //!
-//! The way of a value: a layer is read into flat pairs of path and text (`given`, `file`), each path finds its
+//! The way of a value: a layer is read into flat pairs of path and value (`given`, `file`), each path finds its
 //! setting (`place`), the layers are merged (`merge`), and the texts become checked values (`bind`,
 //! `values`). All knowledge about keys comes from the types, through their schema (`shape`).
 
@@ -29,9 +29,9 @@ mod place;
 mod policy;
 mod schema;
 mod shape;
-mod spelling;
 mod values;
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -47,7 +47,9 @@ pub use values::Fault;
 
 use bind::Binder;
 use findings::Findings;
+use given::Given;
 use model::WorkingDirectorySettings;
+use place::Placer;
 use shape::Shape;
 use values::Places;
 
@@ -93,8 +95,8 @@ fn told(problems: &[Problem]) -> String {
 
 /// Reads all layers. What it says depends on `origins` and the files in its working directory, and on nothing else.
 pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
-    let Read { object, mut findings, effective, all_read } = read(origins);
-    findings.drop_echoes(all_read);
+    let Read { object, mut findings, effective } = read(origins);
+    findings.drop_echoes();
     let Findings { mut problems, mut warnings } = findings;
     if problems.is_empty() {
         match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
@@ -120,7 +122,7 @@ pub fn load_working_directory(
     origins: &Origins,
 ) -> Result<(WorkingDirectorySettings, Vec<Warning>), SettingsError> {
     const SECTION: &str = "WorkingDirectory";
-    let Read { mut object, findings: Findings { mut problems, warnings }, effective, .. } = read(origins);
+    let Read { mut object, findings: Findings { mut problems, warnings }, effective } = read(origins);
     problems.retain(|Problem { key, origin, .. }| {
         let section = key.as_ref().and_then(|key| key.split('.').next());
         section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
@@ -150,32 +152,25 @@ struct Read {
     object: serde_json::Map<String, serde_json::Value>,
     findings: Findings,
     effective: Vec<Effective>,
-    all_read: bool,
 }
 
 fn read(origins: &Origins) -> Read {
     let shape = Shape::of_settings();
     let mut findings = Findings::default();
-    let (layers, all_read) = read_layers(origins, &shape, &mut findings);
-    for layer in &layers {
-        secrets_in_the_open(origins, &shape, layer, &mut findings);
+    let mut placer = Placer { shape: &shape, map_keys: HashMap::new(), placed: Vec::new() };
+    for layer in read_layers(origins, &shape, &mut findings) {
+        warn_of_open_secrets(origins, &shape, &layer, &mut findings);
+        placer.place(layer, &mut findings);
     }
-    let mut placer = place::Placer::new(&shape);
-    let placed = layers.into_iter().map(|layer| placer.place(layer, &mut findings)).collect();
-    let merged = merge::merge(placed).unwrap_or_else(|error| {
-        findings.layer_problem(Origin::from_words("settings"), Fault::Refused(error.to_string()));
-        config::Map::new()
-    });
-
     let mut binder = Binder {
         places: Places { working_dir: &origins.working_dir, home: origins.home.as_deref() },
         host_name: &origins.host_name,
+        merged: merge::merge(placer.placed),
         findings: &mut findings,
         effective: Vec::new(),
     };
-    let object = binder.section(shape.keys(), Some(&merged), &[]);
+    let object = binder.section(shape.keys(), &[]);
     let effective = binder.effective;
-    findings.complete_twice(&effective);
     policy::check(&effective, &mut findings);
     if let Some(path) = object["Server"]["CaFile"].as_str()
         && let Err(error) = connect::authorities(Path::new(path))
@@ -184,41 +179,38 @@ fn read(origins: &Origins) -> Read {
         let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);
         findings.problem(CA_FILE, Some(path.to_owned()), origin, fault);
     }
-    Read { object, findings, effective, all_read }
+    Read { object, findings, effective }
 }
 
 /// Warns of secrets where others can read them: in a file, or on the command line.
-fn secrets_in_the_open(origins: &Origins, shape: &Shape, layer: &[given::Given], findings: &mut Findings) {
+fn warn_of_open_secrets(origins: &Origins, shape: &Shape, layer: &[Given], findings: &mut Findings) {
     for given in layer.iter().filter(|given| shape.is_secret(&given.path)) {
-        if given.origin.is_command_line() {
-            findings.warn(Warning::SecretOnCommandLine { key: given.path.join(".") });
-        }
-        let file = given.origin.as_str();
-        // Only the origin of a file is the name of one.
-        let Ok(found) = std::fs::metadata(origins.working_dir.join(file)) else { continue };
-        let mode = found.permissions().mode() & 0o7777;
-        if found.is_file() && mode & 0o044 != 0 {
-            let (key, file) = (given.path.join("."), file.to_owned());
-            findings.warn(Warning::SecretReadable { key, file, mode });
+        let key = given.path.join(".");
+        match &given.origin {
+            Origin::Option(_) => findings.warn(Warning::SecretOnCommandLine { key }),
+            Origin::File(file) => {
+                let Ok(found) = std::fs::metadata(origins.working_dir.join(file)) else { continue };
+                let mode = found.permissions().mode() & 0o7777;
+                if mode & 0o044 != 0 {
+                    findings.warn(Warning::SecretReadable { key, file: file.clone(), mode });
+                }
+            }
+            _ => {}
         }
     }
 }
 
-/// What each layer gives, lowest first, and whether all the files could be read.
-fn read_layers(origins: &Origins, shape: &Shape, findings: &mut Findings) -> (Vec<Vec<given::Given>>, bool) {
+/// What each layer gives, lowest first.
+fn read_layers(origins: &Origins, shape: &Shape, findings: &mut Findings) -> [Vec<Given>; 4] {
     let dir = &origins.working_dir;
-    let mut layers = Vec::new();
-    let mut all_read = true;
     let environment = origins.environment_name(findings);
-    for name in ["appsettings.json".to_owned(), format!("appsettings.{environment}.json")] {
-        let mut layer = Vec::new();
-        all_read &= file::read(dir, &name, findings, &mut layer);
-        layers.push(layer);
-    }
-    layers.push(given::from_environment(&origins.environment, shape, findings));
-    layers.push(given::from_command_line(&origins.arguments, findings));
     for file in EXTERNAL_FILES.into_iter().filter(|file| dir.join(file).exists()) {
         findings.warn(Warning::ExternalNotRead { file: file.to_owned() });
     }
-    (layers, all_read)
+    [
+        file::read(dir, "appsettings.json", findings),
+        file::read(dir, &format!("appsettings.{environment}.json"), findings),
+        given::from_environment(&origins.environment, shape, findings),
+        given::from_command_line(&origins.arguments, findings),
+    ]
 }

@@ -5,15 +5,18 @@
 //! `enum`), which are required, which are secret (`writeOnly`). So a new field here is a new setting everywhere.
 //! Numbers have an upper bound so that no arithmetic on times and sizes can overflow later.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::policy::{BackendPattern, FilePattern, FlagName, ModulePattern, SourcePattern, VariablePattern};
 use hawser_contract::Engine;
 
 /// All settings of a runner, complete and checked.
@@ -94,7 +97,7 @@ pub struct ServerSettings {
     pub url: url::Url,
     /// PEM file with certificate authorities to trust besides the system's.
     #[serde(default)]
-    #[schemars(with = "Option<PathText>")]
+    #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub ca_file: Option<PathBuf>,
     /// The largest message in bytes that the server accepts (`MaximumReceiveMessageSize` there).
     #[serde(default = "default_max_message_bytes")]
@@ -118,10 +121,10 @@ fn default_max_message_bytes() -> usize {
 #[serde(rename_all = "PascalCase", default)]
 pub struct WorkingDirectorySettings {
     /// Root of the module directories and of the runner's own state.
-    #[schemars(with = "PathText")]
+    #[schemars(with = "String", extend("format" = "path"))]
     pub working_directory: PathBuf,
     /// Scratch space per job, empty between jobs.
-    #[schemars(with = "PathText")]
+    #[schemars(with = "String", extend("format" = "path"))]
     pub temp_directory: PathBuf,
 }
 
@@ -138,7 +141,7 @@ pub struct HooksPreapprovalSettings {
     /// Refuse every hook whose text is not that of a file in the directory.
     pub enabled: bool,
     /// Directory with the approved hooks, searched recursively; file names do not matter.
-    #[schemars(with = "Option<PathText>")]
+    #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub preapproved_hooks_directory: Option<PathBuf>,
 }
 
@@ -147,7 +150,7 @@ pub struct HooksPreapprovalSettings {
 #[serde(rename_all = "PascalCase", default)]
 pub struct EngineSettings {
     /// Directories put in front of PATH when looking for terraform, tofu and pulumi.
-    #[schemars(with = "Vec<PathText>")]
+    #[schemars(schema_with = "paths")]
     pub additional_binary_paths: Vec<PathBuf>,
     /// Keep the providers of terraform and tofu once for all modules, in `plugincache` of the working directory.
     pub plugin_cache_enabled: bool,
@@ -192,26 +195,44 @@ pub struct PolicySettings {
     pub allowed_engines: Option<Vec<Engine>>,
     /// URLs that module sources may come from, with their scheme: those of requests, of registries' answers and of
     /// submodules. `git@host:path` counts as `ssh://git@host/path`.
-    pub allowed_sources: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_sources: Option<Vec<SourcePattern>>,
     /// Modules that may be worked on, as `stack/namespace/module`.
-    pub allowed_modules: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_modules: Option<Vec<ModulePattern>>,
     /// Flags that may stand on an engine's command line, as in the contract: `Target`, `Parallelism`, `Var`.
-    pub allowed_flags: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_flags: Option<Vec<FlagName>>,
     /// Files that a server may add to a module, by their names and paths below its directory: `backend.tf`, `conf/*.yaml`.
     /// `*` stays between two slashes. Such a file can be code.
-    pub allowed_extra_files: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_extra_files: Option<Vec<FilePattern>>,
     /// Names of environment variables that a server may give to a module: `AWS_REGION`, `TF_VAR_*`. A variable can be
     /// code (`GIT_SSH_COMMAND`, `LD_PRELOAD`, `AWS_CONFIG_FILE`).
-    pub allowed_variables: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_variables: Option<Vec<VariablePattern>>,
     /// Backend settings that a server may give to an init, by name or with the values that they may have: `key`,
     /// `bucket=my-state-*`. A setting can be code (`shared_config_files`) and read the host's environment. For Pulumi:
     /// `CloudUrl`. A file of settings counts by its exact name.
-    pub allowed_backend_settings: Option<Vec<String>>,
+    #[serde(deserialize_with = "parsed")]
+    #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
+    pub allowed_backend_settings: Option<Vec<BackendPattern>>,
     /// Refuse applies and destroys, and an init that moves a state; everything before them is done.
     pub plan_only: bool,
     /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as
     /// `HooksPreapproval.Enabled` has it too. `None`: a task with a hook is refused.
     pub hooks: HookPolicy,
+}
+
+/// Every entry as the type that requests are compared with.
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(list: D) -> Result<Option<Vec<T>>, D::Error> {
+    let Some(texts) = Option::<Vec<String>>::deserialize(list)? else { return Ok(None) };
+    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect::<Result<_, _>>().map(Some)
 }
 
 /// Which hooks are run.
@@ -229,7 +250,7 @@ pub enum HookPolicy {
 pub struct AuditSettings {
     /// File to which one line of JSON is appended for every task that is accepted, refused, cancelled or finished. Not
     /// set: `audit.jsonl` in `.hawser` of the working directory.
-    #[schemars(with = "Option<PathText>")]
+    #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub file: Option<PathBuf>,
 }
 
@@ -252,10 +273,10 @@ pub struct JobLogStreamSettings {
     /// any text, in any case. A name with `!` in front is taken out again.
     pub redact_names: Vec<String>,
     /// More values to mask. Secret: keep them out of files that others can read.
-    #[schemars(with = "Vec<SecretText>", extend("default" = []))]
+    #[schemars(schema_with = "secrets", extend("default" = []))]
     pub redact_values: Vec<SecretString>,
     /// Regular expressions; what they match within a line is masked too.
-    #[schemars(with = "Vec<RegexText>", extend("default" = []))]
+    #[schemars(schema_with = "regexes", extend("default" = []))]
     pub redact_patterns: Vec<String>,
     /// A value shorter than this is never masked.
     #[schemars(range(min = 4, max = 1024))]
@@ -327,7 +348,7 @@ impl Default for JobLogStreamSettings {
 #[serde(rename_all = "PascalCase", default)]
 pub struct LoggingSettings {
     /// Category to minimum level. The longest category that a module's name begins with counts, `Default` where
-    /// there is none. `hawser::hub` and `Hawser.Hub` are the same category.
+    /// there is none. `hawser::connect` and `Hawser.Hub` are the same category.
     pub log_level: BTreeMap<String, Level>,
 }
 
@@ -343,53 +364,22 @@ pub enum Level {
     None,
 }
 
-/// A path in the schema. `format` tells the loader to expand `~` and to make it absolute.
-struct PathText;
-
-impl JsonSchema for PathText {
-    fn schema_name() -> Cow<'static, str> {
-        "Path".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "path" })
-    }
+/// A list in the schema, of texts with more to say about each.
+fn list_of(item: &Value) -> Schema {
+    json_schema!({ "type": "array", "items": item })
 }
 
-/// A regular expression in the schema. `format` tells the loader to check it.
-struct RegexText;
-
-impl JsonSchema for RegexText {
-    fn schema_name() -> Cow<'static, str> {
-        "Regex".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "regex" })
-    }
+/// `format` tells the loader to expand `~` and to make each path absolute.
+fn paths(_: &mut SchemaGenerator) -> Schema {
+    list_of(&json!({ "type": "string", "format": "path" }))
 }
 
-/// A secret in the schema, where it is an item of a list. `writeOnly` tells the loader never to show it.
-struct SecretText;
+/// `format` tells the loader to check each expression.
+fn regexes(_: &mut SchemaGenerator) -> Schema {
+    list_of(&json!({ "type": "string", "format": "regex" }))
+}
 
-impl JsonSchema for SecretText {
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "writeOnly": true })
-    }
+/// `writeOnly` tells the loader never to show them.
+fn secrets(_: &mut SchemaGenerator) -> Schema {
+    list_of(&json!({ "type": "string", "writeOnly": true }))
 }

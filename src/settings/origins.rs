@@ -42,8 +42,10 @@ impl Origins {
             let Some((variable, value)) = self.variable(wanted) else { continue };
             match value.to_str() {
                 Some(name) if !name.contains(['/', '\0']) => return name.to_owned(),
-                _ => findings
-                    .layer_problem(Origin::environment(&variable.to_string_lossy()), Fault::NotEnvironment),
+                _ => {
+                    let variable = Origin::Variable(variable.to_string_lossy().into_owned());
+                    findings.layer_problem(variable, Fault::NotEnvironment);
+                }
             }
         }
         DEFAULT.to_owned()

@@ -3,13 +3,17 @@
 //! Names are matched segment by segment, in any case, against the shape of the settings. The spelling of map
 //! keys (log categories) is the user's; the first layer that names one decides how it is written.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 
-use super::findings::{Finding, Findings, Origin, Problem, Warning};
-use super::given::{Content, Given};
+use serde_json::Value;
+
+use super::findings::{Findings, Origin, Warning};
+use super::given::Given;
 use super::shape::{Key, Kind, Leaf, Shape};
-use super::spelling::{self, Names, POLICY};
 use super::values::Fault;
+
+/// The section with the local veto.
+const POLICY: &str = "Policy";
 
 /// Keys of earlier versions, and what they are called now.
 const OLDER_NAMES: [(&str, &str); 3] = [
@@ -43,162 +47,116 @@ const LOG_PROVIDERS: [&str; 9] = [
     "TraceSource",
 ];
 
-/// A setting and what one layer says about it; no text takes back what earlier layers said.
+/// A setting and its value in one layer.
 #[derive(Clone)]
 pub(super) struct Placed {
     pub(super) path: Vec<String>,
+    /// None takes back what earlier layers said. A list has a text only when it is empty.
     pub(super) text: Option<String>,
     pub(super) origin: Origin,
-}
-
-/// One layer, sorted into what wins as usual and what came under an older name and so loses to any newer one.
-#[derive(Default)]
-pub(super) struct Layer {
-    pub(super) current: Vec<Placed>,
-    pub(super) older: Vec<Placed>,
+    pub(super) older_name: bool,
 }
 
 /// Places layer after layer.
 pub(super) struct Placer<'a> {
-    shape: &'a Shape,
-    map_keys: HashMap<Vec<String>, String>,
+    pub(super) shape: &'a Shape,
+    pub(super) map_keys: HashMap<Vec<String>, String>,
+    pub(super) placed: Vec<Placed>,
 }
 
 /// Where a path leads.
 enum Place<'a> {
-    At {
-        path: Vec<String>,
-        shape: &'a Shape,
-    },
-    /// An item of a list or a map.
-    Item(Vec<String>),
+    /// A value, or an item of a list or a map.
+    Value(Vec<String>, &'a Leaf),
+    /// A section, a list or a map.
+    Inner(Vec<String>, &'a Shape),
     NotIndex(Vec<String>),
     /// The first so many segments are known, and the next is not.
-    Unknown {
-        known: Vec<String>,
-        shape: &'a Shape,
-    },
+    Unknown(Vec<String>, &'a Shape),
 }
 
 impl<'a> Placer<'a> {
-    pub(super) fn new(shape: &'a Shape) -> Self {
-        Self { shape, map_keys: HashMap::new() }
-    }
-
-    pub(super) fn place(&mut self, given: Vec<Given>, findings: &mut Findings) -> Layer {
-        let mut layer = Layer::default();
-        let mut said = HashMap::new();
-        let mut twice = BTreeMap::new();
-        let mut told = HashSet::new();
-        for Given { path, content, origin } in given {
+    pub(super) fn place(&mut self, layer: Vec<Given>, findings: &mut Findings) {
+        let mut texts = HashMap::new();
+        for Given { mut path, value, origin } in layer {
             if is_foreign(&path) {
                 continue;
             }
-            if let Some((older, newer)) = newer_name(&path) {
-                if let Some(text) = text_of(content) {
-                    findings.warn(Warning::OlderName {
-                        older: older.to_owned(),
-                        newer: newer.to_owned(),
-                        origin: origin.clone(),
-                    });
-                    let path = newer.split('.').map(str::to_owned).collect();
-                    layer.older.push(Placed { path, text: Some(text), origin });
-                }
-                continue;
+            let older = newer_name(&path);
+            if let Some((older, newer)) = older {
+                findings.warn(Warning::OlderName { older, newer, origin: origin.clone() });
+                path = newer.split('.').map(str::to_owned).collect();
             }
-            match self.find(&path) {
-                Place::At { path, shape: Shape::Leaf(Leaf { kind: Kind::Text, .. }) }
-                    if matches!(content, Content::Rounded(_)) =>
-                {
-                    findings.problem(&path.join("."), None, Some(&origin), Fault::NotQuoted);
+            let (path, text) = match self.find(&path) {
+                Place::Unknown(known, shape) => {
+                    self.unknown(&known, shape, &path, origin, findings);
+                    continue;
                 }
-                // Of settings that restrict, only a list has a way to say "not set".
-                Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) | Shape::Section(_) }
-                    if content == Content::Null && restricts(&path) =>
-                {
-                    findings.problem(&path.join("."), None, Some(&origin), Fault::Empty);
+                Place::NotIndex(list) => (path, Err(Fault::NotIndex { how: item_example(&list, "0") })),
+                Place::Inner(path, shape) => match inner_text(&path, shape, &value) {
+                    Some(text) => (path, text),
+                    None => continue,
+                },
+                Place::Value(path, leaf) => {
+                    let text = value_text(&path, leaf, value);
+                    (path, text)
                 }
-                Place::Item(path) | Place::At { path, shape: Shape::Leaf(_) } => {
-                    let text = match content {
-                        Content::Text(text) | Content::Rounded(text) => Some(text),
-                        Content::Null => None,
-                        Content::EmptyList | Content::EmptyObject => {
-                            findings.problem(&path.join("."), None, Some(&origin), Fault::IsValue);
-                            continue;
-                        }
-                    };
-                    if said.insert(path.clone(), text.clone()).is_some_and(|before| before != text) {
-                        twice.insert(path.join("."), origin.clone());
+            };
+            let key = path.join(".");
+            match text {
+                Ok(text) => {
+                    let older_name = older.is_some();
+                    let before = texts.insert((path.clone(), older_name), text.clone());
+                    if before.is_some_and(|before| before != text) {
+                        findings.warn(Warning::GivenTwice { key, origin: origin.clone() });
                     }
-                    layer.current.push(Placed { path, text, origin });
+                    self.placed.push(Placed { path, text, origin, older_name });
                 }
-                // An empty list is something to say: it takes the place of the default, and of earlier items.
-                Place::At { path, shape: Shape::List(_) } if content == Content::EmptyList => {
-                    layer.current.push(Placed { path, text: Some(String::new()), origin });
-                }
-                Place::At { path, shape } => {
-                    if let Some(fault) = not_a_value(&path, shape, &content) {
-                        findings.problem(&path.join("."), None, Some(&origin), fault);
-                    }
-                }
-                Place::NotIndex(list) => {
-                    let fault = Fault::NotIndex { how: item_example(&list, "0") };
-                    findings.problem(&path.join("."), None, Some(&origin), fault);
-                }
-                Place::Unknown { known, shape } => {
-                    let (finding, key) = self.unknown(&known, shape, &path, &content, origin);
-                    // One word for all that stands below it.
-                    if told.insert(key) {
-                        finding.tell(findings);
-                    }
-                }
+                Err(fault) => findings.problem(&key, None, Some(&origin), fault),
             }
         }
-        for (key, origin) in twice {
-            findings.warn(Warning::GivenTwice { key, origin, counts: None });
-        }
-        layer
     }
 
-    /// What is said about a key that is no setting, and about which key.
     fn unknown(
         &self,
         known: &[String],
         shape: &Shape,
         path: &[String],
-        content: &Content,
         origin: Origin,
-    ) -> (Finding, String) {
+        findings: &mut Findings,
+    ) {
+        let wrong = &path[known.len()];
         // Sections have no items, so this is a list where one belongs.
         if let Shape::Section(keys) = shape
             && !known.is_empty()
-            && path[known.len()].parse::<u32>().is_ok()
+            && wrong.parse::<u32>().is_ok()
         {
-            let (key, fault) = (known.join("."), is_section(keys));
-            let problem = Problem { key: Some(key.clone()), value: None, origin: Some(origin), fault };
-            return (Finding::Problem(problem), key);
+            return findings.problem(&known.join("."), None, Some(&origin), is_section(keys));
         }
-        let parts = spelling::parts(path);
-        if parts != path
-            && let Some(meant) = spelling::meant(self.shape, &parts, Names::Right)
-            && meant.path[0] != POLICY
-        {
-            let (key, how) = (path.join("."), meant.written(&origin, content));
-            return (Finding::Warning(Warning::OtherSeparators { key: key.clone(), origin, how }), key);
-        }
-        // A rule that has no effect would let everything pass, and a warning is easily missed.
-        if let Some((depth, rule)) = spelling::as_rule(self.shape, path, known.len()) {
-            let key = path[..=depth].join(".");
-            let fault = match rule {
-                Some(rule) => Fault::MisplacedRule { how: rule.written(&origin, content) },
-                None => Fault::UnknownRule,
-            };
-            let problem = Problem { key: Some(key.clone()), value: None, origin: Some(origin), fault };
-            return (Finding::Problem(problem), key);
+        let sibling = shape.keys().iter().find(|key| is_one_slip(&key.name, wrong));
+        let sibling = sibling.map(|key| [known, std::slice::from_ref(&key.name)].concat().join("."));
+        // A rule that has no effect would allow everything, and a warning is easily missed.
+        let rule =
+            (known.len()..path.len()).find_map(|depth| Some((depth, self.rule_named_in(&path[depth])?)));
+        if let Some((depth, rule)) = rule {
+            // With a colon, as every layer reads it.
+            let fault = Fault::NotRule { nearest: Some(format!("{POLICY}:{rule}")) };
+            return findings.problem(&path[..=depth].join("."), None, Some(&origin), fault);
         }
         let key = path[..=known.len()].join(".");
-        let nearest = self.nearest(known, shape, path);
-        (Finding::Warning(Warning::Unknown { key: key.clone(), origin, nearest }), key)
+        if known.first().or(sibling.as_ref()).is_some_and(|section| section == POLICY) {
+            return findings.problem(&key, None, Some(&origin), Fault::NotRule { nearest: sibling });
+        }
+        // As the documentation writes keys, which no layer reads.
+        let is_dotted = wrong.split_once('.').is_some_and(|(section, _)| shape.key(section).is_some());
+        let nearest = sibling.or_else(|| is_dotted.then(|| wrong.replace('.', ":")));
+        findings.warn(Warning::Unknown { key, origin, nearest });
+    }
+
+    /// The rule of `Policy` with this name, or with that of a part of it: `PlanOnly`, `Policy.PlanOnly`.
+    fn rule_named_in(&self, segment: &str) -> Option<&'a str> {
+        let rules = &self.shape.key(POLICY)?.shape;
+        segment.split(['.', ':', '_']).find_map(|part| rules.key(part)).map(|rule| rule.name.as_str())
     }
 
     fn find(&mut self, path: &[String]) -> Place<'a> {
@@ -211,25 +169,28 @@ impl<'a> Placer<'a> {
                         known.push(key.name.clone());
                         shape = &key.shape;
                     }
-                    None => return Place::Unknown { known, shape },
+                    None => return Place::Unknown(known, shape),
                 },
-                Shape::List(_) => {
+                Shape::List(leaf) => {
                     if depth + 1 < path.len() {
                         known.push(segment.clone());
-                        return Place::Unknown { known, shape };
+                        return Place::Unknown(known, shape);
                     }
                     let Ok(index) = segment.parse::<u32>() else { return Place::NotIndex(known) };
                     known.push(index.to_string());
-                    return Place::Item(known);
+                    return Place::Value(known, leaf);
                 }
-                Shape::Map(_) => {
+                Shape::Map(leaf) => {
                     known.push(self.map_key(&known, &path[depth..]));
-                    return Place::Item(known);
+                    return Place::Value(known, leaf);
                 }
-                Shape::Leaf(_) => return Place::Unknown { known, shape },
+                Shape::Leaf(_) => return Place::Unknown(known, shape),
             }
         }
-        Place::At { path: known, shape }
+        match shape {
+            Shape::Leaf(leaf) => Place::Value(known, leaf),
+            _ => Place::Inner(known, shape),
+        }
     }
 
     /// One spelling for all layers. `Hawser__Hub` and `hawser::hub` are the same key, since neither a variable
@@ -242,38 +203,13 @@ impl<'a> Placer<'a> {
         identity.push(parts.join(".").to_lowercase());
         self.map_keys.entry(identity).or_insert(spelling).clone()
     }
-
-    /// What was probably meant: a sibling with nearly this name, else a setting elsewhere whose last name is the same.
-    fn nearest(&self, known: &[String], shape: &Shape, path: &[String]) -> Option<String> {
-        if !matches!(shape, Shape::Section(_)) {
-            return Some(known.join("."));
-        }
-        let wrong = path.get(known.len())?;
-        if let Some(Key { name, .. }) = spelling::nearest(shape, wrong) {
-            return Some(known.iter().chain([name]).map(String::as_str).collect::<Vec<_>>().join("."));
-        }
-        let last = path.last()?;
-        self.shape
-            .leaf_names()
-            .into_iter()
-            .find(|name| name.rsplit('.').next().is_some_and(|name| name.eq_ignore_ascii_case(last)))
-    }
 }
 
-/// How many slips lie between two names, whatever their case.
-pub(super) fn distance(one: &str, other: &str) -> usize {
-    // No name of ours is near, and the work grows with the product of the lengths.
-    if one.len().max(other.len()) > 100 {
-        return usize::MAX;
-    }
-    strsim::damerau_levenshtein(&one.to_lowercase(), &other.to_lowercase())
-}
-
-fn text_of(content: Content) -> Option<String> {
-    match content {
-        Content::Text(text) | Content::Rounded(text) => Some(text),
-        Content::Null | Content::EmptyList | Content::EmptyObject => None,
-    }
+/// One letter too many, too few or another, or two in the wrong order, in any case.
+fn is_one_slip(name: &str, wrong: &str) -> bool {
+    // The work grows with the product of the lengths.
+    name.len().abs_diff(wrong.len()) < 5
+        && strsim::damerau_levenshtein(&name.to_lowercase(), &wrong.to_lowercase()) == 1
 }
 
 /// Settings that narrow something down, and allow everything when they are not set: there, something that says
@@ -286,22 +222,34 @@ fn restricts(path: &[String]) -> bool {
     }
 }
 
-/// A value, or the wrong brackets, where only values below make sense. Nothing at all is fine there.
-fn not_a_value(path: &[String], shape: &Shape, content: &Content) -> Option<Fault> {
-    match content {
-        Content::Null => return None,
-        Content::EmptyObject if !matches!(shape, Shape::List(_)) => return None,
-        Content::Text(text) if text.trim().is_empty() && !restricts(path) => return None,
-        Content::EmptyObject | Content::EmptyList | Content::Text(_) | Content::Rounded(_) => {}
+/// The text of a value, or of an item of a list or a map; none takes back what earlier layers said.
+fn value_text(path: &[String], leaf: &Leaf, value: Value) -> Result<Option<String>, Fault> {
+    match value {
+        Value::Array(_) | Value::Object(_) => Err(Fault::IsValue),
+        Value::Null if restricts(path) => Err(Fault::Empty),
+        Value::Null => Ok(None),
+        Value::Number(number) if number.is_f64() && leaf.kind == Kind::Text => Err(Fault::NotQuoted),
+        Value::String(text) => Ok(Some(text)),
+        Value::Number(_) | Value::Bool(_) => Ok(Some(value.to_string())),
     }
-    match shape {
-        Shape::Section(keys) => Some(is_section(keys)),
-        Shape::List(_) => {
-            Some(Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) })
+}
+
+/// The same for a section, a list or a map, where only values below make sense; none for what is the same as leaving it out.
+fn inner_text(path: &[String], shape: &Shape, value: &Value) -> Option<Result<Option<String>, Fault>> {
+    let fault = match (shape, value) {
+        // An empty list replaces the default, and the items of earlier layers.
+        (Shape::List(_), Value::Array(_)) => return Some(Ok(Some(String::new()))),
+        // Of settings that restrict, only a list has a way to say "not set".
+        (Shape::Section(_), Value::Null) if restricts(path) => Fault::Empty,
+        (_, Value::Null) | (Shape::Section(_) | Shape::Map(_), Value::Object(_)) => return None,
+        (_, Value::String(text)) if text.trim().is_empty() && !restricts(path) => return None,
+        (Shape::Section(keys), _) => is_section(keys),
+        (Shape::List(_), _) => {
+            Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) }
         }
-        Shape::Map(_) => Some(Fault::IsMap { how: item_example(path, "Default") }),
-        Shape::Leaf(_) => None,
-    }
+        (Shape::Map(_) | Shape::Leaf(_), _) => Fault::IsMap { how: item_example(path, "Default") },
+    };
+    Some(Err(fault))
 }
 
 fn is_section(keys: &[Key]) -> Fault {

@@ -92,17 +92,6 @@ impl Shape {
             _ => false,
         }
     }
-
-    /// The dotted names of everything below that is not a section.
-    pub(super) fn leaf_names(&self) -> Vec<String> {
-        let below = |key: &Key| match &key.shape {
-            Self::Section(_) => {
-                key.shape.leaf_names().into_iter().map(|name| format!("{}.{name}", key.name)).collect()
-            }
-            Self::List(_) | Self::Map(_) | Self::Leaf(_) => vec![key.name.clone()],
-        };
-        self.keys().iter().flat_map(below).collect()
-    }
 }
 
 impl Leaf {

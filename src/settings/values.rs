@@ -11,11 +11,9 @@ use thiserror::Error;
 use url::Url;
 use uuid::Uuid;
 
+use super::findings::did_you_mean;
 use super::shape::Kind;
 use crate::connect::AuthoritiesError;
-use crate::policy::{
-    BackendPatternError, FilePatternError, FlagNameError, ModulePatternError, SourcePatternError,
-};
 
 /// What is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -53,13 +51,10 @@ pub enum Fault {
     #[error("maps names to values, it is not a value itself; {how}")]
     IsMap { how: String },
     #[error(
-        "is no rule of Policy, and everything that it is meant to refuse would be allowed; `hawser schema` lists the rules"
+        "is not a rule of Policy and would refuse nothing (`hawser schema` lists the rules){}",
+        did_you_mean(nearest.as_deref())
     )]
-    UnknownRule,
-    #[error(
-        "has no effect as it is written, and everything that it is meant to refuse would be allowed; write {how}"
-    )]
-    MisplacedRule { how: String },
+    NotRule { nearest: Option<String> },
     #[error("is one value, not an object or a list")]
     IsValue,
     #[error("is text that looks like a number, and would lose digits as one; put it in quotes")]
@@ -76,26 +71,16 @@ pub enum Fault {
     NotAuthorities(AuthoritiesError),
     #[error("cannot read it: {0}")]
     Unreadable(String),
-    #[error("is not valid JSON: {what} at line {line}, column {column}")]
-    NotJson { what: String, line: usize, column: usize },
+    #[error("is not valid JSON: {0}")]
+    NotJson(String),
     #[error("is empty; write {{}} into it, or remove it")]
     NothingInFile,
     #[error("must hold a JSON object")]
     NotObject,
     #[error("is no environment name: it becomes a part of the file name appsettings.{{Environment}}.json")]
     NotEnvironment,
-    #[error(transparent)]
-    NotSource(SourcePatternError),
-    #[error(transparent)]
-    NotModule(ModulePatternError),
-    #[error(transparent)]
-    NotFlag(FlagNameError),
-    #[error(transparent)]
-    NotFile(FilePatternError),
-    #[error("is no name of an environment variable; write it without = and not empty, such as TF_VAR_*")]
-    NotVariable,
-    #[error(transparent)]
-    NotBackendSetting(BackendPatternError),
+    #[error("{0}")]
+    NotPattern(String),
     #[error("was refused: {0}")]
     Refused(String),
 }

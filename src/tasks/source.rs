@@ -19,7 +19,7 @@ use super::{Context, Prepared, TaskError};
 fn fetcher(settings: &Settings, http: reqwest::Client, secrets: &JobSecrets) -> Fetcher {
     let folders = &settings.working_directory;
     let host = Inherited::of_this_process().without_secret(&settings.runner.credentials.client_secret);
-    let allowed = SourceRule::new(settings.policy.allowed_sources.as_deref());
+    let allowed = SourceRule::new(settings.policy.allowed_sources.clone());
     let fetcher = Fetcher::new(http, &settings.engine.additional_binary_paths, &folders.temp_directory)
         .host_environment(host)
         .allow_only(allowed)

@@ -332,7 +332,7 @@ fn a_list_of_the_policy_tells_not_set_from_empty() {
     assert_eq!(policy(World::complete().file("appsettings.Production.json", empty)), Some(Vec::new()));
     let one =
         World::complete().file("appsettings.Production.json", empty).env("Policy__AllowedFlags__0", "Target");
-    assert_eq!(policy(one), Some(vec!["Target".to_owned()]));
+    assert_eq!(policy(one), Some(vec!["Target".parse().unwrap()]));
 }
 
 #[test]

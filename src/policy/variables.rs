@@ -1,0 +1,31 @@
+//! Patterns of environment variables.
+
+use std::str::FromStr;
+
+use crate::base::wildcard::Wildcard;
+
+/// One entry of `Policy.AllowedVariables`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VariablePattern(Wildcard);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is not the name of an environment variable; write it without = and not empty, such as TF_VAR_*")]
+pub struct VariablePatternError;
+
+impl FromStr for VariablePattern {
+    type Err = VariablePatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim() {
+            name if name.is_empty() || name.contains('=') => Err(VariablePatternError),
+            name => Ok(Self(Wildcard::new(name))),
+        }
+    }
+}
+
+impl VariablePattern {
+    /// Capitals count.
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.matches(name)
+    }
+}
