@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::findings::{Findings, Origin};
 use super::given::Given;
+use super::strict_json::StrictJson;
 use super::values::Fault;
 
 /// The values in the file; none when there is no such file.
@@ -31,7 +32,7 @@ fn parse(bytes: &[u8]) -> Result<Value, Fault> {
         return Err(Fault::NothingInFile);
     }
     match json5::from_str(text) {
-        Ok(object @ Value::Object(_)) => Ok(object),
+        Ok(StrictJson(object @ Value::Object(_))) => Ok(object),
         Ok(_) => Err(Fault::NotObject),
         Err(error) => Err(Fault::NotJson(error.to_string())),
     }

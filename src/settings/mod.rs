@@ -29,6 +29,7 @@ mod place;
 mod policy;
 mod schema;
 mod shape;
+mod strict_json;
 mod values;
 
 use std::collections::HashMap;
