@@ -355,15 +355,8 @@ fn swap(staging: &Path, root: &Path) -> Result<(), WorkspaceError> {
     Ok(())
 }
 
-#[cfg(target_os = "linux")]
 fn flush(folder: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fs::File::open(folder)?)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn flush(_folder: &Path) -> io::Result<()> {
-    rustix::fs::sync();
-    Ok(())
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), WorkspaceError> {
