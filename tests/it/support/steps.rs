@@ -16,7 +16,7 @@ use hawser::contract::{Common, Metadata, Success, TaskRequest};
 use hawser::redact::{Rules, Vault};
 use hawser::settings::Settings;
 use hawser::step::{Exit, Folder, Reader, Stream, Writer};
-use hawser::tasks::{Context, Launch, Prepared, TaskError, bring_result, conclude, prepare};
+use hawser::tasks::{Context, Launch, Prepared, TaskError, conclude, prepare};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -193,7 +193,6 @@ impl Executed {
     }
 
     pub(crate) async fn concluded(&self) -> Ran {
-        bring_result(&self.context, &self.request, &self.exit).await;
         let result = conclude(&self.context, &self.request, &self.exit).await;
         Ran { result, log: log(&self.context.folder) }
     }
