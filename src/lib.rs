@@ -10,6 +10,9 @@
 //! Beside the way stand `policy`, which judges a task before the scheduler takes it, `audit`, which writes down what became of
 //! it, and `redact`, which knows what must not be said and masks it in everything that leaves.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("hawser runs on Linux only");
+
 pub mod base;
 pub mod cli;
 pub mod settings;

@@ -42,8 +42,6 @@ pub enum RunnerError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Setup(#[from] connect::SetupError),
-    #[error("cannot find this program to start supervisors with: {0}")]
-    Program(std::io::Error),
     #[error("the {0} of the runner has failed; its log has the details")]
     Part(&'static str),
 }
@@ -67,9 +65,8 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn of_this_program() -> Result<Self, RunnerError> {
-        let supervisor = supervise::program().map_err(RunnerError::Program)?;
-        Ok(Self { supervisor, timing: connect::Timing::default() })
+    pub fn of_this_program() -> Self {
+        Self { supervisor: supervise::program(), timing: connect::Timing::default() }
     }
 }
 

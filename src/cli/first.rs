@@ -37,7 +37,7 @@ async fn run() -> io::Result<WaitStatus> {
     let mut ended = signal(SignalKind::child())?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let child =
-        Command::new(supervise::program()?).arg0("hawser").args(std::env::args_os().skip(1)).spawn()?;
+        Command::new(supervise::program()).arg0("hawser").args(std::env::args_os().skip(1)).spawn()?;
     let runner = Pid::from_child(&child);
     loop {
         let signal = tokio::select! {

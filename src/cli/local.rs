@@ -164,7 +164,7 @@ async fn work(place: &Place, errand: Errand, vault: Vault) -> Result<Finished, F
     let hub = EmbeddedHub::start(options).await.map_err(|error| Failure::temporary(error.to_string()))?;
     let settings = settings(place, &hub, identity)?;
     vault.learn_own(&settings, std::env::vars_os());
-    let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
+    let options = Options::of_this_program();
     let (shutdown, asked) = watch::channel(Shutdown::No);
     let mut runner = tokio::spawn(runner::run(settings, vault, options, asked, |_| {}));
 

@@ -51,7 +51,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
                 notify(&[sd_notify::NotifyState::Stopping]);
             }
         });
-        let options = Options::of_this_program().map_err(|error| Failure::temporary(error.to_string()))?;
+        let options = Options::of_this_program();
         let ready = Once::new();
         let told = vault.clone();
         runner::run(loaded.settings, vault.clone(), options, asked, move |status| {
@@ -75,7 +75,7 @@ fn failure(error: RunnerError, vault: &Vault) -> Failure {
         RunnerError::Setup(_) => Failure::settings(message),
         RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)
             .hint("the folder is below WorkingDirectory.WorkingDirectory, which must be writable"),
-        RunnerError::Store(_) | RunnerError::Program(_) | RunnerError::Part(_) => Failure::temporary(message),
+        RunnerError::Store(_) | RunnerError::Part(_) => Failure::temporary(message),
     }
 }
 

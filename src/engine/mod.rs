@@ -195,10 +195,6 @@ impl Written {
         Self { path: path.into(), opened }
     }
 
-    pub fn is_missing(&self) -> bool {
-        self.opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    }
-
     fn open(self, what: &'static str) -> Result<(PathBuf, File), EngineError> {
         match self.opened {
             Ok(file) => Ok((self.path, file)),

@@ -243,7 +243,6 @@ impl Driver {
             Some(module) => Some(module),
             None => Some(self.module_lock_now(request).await?),
         };
-        tasks::bring_result(context, &request.task, &exit).await;
         secrets::learn_after(&self.tools.vault, context, request).await;
         tasks::conclude(context, &request.task, &exit).await
     }

@@ -96,7 +96,6 @@ fn dropped_before(stream: Stream, text: &[u8]) -> Option<u64> {
 }
 
 /// Makes a hole: the bytes read as NUL and take no disk.
-#[cfg(target_os = "linux")]
 fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
     use rustix::fs::FallocateFlags;
     if to <= from {
@@ -108,11 +107,6 @@ fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
         Err(rustix::io::Errno::OPNOTSUPP) => blank(file, from, to),
         done => done.map_err(Into::into),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
-    blank(file, from, to)
 }
 
 /// Where there are no holes the lines are skipped all the same; the disk is freed with the step.
@@ -128,7 +122,6 @@ fn blank(file: &File, from: u64, to: u64) -> io::Result<()> {
 }
 
 /// The first byte from `offset` on that is not in a hole.
-#[cfg(target_os = "linux")]
 pub(super) fn next_data(file: &File, offset: u64) -> io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
         Ok(data) => Ok(data),
@@ -137,11 +130,6 @@ pub(super) fn next_data(file: &File, offset: u64) -> io::Result<u64> {
         Err(rustix::io::Errno::INVAL) => Ok(offset),
         Err(error) => Err(error.into()),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn next_data(_file: &File, offset: u64) -> io::Result<u64> {
-    Ok(offset)
 }
 
 /// The bytes from `from` on that are on the disk: the holes do not count.
@@ -163,18 +151,12 @@ pub(super) fn used(path: &Path, from: u64) -> io::Result<u64> {
     Ok(used)
 }
 
-#[cfg(target_os = "linux")]
 fn next_hole(file: &File, offset: u64, length: u64) -> io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(offset)) {
         Ok(hole) => Ok(hole.min(length).max(offset)),
         Err(rustix::io::Errno::NXIO | rustix::io::Errno::INVAL) => Ok(length),
         Err(error) => Err(error.into()),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn next_hole(_file: &File, _offset: u64, length: u64) -> io::Result<u64> {
-    Ok(length)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! sourcecache/github.com-org-repo-0123456789abcdef.lock   held shared by readers, alone by whoever changes the copy;
 //!                                                         its time of change is when the copy was last used
 //! sourcecache/github.com-org-repo-0123456789abcdef.busy   there while the copy is being changed
-//! sourcecache/.gone-…                                     what is being deleted
 //! ```
 //!
 //! - The name has the URL's host and path for people, and a hash of the URL without credentials.
@@ -23,10 +22,9 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::SourceError;
-use crate::base::files::create_private_dir_all;
+use crate::base::files::{create_private_dir_all, remove_all};
 use crate::base::git_url::mask_url;
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, Hold};
 
 /// How often a lock that another one holds is tried. The wait is for a transfer, so a human does not notice.
 const RETRY: Duration = Duration::from_millis(50);
@@ -71,10 +69,7 @@ impl Cache {
     pub(super) fn shrink(&self) -> io::Result<Vec<String>> {
         let mut found = Vec::new();
         for name in fs::read_dir(&self.folder)?.filter_map(|file| file.ok()?.file_name().into_string().ok()) {
-            if name.starts_with(GONE) {
-                // Whoever began with it may have been killed; two may well delete the same.
-                let _ = fs::remove_dir_all(self.folder.join(&name));
-            } else if let Some(name) = name.strip_suffix(".git") {
+            if let Some(name) = name.strip_suffix(".git") {
                 let entry = self.named(name);
                 found.push((entry.last_use(), size(&entry.folder), name.to_owned(), entry));
             }
@@ -94,9 +89,6 @@ impl Cache {
         Ok(gone)
     }
 }
-
-/// No copy has a name that starts with a dot, wherever it is from.
-const GONE: &str = ".gone-";
 
 impl Entry {
     fn failed(&self, source: io::Error) -> SourceError {
@@ -166,33 +158,9 @@ impl Entry {
         fs::metadata(&self.lock).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Takes away what an ended git has left, which would be in the way of the next. No other git may be at work.
-    pub(super) fn tidy(&self) {
-        let _ = fs::remove_file(self.folder.join("shallow.lock"));
-        let _ = fs::remove_file(self.folder.join("packed-refs.lock"));
-        let packs = fs::read_dir(self.folder.join("objects").join("pack"));
-        for file in packs.into_iter().flatten().flatten() {
-            if file.file_name().to_string_lossy().starts_with("tmp_") {
-                let _ = fs::remove_file(file.path());
-            }
-        }
-    }
-
     /// Removes the copy. The caller holds it alone.
     pub(super) fn discard(&self) -> io::Result<()> {
-        match self.folder.symlink_metadata() {
-            Ok(found) if found.is_dir() => {
-                let place = self.folder.parent().unwrap_or(&self.folder);
-                let gone = place.join(format!("{GONE}{}", uuid::Uuid::new_v4()));
-                // In one step: a deletion that is cut short must not leave half a copy.
-                fs::rename(&self.folder, &gone)?;
-                // What cannot be deleted now is deleted by a later `shrink`.
-                let _ = fs::remove_dir_all(&gone);
-            }
-            Ok(_) => fs::remove_file(&self.folder)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        remove_all(&self.folder)?;
         absent_is_fine(fs::remove_file(&self.busy))
     }
 }
@@ -246,12 +214,10 @@ mod tests {
             ("git@github.com:org/repo.git", "github.com-org-repo-"),
             ("ssh://git@host:22/../x", "host-22-..-x-"),
             ("file:///srv/ü/repo", "srv---repo-"),
-            ("https://gone-fishing.example/.gone-x", "gone-fishing.example-.gone-x-"),
-            ("/.gone-x", "gone-x-"),
+            ("/.x", "x-"),
             ("/", "-"),
         ] {
             let name = name(url);
-            assert!(!name.starts_with(GONE), "{name}");
             assert!(name.starts_with(start) && name.len() == start.len() + 16, "{name}");
             assert!(!name.contains("hunter2"), "{name}");
         }

@@ -24,10 +24,9 @@ use crate::base::lock::Hold;
 use crate::base::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";
-/// A copy with more commits than this is reduced to the latest ones and packed. More would make for slow talks
-/// with the server, and old ones are hardly ever asked for again.
+/// A copy with this many commits is made anew instead of getting one more. More would make for slow talks with the
+/// server, and old ones are hardly ever asked for again.
 const MAX_KEPT: usize = 64;
-const KEPT_AFTER_PACKING: usize = 16;
 /// The copy is ours, whoever owns its files: some network disks make all of them somebody else's. git asks only at this
 /// end who the owner is, and hears of no other setting there.
 const READ_COPY: &str = "--upload-pack=git -c safe.directory=* upload-pack";
@@ -113,7 +112,15 @@ impl Fetcher {
             }
         }
         let Some(held) = lock(Hold::Alone).await? else { return Ok(Used::NotAtAll) };
-        if is_damaged || !entry.is_whole() {
+        let mut is_new = is_damaged || !entry.is_whole();
+        if !is_new {
+            if self.read_out(entry, &held, wish).await? {
+                // Whoever we waited for has fetched it.
+                return Ok(Used::FromCache);
+            }
+            is_new = self.kept(entry, cancel).await?.len() >= MAX_KEPT;
+        }
+        if is_new {
             let failed = |source| SourceError::Folder { folder: entry.folder.clone(), source };
             entry.discard().map_err(failed)?;
             entry.begin_change()?;
@@ -121,32 +128,27 @@ impl Fetcher {
             let format = if commit.len() == 64 { "--object-format=sha256" } else { "--object-format=sha1" };
             let init = ["init", "--quiet", "--bare", "--template=", "--initial-branch=main", format];
             self.local(&entry.folder, "make a cached copy".to_owned(), &init, cancel).await?;
-        } else if self.read_out(entry, &held, wish).await? {
-            // Whoever we waited for has fetched it.
-            return Ok(Used::FromCache);
         }
         entry.begin_change()?;
         let keep = format!("{KEPT}{:015}/{commit}", jiff::Timestamp::now().as_millisecond());
         let target = Target { folder: &entry.folder, keep: Some(&keep) };
         let fetched = self.fetch_commit(target, wish.url, commit, log, cancel).await;
         // git has ended, in whatever way, so nothing is written any more.
-        entry.tidy();
+        entry.end_change()?;
         if let Err(error) = fetched {
-            let may_be_ours = matches!(error, SourceError::Git(ProcessError::Failed { .. }));
-            if may_be_ours && !self.is_sound(entry, cancel).await? {
+            let may_be_ours = !is_new && matches!(error, SourceError::Git(ProcessError::Failed { .. }));
+            // If the server answers otherwise, it is the copy.
+            if may_be_ours && self.list_refs(wish.url, &["HEAD".to_owned()], cancel).await.is_ok() {
                 return Err(Trouble::Cache(error));
             }
-            entry.end_change()?;
-            return Err(Trouble::Server(error));
+            return Err(Trouble::Server(if cancel.is_cancelled() { SourceError::Cancelled } else { error }));
         }
-        entry.end_change()?;
         if !self.read_out(entry, &held, wish).await? {
             return Err(Trouble::Cache(SourceError::UnknownCommit {
                 revision: commit.to_owned(),
                 url: mask_url(wish.url),
             }));
         }
-        self.pack(entry, wish).await;
         Ok(Used::Fetched)
     }
 
@@ -166,37 +168,6 @@ impl Fetcher {
         self.fetch(wish.folder, &copy, &fetch, &[name], wish.cancel).await?;
         Entry::touch(held);
         Ok(true)
-    }
-
-    async fn is_sound(&self, entry: &Entry, cancel: &CancellationToken) -> Result<bool, SourceError> {
-        let check = [IN_BARE, "fsck", "--no-dangling", "--no-progress"];
-        match self.local(&entry.folder, "check the cached copy".to_owned(), &check, cancel).await {
-            Ok(_) => Ok(true),
-            Err(SourceError::Cancelled) => Err(SourceError::Cancelled),
-            Err(_) => Ok(false),
-        }
-    }
-
-    /// Keeps a copy of a busy repository small. The checkout is done by now, so a copy that cannot be packed is only
-    /// given up: without the end of the change, whoever comes next makes it anew.
-    async fn pack(&self, entry: &Entry, wish: Wish<'_>) {
-        let packed = async {
-            let kept = self.kept(entry, wish.cancel).await?;
-            if kept.len() <= MAX_KEPT {
-                return Ok(());
-            }
-            entry.begin_change()?;
-            for name in &kept[..kept.len() - KEPT_AFTER_PACKING] {
-                let delete = [IN_BARE, "update-ref", "-d", name];
-                self.local(&entry.folder, "forget an old commit".to_owned(), &delete, wish.cancel).await?;
-            }
-            let collect = [IN_BARE, "gc", "--quiet", "--prune=now"];
-            self.local(&entry.folder, "pack the cached copy".to_owned(), &collect, wish.cancel).await?;
-            entry.end_change()
-        };
-        if let Err(error) = packed.await {
-            (wish.log)(&format!("The cached copy of {} is made anew next time: {error}", mask_url(wish.url)));
-        }
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! What is done with it stands elsewhere: `commits` brings commits here, `checkout` makes folders of them, `cached` goes by
 //! way of the cache.
+//!
+//! git runs `ssh -o BatchMode=yes`, which fails instead of asking for a passphrase or about an unknown host. An ssh command
+//! that the operator has chosen (`GIT_SSH_COMMAND`, `GIT_SSH`, or `core.sshCommand` in the user's or the system's settings of
+//! git) is left alone. It runs without askpass and with an empty stdin, but may ask on a terminal.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::refs::{self, Ref};
 use super::{Fetcher, SourceError};
 use crate::base::git_url::{Login, PROTOCOLS, Remote, mask_url, mask_urls};
-use crate::base::process::{Output, Tool, find_program};
+use crate::base::process::{Output, ProcessError, Tool, find_program};
 
 /// The repository is named outright, so that git never goes looking for one further up, and does not ask who owns it: on
 /// some network disks it is never the one who runs git.
@@ -85,8 +89,7 @@ impl Fetcher {
         tool
     }
 
-    /// A call that talks to the server and runs in `folder`. Its ssh never asks ([`super::ssh`]). A login in the URL
-    /// counts before the host's own helpers, as it would if git had found it there.
+    /// A call that talks to the server and runs in `folder`. A login in the URL counts before the host's own helpers, as it would if git had found it there.
     async fn remote_tool(
         &self,
         purpose: String,
@@ -117,10 +120,24 @@ impl Fetcher {
                 .env("HAWSER_GIT_USER", user)
                 .env("HAWSER_GIT_PASSWORD", password);
         }
-        Ok(match self.ssh_command(folder, cancel).await? {
-            Some(command) => tool.env("GIT_SSH_COMMAND", command),
-            None => tool,
-        })
+        let own_ssh = *self.own_ssh.get_or_try_init(|| self.has_own_ssh(cancel)).await?;
+        Ok(if own_ssh { tool } else { tool.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes") })
+    }
+
+    /// Whether the operator has chosen the ssh that git runs. `GIT_SSH_COMMAND` would override the choice.
+    async fn has_own_ssh(&self, cancel: &CancellationToken) -> Result<bool, SourceError> {
+        let is_set =
+            |name| self.host.get(name).is_some() || self.environment.iter().any(|(own, _)| own == name);
+        if is_set("GIT_SSH_COMMAND") || is_set("GIT_SSH") {
+            return Ok(true);
+        }
+        let asked = self.tool("read core.sshCommand".to_owned())?.current_dir(Path::new("/"));
+        match asked.args(["config", "--get", "core.sshCommand"]).run(cancel).await {
+            Ok(_) => Ok(true),
+            // It is not set.
+            Err(ProcessError::Failed { status, .. }) if status.code() == Some(1) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// One more setting of git, by way of its environment.

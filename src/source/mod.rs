@@ -21,13 +21,13 @@ mod git;
 pub mod range;
 mod refs;
 pub mod registry;
-mod ssh;
 mod submodules;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::git_url::UrlError;
@@ -137,6 +137,8 @@ pub struct Fetcher {
     list_timeout: Duration,
     fetch_timeout: Duration,
     cache: Option<cache::Cache>,
+    /// Whether the operator has chosen an ssh command; asked once.
+    own_ssh: OnceCell<bool>,
     allowed: SourceRule,
     secrets: Option<JobSecrets>,
 }
@@ -153,6 +155,7 @@ impl Fetcher {
             list_timeout: Duration::from_secs(120),
             fetch_timeout: Duration::from_secs(30 * 60),
             cache: None,
+            own_ssh: OnceCell::new(),
             allowed: SourceRule::default(),
             secrets: None,
         }

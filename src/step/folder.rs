@@ -113,16 +113,14 @@ pub struct Cancel {
     pub requested: Timestamp,
     /// How long after the interrupt a graceful cancel turns into a kill; without it the script may take as long
     /// as it wants.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after_seconds: Option<u64>,
-    #[serde(default)]
     pub by: CancelledBy,
 }
 
 /// Who wants a job stopped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CancelledBy {
-    #[default]
     Server,
     /// The runner itself, which is being stopped and has no more time to wait.
     Drain,

@@ -20,8 +20,8 @@ use tracing::warn;
 use super::Folder;
 use crate::base::files::{create_private_dir_all, remove_all};
 
-/// The path of a socket has 108 bytes on Linux and 104 elsewhere; the engine's own part needs some of it.
-const LONGEST_PATH: usize = 104 - 24;
+/// The path of a socket has at most 108 bytes; the engine's own part needs some of it.
+const LONGEST_PATH: usize = 108 - 24;
 
 /// The scratch space of a step. It holds nothing open and need not be there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,8 +23,6 @@
 //! the list was made, so nothing of the clean-up can be in a list that counts. A hook with a trap of its own answers for
 //! itself: the file is there from its start. Only a trap that a hook takes from another file is not seen; a command
 //! that such a trap starts and that takes longer than a second gets one interrupt too many.
-//!
-//! Where there is no `/proc`, `ps` lists the processes: then only those count that were not there right after the signal.
 
 use std::collections::{HashMap, HashSet};
 
@@ -38,8 +36,6 @@ pub(super) enum Effect {
     Caught,
     /// Ignored or blocked: it wants to hear nothing.
     Nothing,
-    #[cfg_attr(all(target_os = "linux", not(test)), expect(dead_code, reason = "for systems without /proc"))]
-    Unknown,
 }
 
 /// A living process of the step, as a list has it.
@@ -145,7 +141,7 @@ impl Again {
         match member.effect {
             Effect::Nothing => false,
             Effect::Ends => true,
-            Effect::Caught | Effect::Unknown => self.told.get(&member.id()) != Some(&member.image),
+            Effect::Caught => self.told.get(&member.id()) != Some(&member.image),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::again::Member;
-use super::platform;
+use super::linux;
 
 /// A process in the depths of the kernel cannot be stopped. The interrupt does not wait for it any longer than that.
 const LIMIT: Duration = Duration::from_millis(250);
@@ -37,7 +37,7 @@ impl Hold {
         let mut hold = Self { stopped: Vec::new() };
         hold.stop(script);
         loop {
-            let members = platform::members(script);
+            let members = linux::members(script);
             let image = members.iter().find(|it| it.pid == script).and_then(|it| it.image);
             let is_bash =
                 |it: &Member| it.pid == script || (it.in_group && image.is_some() && it.image == image);
@@ -97,7 +97,7 @@ mod tests {
             let before = in_group(members);
             // Commands that were started before may end, but there is none that was not there.
             for _ in 0..20 {
-                let now = in_group(platform::members(pid));
+                let now = in_group(linux::members(pid));
                 let known =
                     |it: &&Member| before.iter().any(|known| known.pid == it.pid && known.born == it.born);
                 assert_eq!(now.iter().find(|it| !known(it)), None, "before: {before:?}");
@@ -106,7 +106,7 @@ mod tests {
             drop(held);
             // Both loops go on: of each there comes a command that was not there.
             let old = |it: &Member| before.iter().any(|known| known.pid == it.pid && known.born == it.born);
-            while !in_group(platform::members(pid)).iter().any(|it| !old(it)) {
+            while !in_group(linux::members(pid)).iter().any(|it| !old(it)) {
                 thread::yield_now();
             }
         }

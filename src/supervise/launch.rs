@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const FOR_SCRIPT: &str = "SCRIPT:";
 
 /// What the supervisor itself gets of the host besides [`crate::base::process::ALWAYS`]: this program may need its libraries.
-const FOR_SUPERVISOR: [&str; 2] = ["LD_*", "DYLD_*"];
+const FOR_SUPERVISOR: &str = "LD_*";
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -37,13 +37,9 @@ pub enum LaunchError {
 }
 
 /// This program, as something that can be started.
-pub fn program() -> io::Result<PathBuf> {
+pub fn program() -> PathBuf {
     // An upgrade may have replaced or removed the file; this link still leads to the program that runs.
-    let running = Path::new("/proc/self/exe");
-    if cfg!(target_os = "linux") && running.exists() {
-        return Ok(running.to_owned());
-    }
-    std::env::current_exe()
+    PathBuf::from("/proc/self/exe")
 }
 
 /// Starts the supervisor of a step whose script is written and whose lock is held, and hands the lock over to it.
@@ -77,11 +73,7 @@ pub fn launch(
         .arg(path)
         .current_dir(&launch.directory)
         .env_clear()
-        .envs(
-            Inherited::of_this_process()
-                .narrowed_to(Some(&FOR_SUPERVISOR.map(str::to_owned)))
-                .into_variables(),
-        )
+        .envs(Inherited::of_this_process().narrowed_to(Some(&[FOR_SUPERVISOR.to_owned()])).into_variables())
         .env("PATH", search_path(&[]))
         .envs(launch.environment.iter().map(|(name, value)| (for_script(name), value)))
         .stdin(Stdio::from(lock))

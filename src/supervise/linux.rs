@@ -1,4 +1,4 @@
-//! Linux: orphans become children of the supervisor, and `/proc` shows all that is below it.
+//! Orphans become children of the supervisor, and `/proc` shows all that is below it.
 
 use std::collections::HashMap;
 use std::{fs, io};
@@ -17,7 +17,7 @@ pub(super) fn adopt_orphans() -> io::Result<()> {
 }
 
 /// Differs from one boot of the machine to the next.
-pub(super) fn boot_id() -> Option<String> {
+pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
 }
@@ -56,11 +56,7 @@ pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Process> {
 }
 
 /// The living processes of the step.
-pub(super) fn living_of(_group: Pid) -> Vec<Process> {
-    living()
-}
-
-fn living() -> Vec<Process> {
+pub(super) fn living() -> Vec<Process> {
     members(getpid()).into_iter().map(|Member { pid, name, .. }| Process { pid, name }).collect()
 }
 

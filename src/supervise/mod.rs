@@ -26,36 +26,21 @@
 //! because bash was just about to start it, gets it a second later (`again`), and a bash that goes round in circles by it
 //! is ended (`stuck`).
 //!
-//! What differs between systems is in `platform`: on Linux (`linux.rs`) every process below the supervisor is
-//! found, in whatever session it is; elsewhere (`portable.rs`) a step is the script's process group, and a process
-//! that has left it is not found.
+//! `linux` finds every process below the supervisor, whatever its session.
 
 mod again;
 mod hold;
 mod launch;
 mod lifecycle;
 mod lines;
+mod linux;
 mod output;
 mod run;
 mod session;
 mod stuck;
 
-#[cfg(target_os = "linux")]
-#[path = "linux.rs"]
-mod platform;
-#[cfg(not(target_os = "linux"))]
-#[path = "portable.rs"]
-mod platform;
-/// Tested where the tests run, too.
-#[cfg(all(test, target_os = "linux"))]
-mod portable;
-
-/// Tells one boot of the machine from another, where the system says so.
-pub fn boot_id() -> Option<String> {
-    platform::boot_id()
-}
-
 pub use launch::{LaunchError, launch, program, wait};
+pub use linux::boot_id;
 pub use run::{SuperviseError, run};
 
 use rustix::process::Pid;

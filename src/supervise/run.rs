@@ -22,7 +22,7 @@ use super::lifecycle::{Action, Ended, Event, Lifecycle, Why, exit};
 use super::output::{Log, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
-use super::{Process, platform};
+use super::{Process, linux};
 use crate::base::process::find_program;
 use crate::step::{CancelledBy, Exit, Folder, FolderError, Stream, SupervisorNote};
 use hawser_contract::requests::CancelKind;
@@ -123,7 +123,7 @@ impl<'a> Script<'a> {
         // By the host's PATH: the script's own may have been sent by a server.
         let bash = find_program("bash", &[])
             .map_err(|_| "cannot start the script: there is no bash on the PATH of the runner".to_owned())?;
-        platform::adopt_orphans().map_err(|error| format!("cannot become the reaper of orphans: {error}"))?;
+        linux::adopt_orphans().map_err(|error| format!("cannot become the reaper of orphans: {error}"))?;
 
         let no_pipe = |error| format!("cannot make a pipe: {error}");
         let (stdout, stdout_of_script) = io::pipe().map_err(no_pipe)?;
@@ -140,11 +140,8 @@ impl<'a> Script<'a> {
             })
             .map_err(|error| format!("cannot start a thread: {error}"))?;
 
-        let note = SupervisorNote {
-            pid: std::process::id(),
-            started: Timestamp::now(),
-            boot_id: platform::boot_id(),
-        };
+        let note =
+            SupervisorNote { pid: std::process::id(), started: Timestamp::now(), boot_id: linux::boot_id() };
         folder.set_supervisor(&note).map_err(|error| error.to_string())?;
         let child = Command::new(bash)
             .arg(&script)
@@ -162,7 +159,7 @@ impl<'a> Script<'a> {
 
     async fn supervise(mut self, mut signals: Signals) -> Exit {
         let mut lifecycle = Lifecycle::new();
-        if let Some(limitation) = platform::limitation() {
+        if let Some(limitation) = linux::limitation() {
             self.say(Stream::Warning, limitation);
         }
         let mut tick = interval(TICK);
@@ -211,7 +208,7 @@ impl<'a> Script<'a> {
                 Err(_) => break true,
             }
         };
-        if platform::is_alone(self.pid, childless) {
+        if linux::is_alone(self.pid, childless) {
             events.push(Event::Alone);
         }
     }
@@ -255,7 +252,7 @@ impl<'a> Script<'a> {
                 self.say(stream, message);
             }
             Action::EndLeftovers => {
-                let left = platform::signal_all(self.pid, Signal::TERM);
+                let left = linux::signal_all(self.pid, Signal::TERM);
                 if !left.is_empty() {
                     self.say(
                         Stream::Warning,
@@ -270,7 +267,7 @@ impl<'a> Script<'a> {
                 }
             }
             Action::SayUnkillable => {
-                let left = platform::living_of(self.pid);
+                let left = linux::living();
                 self.say(Stream::Warning, &format!("killed but still there: {}", listed(&left)));
             }
             Action::SayHeld => self.say(
@@ -288,7 +285,7 @@ impl<'a> Script<'a> {
         }
         let (held, before) = Hold::of(self.pid);
         let _ = kill_process_group(self.pid, Signal::INT);
-        let after = platform::members(self.pid);
+        let after = linux::members(self.pid);
         drop(held);
         let again = Again::new(self.pid, getpid(), &before, &after);
         self.interrupted =
@@ -302,7 +299,7 @@ impl<'a> Script<'a> {
             return;
         }
         interrupted.looked = Instant::now();
-        let now = platform::members(self.pid);
+        let now = linux::members(self.pid);
         // In this order, see `again`.
         let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
         if self.reaped {
@@ -339,7 +336,7 @@ impl<'a> Script<'a> {
         }
         let mut known = Vec::new();
         for _ in 0..SWEEPS {
-            let found = platform::signal_all(self.pid, Signal::KILL);
+            let found = linux::signal_all(self.pid, Signal::KILL);
             if found.iter().all(|process| known.contains(&process.pid)) {
                 break;
             }

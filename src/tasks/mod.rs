@@ -12,7 +12,6 @@
 mod apply;
 mod fault;
 mod init;
-mod older;
 mod output;
 mod plan;
 mod plugins;
@@ -39,7 +38,6 @@ use crate::step::{Exit, Facts, Folder, Stream};
 use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
 use shape::Shape;
 
-pub use older::bring_result;
 pub use rescue::{explain_lost, to_check};
 pub use source::{Refreshed, refresh};
 
@@ -177,7 +175,7 @@ async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, Task
     module.launch(shape, &variables, false, work).await
 }
 
-/// Reads what the script left behind; [`bring_result`] comes first. A cancel that came too late, when all parts had ended well, is none.
+/// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
 pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> Result<Success, TaskError> {
     let shape = Shape::of(request).ok_or_else(|| script::no_script(request))?;
     let judged = match verdict::judge(context, &shape, exit) {

@@ -52,10 +52,6 @@ pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Succ
     let noted = places.open_extra_outputs();
     let from_extra_files = if request.extra_file_names.is_empty() {
         BTreeSet::new()
-    } else if noted.is_missing() {
-        // The step was begun by an older build, which looked no sooner than now.
-        let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
-        declared_by_extra_files(&workspace, request).await?
     } else {
         read(move || outputs::read_names(noted)).await?
     };

@@ -36,17 +36,16 @@ pub(super) struct Marker {
     /// What is checked out.
     commit: String,
     /// The annotated tag by whose own id it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
     /// The folder that the registry pointed at.
     folder: String,
     /// The init directories that may have extra files in them.
-    #[serde(default)]
     extra_files_in: BTreeSet<PathBuf>,
 }
 
-/// A checkout with another number was made by other rules (1: without a look at its symlinks) and is made anew.
-const VERSION: u32 = 2;
+/// A checkout with another number was made by other rules and is made anew.
+const VERSION: u32 = 1;
 const LARGEST_MARKER: u64 = 1024 * 1024;
 const GIT: &str = ".git";
 const MARKER: &str = "hawser.json";
@@ -356,15 +355,8 @@ fn swap(staging: &Path, root: &Path) -> Result<(), WorkspaceError> {
     Ok(())
 }
 
-#[cfg(target_os = "linux")]
 fn flush(folder: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fs::File::open(folder)?)?)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn flush(_folder: &Path) -> io::Result<()> {
-    rustix::fs::sync();
-    Ok(())
 }
 
 fn rename(from: &Path, to: &Path) -> Result<(), WorkspaceError> {

@@ -233,25 +233,6 @@ async fn pulumi_results_are_told_though_no_copy_of_them_can_be_put_into_the_modu
 }
 
 #[tokio::test]
-async fn pulumi_results_of_a_task_that_an_older_build_began_are_taken_from_where_it_left_them() {
-    use crate::tasks::results::is_taken_from_the_module_unless_another_task_wrote_it as is_taken;
-    let bench = pulumi_module(&json!({"resources": {"a": {}}, "outputs": {"x": "mine"}}));
-    bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
-    let executed = bench.executed(pulumi_plan(&[], FlagLists::default())).await;
-    let planned = is_taken(&bench, &executed, "plan.json").await;
-    assert!(matches!(planned, Success::Plan(data) if data.create_count == 1));
-    let executed = bench.executed(pulumi_apply()).await;
-    assert_eq!(is_taken(&bench, &executed, "export.json").await, Success::Resources(1));
-    let executed = bench.executed(pulumi_output(FlagLists::default())).await;
-    let printed = is_taken(&bench, &executed, "output.json").await;
-    assert!(matches!(printed, Success::Outputs(Some(set)) if set.outputs[0].value == "mine"));
-    let own = PlanDestroy { engine: Engine::Pulumi, ..PlanDestroy::default() };
-    let executed = bench.executed(TaskRequest::PlanDestroy(own, FlagLists::default())).await;
-    let planned = is_taken(&bench, &executed, "destroy_preview.json").await;
-    assert!(matches!(planned, Success::Plan(data) if data.destroy_count == 1));
-}
-
-#[tokio::test]
 async fn a_pulumi_update_that_fails_says_so_with_its_code_and_counts_what_is_there() {
     let bench = pulumi_module(&json!({"resources": {"a": {}, "b": {"fail": true}}}));
     let fault = bench.run(pulumi_init(&bench, &[])).await.faulted();

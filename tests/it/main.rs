@@ -13,7 +13,6 @@ mod job;
 mod local;
 mod recovery;
 mod redaction;
-mod runner;
 mod settings;
 mod shipping;
 mod signalr;

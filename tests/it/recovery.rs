@@ -17,7 +17,6 @@ use uuid::Uuid;
 
 use crate::support::PATIENCE;
 use crate::support::world::{Runner, World, job, soon, until};
-use crate::tasks::results::as_an_older_build_left_it;
 
 const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
 
@@ -730,9 +729,8 @@ async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_
     world.assert_no_violation();
 }
 
-/// A build that kept outputs in the module's folder alone was stopped and replaced while its script ran.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outputs_of_a_step_that_an_older_build_began_arrive_and_those_that_are_secret_stay_known() {
+async fn the_outputs_of_an_adopted_step_arrive_and_those_that_are_secret_stay_known() {
     let world = World::new().await;
     let secret = "output \"hush\" {\n  value     = \"hidden-by-its-kind\"\n  sensitive = true\n}\n";
     let url = world.repository("repo", &[("main.tf", secret)]);
@@ -749,7 +747,6 @@ async fn the_outputs_of_a_step_that_an_older_build_began_arrive_and_those_that_a
     let folder = runner.steps().into_iter().find(|step| step.to_string_lossy().ends_with(".Output"));
     let folder = folder.unwrap();
     runner.kill();
-    as_an_older_build_left_it(&folder, "output.json");
     fs::write(&gate, "").unwrap();
     until("the script has ended by itself", || folder.join("exit.json").exists().then_some(())).await;
 

@@ -320,7 +320,7 @@ async fn waiting_can_be_given_up_and_the_step_goes_on() {
 
 #[test]
 fn the_running_program_can_be_started_again() {
-    let started = Command::new(program().unwrap()).arg("--help").output().unwrap();
+    let started = Command::new(program()).arg("--help").output().unwrap();
     assert!(started.status.success());
 }
 

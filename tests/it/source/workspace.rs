@@ -203,7 +203,7 @@ async fn a_damaged_checkout_is_made_anew_and_keeps_its_state() {
         ("git's own files", |module| fs::remove_file(module.root().join(".git/HEAD")).unwrap()),
         ("git's own files", |module| module.write(".git/HEAD", "ref: refs/heads/main")),
         ("another version", |module| {
-            let text = module.read(".git/hawser.json").unwrap().replace("\"version\":2", "\"version\":1");
+            let text = module.read(".git/hawser.json").unwrap().replace("\"version\":1", "\"version\":2");
             module.write(".git/hawser.json", &text);
         }),
     ];

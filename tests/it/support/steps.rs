@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use hawser::redact::{Rules, Vault};
 use hawser::settings::Settings;
 use hawser::step::{Exit, Folder, Reader, Stream, Writer};
-use hawser::tasks::{Context, Launch, Prepared, TaskError, bring_result, conclude, prepare};
+use hawser::tasks::{Context, Launch, Prepared, TaskError, conclude, prepare};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Common, Metadata, Success, TaskRequest};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -193,7 +193,6 @@ impl Executed {
     }
 
     pub(crate) async fn concluded(&self) -> Ran {
-        bring_result(&self.context, &self.request, &self.exit).await;
         let result = conclude(&self.context, &self.request, &self.exit).await;
         Ran { result, log: log(&self.context.folder) }
     }

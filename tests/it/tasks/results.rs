@@ -1,13 +1,6 @@
 //! Whether a task is said to have succeeded depends on what the engine did, and on nothing that happened to copies since.
 
-use std::fs::File;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
-
-use hawser::tasks::TaskError;
-
 use super::*;
-use crate::support::steps::Executed;
 
 /// Nothing can be copied to a file of this name in the module's private folder.
 fn blocked(file: &str) -> Option<String> {
@@ -75,49 +68,6 @@ async fn which_outputs_are_of_extra_files_is_told_as_it_was_when_the_task_ran() 
     assert_eq!(marked(outputs(mine.concluded().await)), expected);
     fs::remove_dir_all(bench.module()).unwrap();
     assert_eq!(marked(outputs(mine.concluded().await)), expected);
-}
-
-/// Makes of a step what an older build would have left: its script named no file of the step's folder, and put the result
-/// into the module's private folder alone.
-pub(crate) fn as_an_older_build_left_it(step: &Path, file: &str) {
-    let script = step.join("script.sh");
-    let text = fs::read_to_string(&script).unwrap();
-    let copy = step.join(file);
-    assert!(text.contains(copy.to_str().unwrap()), "{text}");
-    fs::write(&script, text.replace(copy.to_str().unwrap(), "/dev/null")).unwrap();
-    fs::remove_file(copy).unwrap();
-}
-
-/// The result of a task that an older build began is that of the task, or none: not what somebody else has put there since.
-pub(crate) async fn is_taken_from_the_module_unless_another_task_wrote_it(
-    bench: &Bench,
-    executed: &Executed,
-    file: &str,
-) -> Success {
-    as_an_older_build_left_it(executed.folder(), file);
-    let result = executed.concluded().await.completed();
-    assert!(executed.folder().join(file).is_file(), "it is brought once and for all");
-
-    // From here on the module is another's.
-    fs::remove_file(executed.folder().join(file)).unwrap();
-    let later = SystemTime::now() + Duration::from_secs(1);
-    File::options().write(true).open(bench.private(file)).unwrap().set_modified(later).unwrap();
-    let ran = executed.concluded().await;
-    assert!(ran.says("which an older hawser began") && ran.says("another task has written it"), "{ran:#?}");
-    let Err(TaskError::Faulted(fault)) = ran.result else { panic!("{ran:#?}") };
-    assert!(fault.message.contains(" succeeded, but its result could not be read: "), "{fault:?}");
-    result
-}
-
-#[tokio::test]
-async fn outputs_of_a_task_that_an_older_build_began_are_taken_from_where_it_left_them() {
-    let bench = planned().await;
-    bench.run(apply()).await.completed();
-    let executed = bench.executed(output()).await;
-    match is_taken_from_the_module_unless_another_task_wrote_it(&bench, &executed, "output.json").await {
-        Success::Outputs(Some(set)) => assert_eq!(set.outputs[0].value, "mine"),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ async fn whoever_holds_the_cache_for_too_long_is_gone_around() {
 #[tokio::test]
 async fn a_damaged_cache_is_noticed_and_made_anew() {
     type Damage = fn(&Path);
-    let damages: [(&str, Damage); 8] = [
+    let damages: [(&str, Damage); 9] = [
         ("garbage in objects", |copy| {
             for file in files_below(&copy.join("objects")) {
                 fs::remove_file(&file).unwrap();
@@ -63,6 +63,9 @@ async fn a_damaged_cache_is_noticed_and_made_anew() {
         ("a file", |copy| {
             fs::remove_dir_all(copy).unwrap();
             fs::write(copy, "x").unwrap();
+        }),
+        ("a lock that a killed git has left", |copy| {
+            fs::write(copy.join("shallow.lock"), "").unwrap();
         }),
         ("killed in a fetch", |copy| {
             fs::write(copy.join("shallow.lock"), "").unwrap();
