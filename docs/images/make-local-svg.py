@@ -130,7 +130,8 @@ def fold(lines):
     folded, output = [], []
     for line in [*lines, []]:
         if line and line[0][0] == "│":
-            output.append(line)
+            if "".join(character for character, _ in line[1:]).strip():
+                output.append(line)
             continue
         if len(output) > KEPT + 1:
             note = f"│ … {len(output) - KEPT} lines"
