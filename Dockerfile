@@ -1,9 +1,9 @@
-# The runner with what every job needs, and without an engine: add the one you use on top, for example
+# The runner with Git, ssh, Bash, and CA certificates, but without an engine. Add the one you use on top, for example
 #
 #   FROM hawser
 #   COPY --from=hashicorp/terraform:1.11 /bin/terraform /usr/local/bin/
 #
-# or mount a folder with it and name that folder in Engine.AdditionalBinaryPaths.
+# or mount a directory that contains it, and name the directory in Engine.AdditionalBinaryPaths.
 
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
@@ -11,7 +11,7 @@ COPY . .
 RUN cargo build --release --locked --bin hawser
 
 FROM debian:bookworm-slim
-# tini is process 1: it passes SIGTERM on and reaps what jobs leave behind.
+# tini is process 1: it forwards SIGTERM and reaps orphaned processes.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends bash ca-certificates git openssh-client tini \
  && rm -rf /var/lib/apt/lists/* \
@@ -20,7 +20,7 @@ RUN apt-get update \
 COPY --from=build /src/target/release/hawser /usr/local/bin/hawser
 COPY LICENSE /usr/share/doc/hawser/LICENSE
 
-# By number, so that Kubernetes can see that it is not root.
+# By number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 WORKDIR /var/lib/hawser
 ENV HOME=/var/lib/hawser \

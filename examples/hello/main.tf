@@ -1,11 +1,6 @@
-# The example that `hawser local` takes when it is given no directory.
+# The module that `hawser local` runs if you give it no directory.
 #
-# It needs no provider, no account and no network: `terraform_data` is built into terraform and tofu. Try
-#
-#   hawser local                                      plan, ask, apply
-#   hawser local --var name=Ada --var 'guests=["Grace", "Linus"]'
-#   hawser local --plan                               only look
-#   hawser local --destroy                            take it down again
+# It needs no provider, no account, and no network: `terraform_data` is built into Terraform and OpenTofu.
 
 terraform {
   required_version = ">= 1.4"
@@ -15,12 +10,12 @@ locals {
   greeting = "Hello, ${var.name}!"
 }
 
-# Stands for something that exists somewhere. Its input is kept in the state.
+# Represents something that exists somewhere. Its input is stored in the state.
 resource "terraform_data" "greeting" {
   input = local.greeting
 }
 
-# Stands for work that takes a moment and talks while it is at it.
+# Represents work that takes a moment and prints something.
 resource "terraform_data" "letter" {
   for_each = toset(var.guests)
 

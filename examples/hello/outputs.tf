@@ -1,5 +1,5 @@
 output "greeting" {
-  description = "What is said."
+  description = "The greeting."
   value       = terraform_data.greeting.output
 }
 
@@ -9,7 +9,7 @@ output "guests" {
 }
 
 output "letters" {
-  description = "The letter of each guest by its id."
+  description = "The ID of each guest's letter."
   value       = { for guest, letter in terraform_data.letter : guest => letter.id }
 }
 

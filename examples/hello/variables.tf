@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Who is greeted."
+  description = "Whom to greet."
   type        = string
   default     = "world"
 }
@@ -11,7 +11,7 @@ variable "guests" {
 }
 
 variable "password" {
-  description = "Shows that a sensitive value stays out of sight."
+  description = "Shows that a sensitive value stays hidden."
   type        = string
   default     = "open sesame"
   sensitive   = true

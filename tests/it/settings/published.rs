@@ -70,7 +70,7 @@ fn the_example_is_complete_and_shows_the_defaults() {
 
 #[test]
 fn the_defaults_in_the_readme_are_those_that_hawser_settings_prints() {
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../../../docs/settings.md");
     let mut told = 0;
     for Effective { key, value, .. } in World::complete().loaded().effective {
         let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| `{key}` | ")));
@@ -78,10 +78,10 @@ fn the_defaults_in_the_readme_are_those_that_hawser_settings_prints() {
         if row.is_none() && (key.starts_with("JobLogStream.RedactNames") || key.starts_with("Logging.")) {
             continue;
         }
-        let row = row.unwrap_or_else(|| panic!("{key} is not in README.md"));
+        let row = row.unwrap_or_else(|| panic!("{key} is not in docs/settings.md"));
         let default = row.split(" | ").next().unwrap().trim_matches('`').replace('~', "/home/me");
         let in_words = ["required", "host name", "*SECRET*`, `*TOKEN*`, …"].contains(&default.as_str());
-        assert!(in_words || default == value, "{key}: {default:?} in README.md, {value:?} in effect");
+        assert!(in_words || default == value, "{key}: {default:?} in docs/settings.md, {value:?} in effect");
         told += 1;
     }
     assert!(told > 30, "{told}");
