@@ -11,7 +11,7 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser::redact::{Rules, Vault};
+use hawser::masking::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
 use hawser::step::records::encode;

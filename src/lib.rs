@@ -10,6 +10,8 @@
 //! Beside the way stand `policy`, which judges a task before the scheduler takes it, `audit`, which writes down what became of
 //! it, and `redact`, which knows what must not be said and masks it in everything that leaves.
 
+pub mod executor;
+pub mod observe;
 #[cfg(not(target_os = "linux"))]
 compile_error!("hawser runs on Linux only");
 
@@ -17,7 +19,7 @@ pub mod base;
 pub mod cli;
 pub mod settings;
 
-pub mod redact;
+pub mod masking;
 
 pub mod connect;
 
@@ -27,14 +29,14 @@ pub mod policy;
 pub mod scheduler;
 pub mod step;
 
-pub mod engine;
-pub mod hooks;
-pub mod source;
+pub mod engines;
+pub mod script;
+pub mod sources;
 pub mod tasks;
 pub mod workspace;
 
 pub mod shipping;
-pub mod supervise;
+pub mod supervisor;
 
 pub mod clean;
 pub mod local;

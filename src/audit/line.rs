@@ -8,9 +8,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::git_url::mask_url;
-use crate::hooks::fingerprint;
 use crate::intake::{Step, Work};
 use crate::policy::Refusal;
+use crate::policy::fingerprint;
 use crate::step::{Cancel, CancelledBy, Folder};
 use crate::tasks::hooks_of;
 use hawser_contract::requests::CancelKind;

@@ -152,7 +152,7 @@ impl Cleaning<'_> {
 
     fn repositories(&mut self) {
         let folder = self.folders.working_directory.join("sourcecache");
-        match crate::source::expiry::expired(&folder, self.before, self.order.remove) {
+        match crate::sources::expiry::expired(&folder, self.before, self.order.remove) {
             Ok(expired) => {
                 for (path, bytes) in expired.gone {
                     self.report.found.push(Found { what: "a copy of a repository", path, bytes });

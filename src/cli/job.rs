@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
-use crate::hooks::quote::quote;
 use crate::local::view;
+use crate::script::quote::quote;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Engine, SourceRevisionType, SourceType};
 use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};

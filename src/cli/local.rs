@@ -12,15 +12,16 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
-use crate::local::conduct::Finished;
-use crate::local::place::{self, Place, PlaceError};
+use crate::local::area;
+use crate::local::area::{Place, PlaceError};
+use crate::local::controller::Finished;
 use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
 use crate::local::view::{self, Title, Verb};
-use crate::redact::runtime_log::{MaskedWriters, mask_panics};
-use crate::redact::{Rules, Vault};
+use crate::masking::{Rules, Vault};
+use crate::observe::log_filter::Levels;
+use crate::observe::masked_writer::{MaskedWriters, mask_panics};
 use crate::runner::{self, Options, RunnerError, Shutdown};
-use crate::settings::levels::Levels;
 use crate::settings::model::{
     CredentialSettings, JobLogStreamSettings, LoggingSettings, RunnerSettings, ServerSettings, Settings,
     SourceSettings, WorkingDirectorySettings,
@@ -76,17 +77,17 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         return Err(Failure::usage("stdin is no terminal, so nobody can answer before anything is changed")
             .hint("pass --yes to go ahead without a question, or --plan to only look"));
     }
-    let asked = args.data.or_else(|| std::env::var_os(place::DATA_VARIABLE).map(PathBuf::from));
-    let data = place::data_directory(asked).map_err(no_place)?;
+    let asked = args.data.or_else(|| std::env::var_os(area::DATA_VARIABLE).map(PathBuf::from));
+    let data = area::data_directory(asked).map_err(no_place)?;
     let (directory, subject) = match args.directory {
         Some(directory) => (directory.clone(), directory.display().to_string()),
-        None => (place::example(&data).map_err(no_place)?, "the example".to_owned()),
+        None => (area::example(&data).map_err(no_place)?, "the example".to_owned()),
     };
     if !directory.is_dir() {
         return Err(Failure::usage(format!("{} is not a directory", directory.display())));
     }
     snapshot::check(&directory).map_err(|error| no_snapshot(&error))?;
-    let engine = place::engine(args.engine, &directory).map_err(no_place)?;
+    let engine = area::engine(args.engine, &directory).map_err(no_place)?;
     let place = Place::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
     let runtime = super::runtime()?;
@@ -134,7 +135,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 fn job(kind: JobKind, place: &Place, snapshot: &Snapshot) -> JobSpec {
     let mut spec = JobSpec::new(kind, snapshot.url.clone());
     spec.source.source_revision.clone_from(&snapshot.commit);
-    spec.stack_name = place::STACK.to_owned();
+    spec.stack_name = area::STACK.to_owned();
     spec.namespace_name.clone_from(&place.namespace);
     spec.module_name.clone_from(&place.module);
     spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|inside| !inside.is_empty());
@@ -241,12 +242,10 @@ fn no_place(error: PlaceError) -> Failure {
     let message = error.to_string();
     match error {
         PlaceError::NoEngine { engines } => {
-            let hints: Vec<&str> = engines.into_iter().map(place::engine_hint).collect();
+            let hints: Vec<&str> = engines.into_iter().map(area::engine_hint).collect();
             Failure::unavailable(message).hint(hints.join("\n      "))
         }
-        PlaceError::EngineMissing { engine } => {
-            Failure::unavailable(message).hint(place::engine_hint(engine))
-        }
+        PlaceError::EngineMissing { engine } => Failure::unavailable(message).hint(area::engine_hint(engine)),
         PlaceError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
         PlaceError::Busy { .. } => {
             Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")

@@ -2,12 +2,12 @@
 
 mod clean;
 mod exit;
-mod first;
 mod hub;
 mod job;
 mod local;
 mod out;
 mod overrides;
+mod pid1;
 mod run;
 mod schema;
 mod settings;

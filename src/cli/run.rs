@@ -8,11 +8,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::{Failure, first, overrides::Overrides};
-use crate::redact::Vault;
-use crate::redact::runtime_log::mask_panics;
+use super::overrides::Overrides;
+use super::{Failure, pid1};
+use crate::masking::Vault;
+use crate::observe::masked_writer::mask_panics;
 use crate::runner::{self, Options, RunnerError, Shutdown};
-use crate::settings;
 use crate::step::StoreError;
 
 #[derive(Debug, clap::Args)]
@@ -22,15 +22,15 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    if first::is_this() {
-        return first::execute();
+    if pid1::is_this() {
+        return pid1::execute();
     }
     crate::base::files::keep_private();
     let loaded = args.overrides.load()?;
     let vault =
         Vault::of_this_process(&loaded.settings).map_err(|error| Failure::settings(error.to_string()))?;
     mask_panics(vault.clone());
-    settings::levels::init(&loaded.settings.logging, vault.clone())
+    crate::observe::log_filter::init(&loaded.settings.logging, vault.clone())
         .map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
         warn!("{warning}");

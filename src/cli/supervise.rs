@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Failure;
 use crate::step::Folder;
-use crate::supervise::{SuperviseError, run};
+use crate::supervisor::{SuperviseError, run};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

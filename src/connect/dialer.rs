@@ -13,7 +13,7 @@ use super::http::{self, SetupError};
 use super::insecure_http::forbids_redirect;
 use super::token::{Bearer, Token, Tokens};
 use super::unreachable::Unreachable;
-use crate::redact::Vault;
+use crate::masking::Vault;
 use hawser_signalr::negotiate::{Negotiation, negotiate, upgrade};
 use hawser_signalr::{Dial, Ending};
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::redact::Vault;
+use crate::masking::Vault;
 
 pub use endpoint::{Endpoint, Timing};
 use hawser_signalr::{Line, Pushed};

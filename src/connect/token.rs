@@ -25,7 +25,7 @@ use url::Url;
 use super::endpoint::{Endpoint, Timing};
 use super::errors::Problem;
 use super::unreachable::Unreachable;
-use crate::redact::Vault;
+use crate::masking::Vault;
 use hawser_signalr::Backoff;
 use hawser_signalr::http::{self, HttpRefusal, ServerText, location};
 use hawser_signalr::{DialError as _, Repeats};

@@ -5,8 +5,8 @@
 //!                                                                    └→ embedded hub and a runner in this process
 //! ```
 
-pub mod conduct;
-pub mod place;
+pub mod area;
+pub mod controller;
 pub mod session;
 pub mod snapshot;
 pub mod view;

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
-use super::conduct::{Action, Conductor, Finished, Input};
+use super::controller::{Action, Conductor, Finished, Input};
 use super::view::{self, Event, Screen, Title, View};
 use hawser_dev_server::{EmbeddedHub, Events, JobSpec, Recorded};
 

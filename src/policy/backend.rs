@@ -7,8 +7,8 @@
 use std::str::FromStr;
 
 use crate::base::wildcard::Wildcard;
-use crate::engine::flags::value_of;
-use crate::engine::terraform;
+use crate::engines::flags::value_of;
+use crate::engines::terraform;
 use hawser_contract::requests::Init;
 use hawser_contract::{Engine, PulumiFlag};
 

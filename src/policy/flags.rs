@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::engine::flags::is_on;
+use crate::engines::flags::is_on;
 use hawser_contract::enums::WireEnum;
 use hawser_contract::{
     Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TaskRequest, TerraformArrayFlag, TerraformFlag,

@@ -5,7 +5,7 @@
 //!
 //! [`Policy::judge`] is asked before a task gets a place in the queue, for new tasks and for those that an
 //! earlier process accepted and did not begin. What only shows later is asked for at the moment of use: the
-//! answers of registries and the URLs of submodules ([`SourceRule`], by [`crate::source`]), and the variables and backend
+//! answers of registries and the URLs of submodules ([`SourceRule`], by [`crate::sources`]), and the variables and backend
 //! settings that an earlier Init has left with the module ([`Policy::judge_variables`],
 //! [`Policy::judge_backend_settings`], by [`crate::tasks`]).
 //!
@@ -13,21 +13,20 @@
 //! user can, and so can the code of a module (providers, `external` data sources, provisioners, Pulumi programs):
 //! whoever allows these has to trust them. Modules that an engine downloads by itself in its init are not seen here.
 
+pub mod hooks;
+pub use hooks::{HookRule, fingerprint};
 mod backend;
-mod files;
 mod flags;
-mod modules;
-mod source;
-mod variables;
+mod sources;
 
+use crate::settings::patterns::FilePattern;
+use crate::settings::patterns::ModulePattern;
+use crate::settings::patterns::VariablePattern;
 pub use backend::{BackendPattern, BackendPatternError};
-pub use files::{FilePattern, FilePatternError};
 pub use flags::{FlagName, FlagNameError};
-pub use modules::{ModulePattern, ModulePatternError};
-pub use source::{SourcePattern, SourcePatternError, SourceRule};
-pub use variables::{VariablePattern, VariablePatternError};
+pub use sources::{SourcePattern, SourcePatternError, SourceRule};
 
-use crate::hooks::{Hook, HookRule};
+use crate::script::Hook;
 use crate::settings::Settings;
 use hawser_contract::{Engine, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
 
@@ -209,7 +208,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether a module may have these backend settings, each as [`crate::engine::terraform::backend_settings`] makes it.
+    /// Whether a module may have these backend settings, each as [`crate::engines::terraform::backend_settings`] makes it.
     pub fn judge_backend_settings<'a>(
         &self,
         settings: impl IntoIterator<Item = &'a str>,

@@ -1,5 +1,5 @@
-//! The loop that owns all steps from their arrival to their end: it starts those that [`machine`](super::machine) names, each
-//! in a task of its own ([`drive`](super::drive)), hears of their ends, and passes cancels on.
+//! The loop that owns all steps from their arrival to their end: it starts those that [`machine`](super::queue) names, each
+//! in a task of its own ([`drive`](crate::executor::drive)), hears of their ends, and passes cancels on.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,9 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
-use super::drive::{Driver, Ended};
-use super::machine::{Event, Lane, Machine, Ticket};
-use super::{LOOK_AGAIN, Load, Tools};
+use super::Load;
+use super::queue::{Event, Lane, Machine, Ticket};
+use crate::executor::drive::{Driver, Ended};
+use crate::executor::{ExecutorContext, LOOK_AGAIN};
 use crate::intake::{Step, Work};
 use crate::policy::Refusal;
 use crate::step::{CancelledBy, Stage};
@@ -57,7 +58,7 @@ pub(super) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(super) fn new(tools: Tools, load: watch::Sender<Load>) -> Self {
+    pub(super) fn new(tools: ExecutorContext, load: watch::Sender<Load>) -> Self {
         let slots = tools.settings.runner.max_concurrent_steps.max(1) as usize;
         Self {
             machine: Machine::new(slots),

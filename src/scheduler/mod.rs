@@ -10,16 +10,11 @@
 //!
 //! A step that waits is not claimed, so that with several replicas a free one wins the broadcast.
 
-mod admission;
+mod admit;
 mod dispatch;
-mod drive;
-mod machine;
-mod report;
-mod secrets;
+mod queue;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -27,37 +22,18 @@ use tracing::debug;
 use uuid::Uuid;
 
 use crate::audit::Audit;
+use crate::executor::ExecutorContext;
 use crate::intake::Step;
 use crate::policy::Policy;
-use crate::redact::Vault;
-use crate::settings::Settings;
-use crate::shipping::ShipperHandle;
 use crate::step::Stage;
 use dispatch::{Command, Dispatch, Noted};
 use hawser_contract::requests::CancelKind;
-use hawser_signalr::Line;
-
-/// How often a directory that another process holds is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How much there is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     pub running: usize,
     pub waiting: usize,
-}
-
-/// What the scheduler works with.
-#[derive(Debug, Clone)]
-pub struct Tools {
-    pub settings: Arc<Settings>,
-    pub vault: Vault,
-    pub line: Line,
-    pub shipper: ShipperHandle,
-    pub http: reqwest::Client,
-    /// The program that is started as `… supervise FOLDER`.
-    pub supervisor: PathBuf,
-    pub audit: Audit,
 }
 
 /// Handle to the scheduler; cheap to clone.
@@ -71,7 +47,7 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Starts the loop. It ends when `stop` is cancelled; scripts under supervision go on.
-    pub fn start(tools: Tools, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    pub fn start(tools: ExecutorContext, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (commands, received) = mpsc::channel(64);
         let (load, seen) = watch::channel(Load::default());
         let (policy, audit) = (Arc::new(Policy::new(&tools.settings)), tools.audit.clone());
@@ -177,7 +153,7 @@ mod tests {
             },
             "Server": {"Url": "http://localhost:1/"},
         });
-        let settings: Settings = serde_json::from_value(settings).unwrap();
+        let settings: crate::settings::Settings = serde_json::from_value(settings).unwrap();
         let (commands, _) = mpsc::channel(1);
         let (_, load) = watch::channel(Load::default());
         let (policy, audit) = (Arc::new(Policy::new(&settings)), Audit::new(&settings));

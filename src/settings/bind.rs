@@ -2,10 +2,10 @@
 
 use serde_json::{Map as JsonMap, Value as Json};
 
-use super::findings::{Findings, Origin};
+use super::diagnostics::{Findings, Origin};
 use super::merge::Merged;
-use super::place::Placed;
-use super::shape::{Key, Leaf, Shape};
+use super::resolve::Placed;
+use super::schema_tree::{Key, Leaf, Shape};
 use super::values::{self, Fault, Places};
 
 /// One setting as it is in effect, for people to read.
@@ -25,7 +25,7 @@ const EMPTY: &str = "[]";
 /// A list that restricts means one thing when it is not set, and the opposite when it is empty.
 const NOT_RESTRICTED: &str = "not set (everything is allowed)";
 const NOTHING_ALLOWED: &str = "[] (nothing is allowed)";
-/// What is logged when `Logging.LogLevel` says nothing; [`super::levels`] has it so.
+/// What is logged when `Logging.LogLevel` says nothing; [`crate::observe::log_filter`] has it so.
 const DEFAULT_LEVEL: &str = "Information";
 
 pub(super) struct Binder<'a> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::place::Placed;
+use super::resolve::Placed;
 
 /// What is in effect, by path. A list has one entry for each item, or one for itself when it is empty.
 pub(super) type Merged = BTreeMap<Vec<String>, Placed>;

@@ -18,18 +18,15 @@
 //! `values`). All knowledge about keys comes from the types, through their schema (`shape`).
 
 mod bind;
-mod file;
-mod findings;
-mod given;
-pub mod levels;
+mod diagnostics;
+mod inputs;
+mod layers;
 mod merge;
 pub mod model;
-mod origins;
-mod place;
-mod policy;
+pub mod patterns;
+mod resolve;
 mod schema;
-mod shape;
-mod strict_json;
+mod schema_tree;
 mod values;
 
 use std::collections::HashMap;
@@ -40,18 +37,18 @@ use std::path::Path;
 use thiserror::Error;
 
 pub use bind::Effective;
-pub use findings::{Origin, Problem, Warning};
+pub use diagnostics::{Origin, Problem, Warning};
+pub use inputs::Origins;
 pub use model::Settings;
-pub use origins::Origins;
 pub use schema::settings_schema;
 pub use values::Fault;
 
 use bind::Binder;
-use findings::Findings;
-use given::Given;
+use diagnostics::Findings;
+use layers::Given;
 use model::WorkingDirectorySettings;
-use place::Placer;
-use shape::Shape;
+use resolve::Placer;
+use schema_tree::Shape;
 use values::Places;
 
 use crate::connect;
@@ -172,7 +169,7 @@ fn read(origins: &Origins) -> Read {
     };
     let object = binder.section(shape.keys(), &[]);
     let effective = binder.effective;
-    policy::check(&effective, &mut findings);
+    patterns::check(&effective, &mut findings);
     if let Some(path) = object["Server"]["CaFile"].as_str()
         && let Err(error) = connect::authorities(Path::new(path))
     {
@@ -209,9 +206,9 @@ fn read_layers(origins: &Origins, shape: &Shape, findings: &mut Findings) -> [Ve
         findings.warn(Warning::ExternalNotRead { file: file.to_owned() });
     }
     [
-        file::read(dir, "appsettings.json", findings),
-        file::read(dir, &format!("appsettings.{environment}.json"), findings),
-        given::from_environment(&origins.environment, shape, findings),
-        given::from_command_line(&origins.arguments, findings),
+        layers::file::read(dir, "appsettings.json", findings),
+        layers::file::read(dir, &format!("appsettings.{environment}.json"), findings),
+        layers::from_environment(&origins.environment, shape, findings),
+        layers::from_command_line(&origins.arguments, findings),
     ]
 }

@@ -16,7 +16,8 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::policy::{BackendPattern, FilePattern, FlagName, ModulePattern, SourcePattern, VariablePattern};
+use super::patterns::{FilePattern, ModulePattern, VariablePattern};
+use crate::policy::{BackendPattern, FlagName, SourcePattern};
 use hawser_contract::Engine;
 
 /// All settings of a runner, complete and checked.

@@ -11,8 +11,8 @@ use thiserror::Error;
 use url::Url;
 use uuid::Uuid;
 
-use super::findings::did_you_mean;
-use super::shape::Kind;
+use super::diagnostics::did_you_mean;
+use super::schema_tree::Kind;
 use crate::connect::AuthoritiesError;
 
 /// What is wrong, and what to do about it.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::carry::{Carry, unfinished};
-use super::entries::{Line, Template, Times};
-use super::veil::Masks;
+use super::entry::{Line, Template, Times};
+use super::line_masking::Masks;
+use super::utf8_carry::{Carry, unfinished};
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::RecordRef;
 

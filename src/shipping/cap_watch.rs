@@ -6,8 +6,8 @@ use tokio::time::{Duration, Instant};
 use tracing::warn;
 
 use super::cap;
-use super::lane::Lane;
-use super::turns::LaneId;
+use super::round_robin::LaneId;
+use super::step_stream::Lane;
 
 /// How often the disk is measured when there is a cap.
 const CAP_CHECK: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::lane::ShippedStep;
+use super::step_stream::ShippedStep;
 use crate::step::Folder;
 
 /// What the shipper is told.

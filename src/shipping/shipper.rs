@@ -1,8 +1,8 @@
 //! The loop that ships for all steps of the runner.
 //!
 //! Everything that happens (a command, an answer, a change of the line, a time) wakes the loop, which then lets each
-//! job's first step in turn ([`turns`](super::turns)) send one batch, until the window is full or nobody has anything to
-//! send. What a step wants to send is its [`lane`](super::lane)'s to say.
+//! job's first step in turn ([`turns`](super::round_robin)) send one batch, until the window is full or nobody has anything to
+//! send. What a step wants to send is its [`lane`](super::step_stream)'s to say.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use tracing::error;
 use super::batch::Policy;
 use super::cap_watch::CapWatch;
 use super::handle::{Command, ShipperHandle, ShippingStatus};
-use super::lane::{Lane, Next, Reaction, ShippedStep};
-use super::turns::{LaneId, Turns};
-use crate::redact::Vault;
+use super::round_robin::{LaneId, Turns};
+use super::step_stream::{Lane, Next, Reaction, ShippedStep};
+use crate::masking::Vault;
 use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::{Store, StoreError};

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use tokio::time::{Duration, Instant};
 
-use super::log::Mark;
+use super::reader::Mark;
 
 /// A server that has answered nothing of a step for so long has forgotten about it.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

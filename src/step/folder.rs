@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::records::{Position, Writer};
-use super::stage::Stage;
+use super::recovery_phase::Stage;
 use crate::base::files::write_private_atomic;
 use crate::base::lock;
 use crate::base::lock::Hold;
@@ -173,7 +173,7 @@ impl Folder {
         self.path.join("part")
     }
 
-    /// Where the engine runs, see [`crate::hooks::script`].
+    /// Where the engine runs, see [`crate::script::bash_script`].
     pub fn place_path(&self) -> PathBuf {
         self.path.join("place")
     }
@@ -350,7 +350,7 @@ impl Folder {
         if all.len() == known { Ok(()) } else { self.write("secrets.json", &all) }
     }
 
-    /// The part of the script that ran last: see [`crate::hooks`].
+    /// The part of the script that ran last: see [`crate::script`].
     pub fn part(&self) -> Option<String> {
         fs::read_to_string(self.part_path()).ok()?.lines().last().map(|word| word.trim().to_owned())
     }

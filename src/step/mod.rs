@@ -38,14 +38,14 @@
 
 pub mod folder;
 pub mod records;
+pub mod recovery_phase;
 pub mod scratch;
-pub mod stage;
 pub mod store;
 
 pub use folder::{
     Audited, Cancel, CancelledBy, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote,
 };
 pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
+pub use recovery_phase::Stage;
 pub use scratch::Scratch;
-pub use stage::Stage;
 pub use store::{Store, StoreError};

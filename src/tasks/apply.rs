@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use crate::engine::terraform::Direction;
-use crate::engine::{pulumi, state, terraform};
+use crate::engines::terraform::Direction;
+use crate::engines::{pulumi, state, terraform};
 use crate::workspace::PrivateFile;
 use hawser_contract::{Engine, Fault, FlagLists, Success};
 
-use super::script::{Module, environment, places, read};
+use super::prepare_script::{Module, environment, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError, rescue};
 

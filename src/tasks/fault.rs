@@ -4,10 +4,10 @@ use std::error::Error;
 
 use super::TaskError;
 use crate::base::process::{NotFound, ProcessError};
-use crate::engine::EngineError;
-use crate::hooks::ScriptError;
+use crate::engines::EngineError;
 use crate::policy::Refusal;
-use crate::source::SourceError;
+use crate::script::ScriptError;
+use crate::sources::SourceError;
 use crate::step::FolderError;
 use crate::workspace::WorkspaceError;
 use hawser_contract::Fault;

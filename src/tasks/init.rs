@@ -1,12 +1,12 @@
 //! Init: keeps the module's environment variables and backend settings for the tasks that follow, and lets the engine initialise.
 
 use crate::base::files::write_private_atomic;
-use crate::engine::{flags, pulumi, terraform};
+use crate::engines::{flags, pulumi, terraform};
 use crate::workspace::{BackendNote, Workspace};
 use hawser_contract::Engine;
 use hawser_contract::requests::Init;
 
-use super::script::{Module, judge_kept_settings};
+use super::prepare_script::{Module, judge_kept_settings};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError};
 use hawser_contract::Fault;

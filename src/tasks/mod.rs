@@ -10,17 +10,18 @@
 //! `prepare` to the end of `conclude`, but for the tasks that do not touch it (revision, refresh).
 
 mod apply;
+mod exit_analysis;
 mod fault;
 mod init;
 mod output;
 mod plan;
 mod plugins;
+mod prepare_script;
 mod rescue;
-mod script;
+pub(crate) mod secrets;
 mod shape;
 mod source;
 mod variables;
-mod verdict;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,10 +30,10 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::terraform::Direction;
-use crate::hooks::Hook;
+use crate::engines::terraform::Direction;
+use crate::masking::JobSecrets;
 use crate::policy::Refusal;
-use crate::redact::JobSecrets;
+use crate::script::Hook;
 use crate::settings::Settings;
 use crate::step::{Exit, Facts, Folder, Stream};
 use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
@@ -143,9 +144,9 @@ pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepare
         TaskRequest::GetDefinitiveRevision(source) => return source::revision(context, source).await,
         TaskRequest::GetModule(source, own) => return source::module(context, source, own).await,
         TaskRequest::Variables(own) => return variables::prepare(context, own).await,
-        _ => Shape::of(request).ok_or_else(|| script::no_script(request))?,
+        _ => Shape::of(request).ok_or_else(|| prepare_script::no_script(request))?,
     };
-    script::check_hooks(context, &shape)?;
+    prepare_script::check_hooks(context, &shape)?;
     match request {
         TaskRequest::Init(own) => init::prepare(context, &shape, own).await,
         TaskRequest::Plan(own, flags) => {
@@ -166,19 +167,19 @@ pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepare
 }
 
 async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, TaskError> {
-    let module = script::Module::open(context)?;
+    let module = prepare_script::Module::open(context)?;
     let variables = module.workspace.load_environment()?;
     let work = match shape.engine {
-        Engine::Pulumi => crate::engine::pulumi::validate(),
-        engine => crate::engine::terraform::validate(engine),
+        Engine::Pulumi => crate::engines::pulumi::validate(),
+        engine => crate::engines::terraform::validate(engine),
     };
     module.launch(shape, &variables, false, work).await
 }
 
 /// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
 pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> Result<Success, TaskError> {
-    let shape = Shape::of(request).ok_or_else(|| script::no_script(request))?;
-    let judged = match verdict::judge(context, &shape, exit) {
+    let shape = Shape::of(request).ok_or_else(|| prepare_script::no_script(request))?;
+    let judged = match exit_analysis::judge(context, &shape, exit) {
         Ok(()) => Ok(()),
         Err(error) => Err(rescue::explain(context, &shape, exit, error).await),
     };

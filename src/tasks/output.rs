@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::io;
 
 use crate::base::files::write_private_atomic;
-use crate::engine::declarations::Declarations;
-use crate::engine::{outputs, pulumi, terraform};
+use crate::engines::declarations::Declarations;
+use crate::engines::{outputs, pulumi, terraform};
 use crate::workspace::{PrivateFile, Workspace};
 use hawser_contract::requests::Output;
 use hawser_contract::{Engine, Fault, FlagLists, Success};
 
-use super::script::{Module, places, read};
+use super::prepare_script::{Module, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError};
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::engine::terraform::Direction;
-use crate::engine::{plan, pulumi, terraform};
+use crate::engines::terraform::Direction;
+use crate::engines::{plan, pulumi, terraform};
 use crate::workspace::PrivateFile;
 use hawser_contract::{Engine, FlagLists, PlanData, Success};
 
-use super::script::{Module, places, read};
+use super::prepare_script::{Module, places, read};
 use super::shape::Shape;
 use super::{Context, Prepared, TaskError, rescue};
 

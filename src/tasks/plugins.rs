@@ -1,4 +1,4 @@
-//! The shared plugin cache around an Init ([`crate::engine::plugin_cache`]).
+//! The shared plugin cache around an Init ([`crate::engines::terraform::plugin_cache`]).
 //!
 //! An init that waits for another one's keeps its slot and its module: it has been claimed, its hooks are checked and its
 //! environment is kept, and to give all that back would only make it wait in another place. So that it cannot stand in the
@@ -13,16 +13,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::environment::Environment;
-use crate::engine::plugin_cache::{
+use crate::engines::environment::Environment;
+use crate::engines::terraform::plugin_cache::{
     DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
 };
-use crate::engine::{EngineError, REMOVE, Work};
-use crate::hooks::{Command, ScriptError};
+use crate::engines::{EngineError, REMOVE, Work};
+use crate::script::{Command, ScriptError};
 use hawser_contract::{Engine, Fault};
 
 use super::TaskError;
-use super::script::Module;
+use super::prepare_script::Module;
 
 /// How often a lock that another init holds is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);

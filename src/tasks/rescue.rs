@@ -15,7 +15,7 @@
 //! copy (with fsync), note in the step folder (`rescued`), removal, so that a crash at any point loses neither the file nor the
 //! word about it, and concluding once more says the same.
 //!
-//! `search` finds what is there and has it kept by [`crate::workspace::keep`]; `advice` is what people are told about it, with
+//! `search` finds what is there and has it kept by [`crate::workspace::backup`]; `advice` is what people are told about it, with
 //! commands that work where the engine did (`place`). `earlier` is the other side: what the next step does about what is still there.
 
 mod advice;

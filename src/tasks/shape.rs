@@ -1,7 +1,7 @@
 //! What the tasks that run a script have in common: an engine, a command, two hooks and flags.
 
-use crate::engine::pulumi;
-use crate::hooks::Hook;
+use crate::engines::pulumi;
+use crate::script::Hook;
 use crate::workspace::PrivateFile;
 use hawser_contract::{Engine, FlagLists, Task, TaskRequest};
 

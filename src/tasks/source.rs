@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::process::Inherited;
+use crate::masking::JobSecrets;
 use crate::policy::{Refusal, SourceRule};
-use crate::redact::JobSecrets;
 use crate::settings::Settings;
-use crate::source::{Fetcher, resolve};
+use crate::sources::{Fetcher, resolve};
 use crate::step::Facts;
 use crate::workspace::Workspace;
 use hawser_contract::requests::GetModule;

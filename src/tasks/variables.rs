@@ -1,12 +1,12 @@
 //! Variables: what the module declares, read from its files. No engine is run and no environment is needed.
 
-use crate::engine::declarations::Declarations;
+use crate::engines::declarations::Declarations;
 use crate::step::Facts;
 use crate::workspace::Workspace;
 use hawser_contract::Success;
 use hawser_contract::requests::Input;
 
-use super::script::read;
+use super::prepare_script::read;
 use super::{Context, Prepared, TaskError};
 
 pub(super) async fn prepare(context: &Context, request: &Input) -> Result<Prepared, TaskError> {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{PrivateFile, Workspace, WorkspaceError};
-use crate::hooks::LONGEST_WORD;
+use crate::script::LONGEST_WORD;
 
 impl Workspace {
     pub fn save_environment(&self, variables: &BTreeMap<String, String>) -> Result<(), WorkspaceError> {

@@ -23,7 +23,7 @@ use super::names::relative_file;
 use super::tree::Tree;
 use super::{PrivateFile, WorkspaceError};
 use crate::base::confined_dir::{Folder, Kind, is_missing, read_limited};
-use crate::source::Log;
+use crate::sources::Log;
 use hawser_contract::requests::ExtraFile;
 
 const WHAT: &str = "extra file name";

@@ -18,16 +18,16 @@
 //! What was a folder at the last look may be a symlink by now, so files below the module root are opened from its handle and
 //! never by a path that was checked before, see [`inside`].
 
-mod backend;
-mod carry;
-mod checkout;
+mod backend_note;
+pub mod backup;
 mod environment;
 mod extra_files;
-pub mod keep;
-mod links;
 mod lock;
+mod migrate_state;
 mod names;
-pub mod privacy;
+pub mod permissions;
+mod swap;
+mod symlinks;
 mod tree;
 
 use std::fs::File;
@@ -36,8 +36,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::settings::model::WorkingDirectorySettings;
-use crate::source::SourceError;
-pub use backend::BackendNote;
+use crate::sources::SourceError;
+pub use backend_note::BackendNote;
 use hawser_contract::Metadata;
 pub use lock::ModuleLock;
 use names::PRIVATE_FOLDER;
@@ -172,7 +172,7 @@ pub struct Workspace {
     lock_file: PathBuf,
     rescued: PathBuf,
     subdirectory: PathBuf,
-    held: checkout::Held,
+    held: swap::Held,
 }
 
 impl Workspace {
@@ -232,7 +232,7 @@ impl Workspace {
 
     /// Where the engine runs. Whether it is there, and inside the module root whatever symlinks there are, [`tree`](Self::tree) says.
     pub fn init_dir(&self) -> PathBuf {
-        let registry_folder = checkout::Marker::read(&self.module_root).map(|marker| marker.folder());
+        let registry_folder = swap::Marker::read(&self.module_root).map(|marker| marker.folder());
         self.module_root.join(registry_folder.unwrap_or_default()).join(&self.subdirectory)
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use hawser::connect;
 use hawser::connect::{Endpoint, Timing};
-use hawser::redact::{Rules, Vault};
+use hawser::masking::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser_signalr::{Line, LineStatus, Pushed};
 use tokio::sync::mpsc;

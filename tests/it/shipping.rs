@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hawser::redact::{Rules, Vault};
+use hawser::masking::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSettings};
 use hawser::step::records::encode;

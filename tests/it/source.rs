@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use hawser::settings::model::WorkingDirectorySettings;
-use hawser::source::Fetcher;
+use hawser::sources::Fetcher;
 use hawser::workspace::{Workspace, WorkspaceError};
 use hawser_contract::requests::{ExtraFile, GetModule};
 use hawser_contract::{Metadata, Source, SourceRevisionType, SourceType};

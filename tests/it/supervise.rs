@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser::step::{Exit, Folder, Reader, Record, Stream};
-use hawser::supervise::{LaunchError, launch, program, wait};
+use hawser::supervisor::{LaunchError, launch, program, wait};
 use hawser::tasks::Launch;
 use tokio_util::sync::CancellationToken;
 

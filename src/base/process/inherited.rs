@@ -5,7 +5,7 @@
 //!   (`--Runner:Credentials:ClientSecret="$SECRET"`).
 //! * With `Engine.EnvironmentAllowList`, of the rest only what the list names and [`ALWAYS`]. That is for engines and
 //!   hooks, which run what a module brings. git runs nothing of a module's (what it is told about an old checkout is its
-//!   index, never its settings, see [`crate::source`]), and has to reach what the operator has set up
+//!   index, never its settings, see [`crate::sources`]), and has to reach what the operator has set up
 //!   for it (`SSH_AUTH_SOCK`, `GIT_SSH_COMMAND`, credential helpers and their variables), so it is not narrowed.
 
 use std::ffi::{OsStr, OsString};

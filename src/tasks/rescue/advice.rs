@@ -4,8 +4,8 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use crate::engine::leftovers::{ERRORED_STATE, Lock, LockTrouble};
-use crate::hooks::quote;
+use crate::engines::leftovers::{ERRORED_STATE, Lock, LockTrouble};
+use crate::script::quote;
 use crate::tasks::shape::Shape;
 use hawser_contract::{Engine, Task, TaskRequest};
 

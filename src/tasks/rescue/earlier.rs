@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 
-use crate::engine::leftovers::ERRORED_STATE;
+use crate::engines::leftovers::ERRORED_STATE;
 use crate::workspace::Workspace;
-use crate::workspace::keep::{By, keep};
+use crate::workspace::backup::{By, keep};
 use hawser_contract::{Engine, Fault};
 
 use super::advice;

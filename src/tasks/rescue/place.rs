@@ -2,15 +2,15 @@
 //!
 //! The directory is not all: `TF_WORKSPACE` says which of several states is meant, and `TF_DATA_DIR` where the engine has
 //! noted its backend. Without them a command would read or write another state. A hook may have set them, so what the
-//! script has noted (`place`, see [`crate::hooks::script`]) counts before what the module's variables say.
+//! script has noted (`place`, see [`crate::script::bash_script`]) counts before what the module's variables say.
 
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use crate::engine::environment::Environment;
-use crate::hooks::quote;
-use crate::hooks::script::PLACE_VARIABLES;
+use crate::engines::environment::Environment;
+use crate::script::bash_script::PLACE_VARIABLES;
+use crate::script::quote;
 use crate::step::Folder;
 use crate::workspace::{PrivateFile, Workspace};
 

@@ -1,4 +1,4 @@
-//! Looks for what an engine left behind in a module's directory, and has it kept ([`crate::workspace::keep`]).
+//! Looks for what an engine left behind in a module's directory, and has it kept ([`crate::workspace::backup`]).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,19 +7,20 @@ use std::path::PathBuf;
 
 use crate::base::confined_dir::Folder;
 use crate::base::files::write_private_atomic;
-use crate::engine::Places;
-use crate::engine::flags::is_on;
-use crate::engine::leftovers::{self, ERRORED_STATE};
-use crate::hooks::Part;
-use crate::workspace::keep::{By, keep};
+use crate::engines::Places;
+use crate::engines::flags::is_on;
+use crate::engines::leftovers;
+use crate::engines::leftovers::ERRORED_STATE;
+use crate::script::Part;
+use crate::workspace::backup::{By, keep};
 use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 use hawser_contract::{Engine, Task, TerraformFlag};
 
 use super::advice;
 use super::place::Place;
-use crate::tasks::script::{Module, environment};
+use crate::tasks::prepare_script::{Module, environment};
 use crate::tasks::shape::Shape;
-use crate::tasks::{Context, TaskError, verdict};
+use crate::tasks::{Context, TaskError, exit_analysis};
 
 /// What was left behind.
 #[derive(Debug, Default)]
@@ -114,7 +115,7 @@ fn place(context: &Context, shape: &Shape<'_>, workspace: &Workspace) -> Place {
 impl Search {
     fn run(&self) -> Found {
         let mut found = Found::default();
-        let said = verdict::tail(&self.context).stderr;
+        let said = exit_analysis::tail(&self.context).stderr;
         match self.engine {
             Engine::Pulumi if self.removed => {}
             Engine::Pulumi if self.applies => found.notes.extend(self.pending_operations()),

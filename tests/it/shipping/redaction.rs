@@ -20,7 +20,7 @@ fn write(folder: &Folder, stream: Stream, texts: &[&str]) {
     folder.writer().unwrap().append(&records).unwrap();
 }
 
-fn learn(bed: &Bed, job: u128) -> hawser::redact::JobSecrets {
+fn learn(bed: &Bed, job: u128) -> hawser::masking::JobSecrets {
     let secrets = bed.vault.job(Some(Uuid::from_u128(job)));
     secrets.learn([SECRET]);
     secrets

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hawser::source::SourceError;
+use hawser::sources::SourceError;
 use hawser::workspace::WorkspaceError;
 use hawser_contract::requests::GetModule;
 use hawser_contract::{Source, SourceType};

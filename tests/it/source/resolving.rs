@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
-use hawser::redact::{Rules, Vault};
-use hawser::source::{Fetcher, SourceError, resolve};
+use hawser::masking::{Rules, Vault};
+use hawser::sources::{Fetcher, SourceError, resolve};
 use hawser_contract::{Source, SourceRevisionType, SourceType};
 use tokio_util::sync::CancellationToken;
 

@@ -195,12 +195,12 @@ sleep \"$1\"
 
 /// The script of a real step: its hooks and an engine command.
 fn script(step: &Step, before: &str, engine: &[&str], after: &str) -> String {
-    let script = hawser::hooks::Script {
+    let script = hawser::script::Script {
         title: "test".to_owned(),
-        before: hawser::hooks::Hook::new("PlanBeforeHook", Some(before)),
-        engine: vec![hawser::hooks::Command::new(engine.iter().copied())],
-        after: hawser::hooks::Hook::new("PlanAfterHook", Some(after)),
-        ..hawser::hooks::Script::default()
+        before: hawser::script::Hook::new("PlanBeforeHook", Some(before)),
+        engine: vec![hawser::script::Command::new(engine.iter().copied())],
+        after: hawser::script::Hook::new("PlanAfterHook", Some(after)),
+        ..hawser::script::Script::default()
     };
     script.text(&step.folder.part_path(), &step.folder.cancel_path()).unwrap()
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hawser::redact::{Rules, Vault};
+use hawser::masking::{Rules, Vault};
 use hawser::settings::Settings;
 use hawser::step::{Exit, Folder, Reader, Stream, Writer};
 use hawser::tasks::{Context, Launch, Prepared, TaskError, conclude, prepare};

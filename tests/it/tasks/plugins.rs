@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hawser::engine::plugin_cache::PluginCache;
+use hawser::engines::terraform::plugin_cache::PluginCache;
 use hawser::tasks::{Context, TaskError, conclude};
 
 use super::*;

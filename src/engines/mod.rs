@@ -1,0 +1,220 @@
+//! Terraform, OpenTofu and Pulumi: their command lines, and what they leave behind.
+//!
+//! Nothing here starts a process. Command lines become part of a step's script ([`crate::script::Script`]), which
+//! runs under the supervisor; what a task wants to know afterwards was written to files by that script and is
+//! read here. So concluding a task is reading files, and safe to repeat.
+
+pub mod declarations;
+pub mod environment;
+pub mod flags;
+pub mod hcl_values;
+pub mod leftovers;
+pub mod outputs;
+pub mod plan;
+pub mod pulumi;
+pub mod state;
+pub mod terraform;
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use crate::base::confined_dir::{Folder, open_regular};
+use crate::script::{Command, ScriptError};
+use crate::workspace::PrivateFile;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("cannot read {what} ({}): {source}", path.display())]
+    Read { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{what} ({}) is not the JSON that it should be: {source}", path.display())]
+    Json { what: &'static str, path: PathBuf, source: serde_json::Error },
+    #[error("the parameter {name:?} cannot be written: {reason}")]
+    Parameter { name: String, reason: String },
+    #[error("the Pulumi flag {flag} cannot have the value {value:?}: it would be read as an option")]
+    Option { flag: &'static str, value: String },
+    #[error(
+        "the flag {flag} has no value (null), and the engine would take the next argument for it: give it one or leave it out"
+    )]
+    NoValue { flag: &'static str },
+    #[error(
+        "the flag {flag} has a user or password in its URL, and every user of the machine can read it on a command line: \
+         leave them out, git has the host's own credentials"
+    )]
+    Credentials { flag: &'static str },
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+}
+
+/// The programs that scripts copy and remove files with.
+pub const COPY: &str = "cp";
+pub const REMOVE: &str = "rm";
+
+/// What a script does for one task of one engine.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub engine: Vec<Command>,
+    pub collect: Vec<Command>,
+    /// Copies of results for people, who know them by their names in the private folder. No result depends on them.
+    pub publish: Vec<Command>,
+    pub collect_after_failure: bool,
+    /// Files that the engine writes by itself. They are removed beforehand: what an earlier task left there must
+    /// not pass for what this one did. Those that take a command's stdout are emptied anyway.
+    pub writes: Vec<String>,
+    /// What the user should know: flags that had to be left out.
+    pub warnings: Vec<String>,
+}
+
+/// The files that commands write and read, named by absolute paths: a hook may change the working directory.
+#[derive(Debug, Clone)]
+pub struct Places {
+    private: String,
+    step: String,
+}
+
+impl Places {
+    /// `private` is the runner's folder in the init directory, `step` the folder of the step. What `conclude` reads is in the
+    /// latter, and is removed with it: the module's folder may be another's between the end of a script and its conclusion.
+    pub fn new(private: &Path, step: &Path) -> Result<Self, EngineError> {
+        let text = |path: &Path| {
+            path.to_str().map(str::to_owned).ok_or_else(|| ScriptError::Path { path: path.to_owned() })
+        };
+        Ok(Self { private: text(private)?, step: text(step)? })
+    }
+
+    fn private(&self, file: PrivateFile) -> String {
+        format!("{}/{}", self.private, file.name())
+    }
+
+    pub fn inputs(&self) -> String {
+        self.private(PrivateFile::Inputs)
+    }
+
+    /// The plan that Plan writes and ApplyFromPlan reads.
+    pub fn plan(&self) -> String {
+        self.private(PrivateFile::Plan)
+    }
+
+    pub fn destroy_plan(&self) -> String {
+        self.private(PrivateFile::Destroy)
+    }
+
+    pub fn pulumi_plan(&self) -> String {
+        self.private(PrivateFile::PulumiPlan)
+    }
+
+    /// The step's own copy of a result that also stands in the private folder, under the same name.
+    pub fn collected(&self, file: PrivateFile) -> String {
+        format!("{}/{}", self.step, file.name())
+    }
+
+    /// Opens that copy.
+    pub fn open_collected(&self, file: PrivateFile) -> Written {
+        self.open(self.collected(file))
+    }
+
+    /// Opens a file of the step. A hook can find the step's folder, so a link in the file's place is not followed.
+    fn open(&self, path: String) -> Written {
+        let name = Path::new(&path).file_name().unwrap_or_default();
+        let opened = Folder::open(Path::new(&self.step)).and_then(|step| step.open_file(name));
+        Written::new(path, opened)
+    }
+
+    /// Puts a result that was printed into the step's folder where people look for it.
+    fn publish(&self, file: PrivateFile) -> Command {
+        copy(self.collected(file), self.private(file))
+    }
+
+    /// Keeps a result that an engine has put into the private folder.
+    fn collect(&self, file: PrivateFile) -> Command {
+        copy(self.private(file), self.collected(file))
+    }
+
+    pub fn oidc_token(&self) -> String {
+        format!("{}/oidc-token", self.step)
+    }
+
+    /// The plan as JSON.
+    pub fn shown_plan(&self) -> String {
+        format!("{}/plan.json", self.step)
+    }
+
+    pub fn open_shown_plan(&self) -> Written {
+        self.open(self.shown_plan())
+    }
+
+    /// The state as JSON.
+    pub fn shown_state(&self) -> String {
+        format!("{}/state.json", self.step)
+    }
+
+    pub fn open_shown_state(&self) -> Written {
+        self.open(self.shown_state())
+    }
+
+    /// The names of the outputs that extra files declare.
+    pub fn extra_outputs(&self) -> String {
+        format!("{}/extra-outputs.json", self.step)
+    }
+
+    pub fn open_extra_outputs(&self) -> Written {
+        self.open(self.extra_outputs())
+    }
+}
+
+/// The copy has the mode of the original: one that we made is private too, what an engine made is so by its folder. Its place is to be among the [`writes`](Work::writes): what
+/// is there is written into, whatever its mode.
+fn copy(from: String, to: String) -> Command {
+    Command::new([COPY.to_owned(), "--".to_owned(), from, to])
+}
+
+/// What an Output task does: the command prints the outputs.
+fn printed_output(command: Command, places: &Places) -> Work {
+    let file = PrivateFile::Output;
+    Work {
+        engine: vec![command.stdout(places.collected(file).into())],
+        publish: vec![places.publish(file)],
+        writes: vec![places.private(file)],
+        ..Work::default()
+    }
+}
+
+/// A file that an engine has written, with where it is. Who knows the folder that it must not be outside of opens it.
+#[derive(Debug)]
+pub struct Written {
+    path: PathBuf,
+    opened: io::Result<File>,
+}
+
+impl Written {
+    pub fn new(path: impl Into<PathBuf>, opened: io::Result<File>) -> Self {
+        Self { path: path.into(), opened }
+    }
+
+    fn open(self, what: &'static str) -> Result<(PathBuf, File), EngineError> {
+        match self.opened {
+            Ok(file) => Ok((self.path, file)),
+            Err(source) => Err(EngineError::Read { what, path: self.path, source }),
+        }
+    }
+}
+
+/// A file of the step, or of a test.
+impl<T: AsRef<str> + ?Sized> From<&T> for Written {
+    fn from(path: &T) -> Self {
+        let path = Path::new(path.as_ref());
+        Self::new(path, open_regular(path))
+    }
+}
+
+/// Reads a JSON file that may be large. `what` says what it is, for the error.
+fn read_json<T: DeserializeOwned>(what: &'static str, file: impl Into<Written>) -> Result<T, EngineError> {
+    let (path, file) = file.into().open(what)?;
+    serde_json::from_reader(BufReader::with_capacity(64 * 1024, file)).map_err(|source| EngineError::Json {
+        what,
+        path,
+        source,
+    })
+}

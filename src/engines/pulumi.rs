@@ -1,0 +1,328 @@
+//! The commands of Pulumi.
+//!
+//! Parameters are set by `pulumi config set KEY`, which reads the value from its stdin when none is given: values are in no
+//! argument list. `--plaintext` keeps Pulumi from refusing a value that looks like a secret to it. What array flags give as
+//! `--config KEY=VALUE` is set in the same way and after the parameters: the flag would save it there, too. A URL to log in at
+//! that holds credentials is given as `PULUMI_BACKEND_URL`, which `pulumi login` takes when it has no argument.
+//!
+//! `destroy --remove` removes the stack as well: afterwards there is nothing to export, and nothing in it. It does so after a
+//! preview too, when the stack is empty, and fails when it is not; so the flag is left out of a preview. With `--target` or
+//! protected resources that were left out, the stack stays.
+
+use std::collections::BTreeMap;
+
+use crate::base::git_url::mask_url;
+use crate::script::Command;
+use crate::workspace::PrivateFile;
+use hawser_contract::enums::WireEnum as _;
+use hawser_contract::requests::Init;
+use hawser_contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
+
+use super::flags;
+use super::flags::{is_on, pulumi_arguments, value_of};
+use super::terraform::Direction;
+use super::{EngineError, Places, Work, hcl_values, printed_output};
+
+/// Where `pulumi login` logs in when its arguments do not say.
+const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
+
+/// The stack of a module that names none.
+const DEFAULT_STACK: &str = "snapcd";
+
+fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> Command {
+    let words = std::iter::once("pulumi").chain(words.iter().copied()).map(str::to_owned);
+    Command::new(words.chain(flags))
+}
+
+/// What Init wants written down before it runs: the token to log in with, which must not be an argument.
+pub fn oidc_token(request: &Init) -> Option<&str> {
+    let token = value_of(&request.backend_configuration.pulumi_flags.known, PulumiFlag::OidcToken)?;
+    (!token.starts_with("file://")).then_some(token)
+}
+
+/// Refuses what stands alone on a command line of Init and would be read as an option there.
+pub fn check_init(request: &Init) -> Result<(), EngineError> {
+    for flag in [PulumiFlag::StackName, PulumiFlag::CloudUrl] {
+        let value = value_of(&request.backend_configuration.pulumi_flags.known, flag);
+        if let Some(value) = value.filter(|value| value.starts_with('-')) {
+            return Err(EngineError::Option { flag: flag.name(), value: value.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+pub fn init(request: &Init, places: &Places) -> Work {
+    use PulumiFlag as F;
+    let given = &request.backend_configuration.pulumi_flags.known;
+    let mut work = Work::default();
+    let (mut login, mut global) = (Vec::new(), Vec::new());
+    for flag in given {
+        match flag.flag {
+            F::Color | F::Verbose | F::Emoji => global.extend(pulumi_arguments(flag)),
+            F::DefaultOrg | F::OidcExpiration | F::OidcOrg | F::OidcTeam | F::OidcUser => {
+                login.extend(pulumi_arguments(flag));
+            }
+            F::OidcToken => {
+                let file = match oidc_token(request) {
+                    Some(_) => format!("file://{}", places.oidc_token()),
+                    None => flag.value.clone().unwrap_or_default(),
+                };
+                login.extend(["--oidc-token".to_owned(), file]);
+            }
+            F::Insecure if is_on(given, F::Insecure) => login.push("--insecure".to_owned()),
+            F::CloudUrl | F::LoginLocal | F::LoginCloud | F::Insecure => {}
+            F::StackName | F::SecretsProvider | F::CreateStack => {}
+            other => work
+                .warnings
+                .push(format!("the Pulumi flag {} means nothing to Init: left out", other.name())),
+        }
+    }
+    let target = if let Some(url) = value_of(given, F::CloudUrl) {
+        Some(Some(url.to_owned()))
+    } else if is_on(given, F::LoginLocal) {
+        Some(Some("--local".to_owned()))
+    } else {
+        is_on(given, F::LoginCloud).then_some(None)
+    };
+    if let Some(target) = target {
+        let (hidden, target): (Vec<_>, Vec<_>) = target.into_iter().partition(|url| mask_url(url) != *url);
+        let words = target.into_iter().chain(login).chain(global.clone());
+        let login = command(&["login"], words).known_as("pulumi login");
+        work.engine.push(hidden.into_iter().fold(login, |login, url| login.variable(BACKEND_URL, url)));
+    } else if !login.is_empty() {
+        work.warnings.push(
+            "flags for logging in were left out: none of LoginCloud, LoginLocal and CloudUrl asks for it"
+                .to_owned(),
+        );
+    }
+    let stack = value_of(given, F::StackName).unwrap_or(DEFAULT_STACK);
+    let secrets = value_of(given, F::SecretsProvider);
+    let secrets = secrets.into_iter().flat_map(|it| ["--secrets-provider".to_owned(), it.to_owned()]);
+    let words = secrets.chain(["--non-interactive".to_owned()]).chain(global);
+    work.engine.push(command(&["stack", "select", stack, "--create"], words));
+    if !request.backend_configuration.pulumi_array_flags.known.is_empty() {
+        work.warnings.push("Pulumi array flags mean nothing to Init: left out".to_owned());
+    }
+    work
+}
+
+pub fn validate() -> Work {
+    Work { engine: vec![command(&["preview", "--non-interactive"], [])], ..Work::default() }
+}
+
+/// A flag with its value for a command that knows it under this name, or nothing.
+fn given(flags: &FlagLists, flag: PulumiFlag, name: &str) -> Vec<String> {
+    let value = value_of(&flags.pulumi_flags.known, flag);
+    value.into_iter().flat_map(|value| [name.to_owned(), value.to_owned()]).collect()
+}
+
+/// Sets a value of the configuration, which is read from stdin.
+fn set(flags: &FlagLists, name: &str) -> Command {
+    // The preview reads the file that its flags name, so the value has to be in that one.
+    let place = [
+        given(flags, PulumiFlag::StackName, "--stack"),
+        given(flags, PulumiFlag::ConfigFile, "--config-file"),
+    ];
+    // After `--` a name cannot be taken for an option.
+    let words = place.into_iter().flatten().chain(["--".to_owned(), name.to_owned()]);
+    command(&["config", "set", "--plaintext", "--non-interactive"], words).known_as("pulumi config set")
+}
+
+/// Sets what array flags give.
+fn set_all(flags: &FlagLists) -> impl Iterator<Item = Command> {
+    flags::pulumi_config(flags).map(|(name, value)| set(flags, name).stdin(value))
+}
+
+pub fn plan(
+    direction: Direction,
+    parameters: &BTreeMap<String, String>,
+    flags: &FlagLists,
+    places: &Places,
+) -> Result<Work, EngineError> {
+    let kept = match direction {
+        Direction::Apply => flags.clone(),
+        Direction::Destroy => without_remove(flags),
+    };
+    let (arguments, mut warnings) = flags::pulumi(&kept);
+    if kept != *flags {
+        warnings.push("the Pulumi flag Remove means nothing to PlanDestroy: left out".to_owned());
+    }
+    let mut engine = Vec::new();
+    for (name, value) in parameters {
+        engine.push(set(flags, name).stdin(hcl_values::pulumi_text(name, value)?));
+    }
+    engine.extend(set_all(flags));
+    engine.push(match direction {
+        Direction::Apply => {
+            command(&["preview", "--save-plan", &places.pulumi_plan(), "--non-interactive"], arguments)
+        }
+        Direction::Destroy => {
+            command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments)
+                .stdout(places.collected(PrivateFile::DestroyPreview).into())
+        }
+    });
+    let (file, collect, publish) = match direction {
+        Direction::Apply => {
+            (PrivateFile::PulumiPlan, vec![places.collect(PrivateFile::PulumiPlan)], Vec::new())
+        }
+        Direction::Destroy => {
+            (PrivateFile::DestroyPreview, Vec::new(), vec![places.publish(PrivateFile::DestroyPreview)])
+        }
+    };
+    let writes = vec![places.private(file)];
+    Ok(Work { engine, collect, publish, writes, warnings, ..Work::default() })
+}
+
+/// What `pulumi stack export` takes besides, so that it reads the stack that the update was for.
+pub fn export_arguments(flags: &FlagLists) -> Vec<String> {
+    given(flags, PulumiFlag::StackName, "--stack")
+}
+
+/// Whether a destroy with these flags removes the stack when it has succeeded.
+pub fn removes_stack(flags: &FlagLists) -> bool {
+    let on = |flag| is_on(&flags.pulumi_flags.known, flag);
+    let some_only = flags.pulumi_array_flags.known.iter().any(|it| it.flag == PulumiArrayFlag::Target);
+    on(PulumiFlag::Remove) && !on(PulumiFlag::ExcludeProtected) && !some_only
+}
+
+fn without_remove(flags: &FlagLists) -> FlagLists {
+    let mut kept = flags.clone();
+    kept.pulumi_flags.known.retain(|it| it.flag != PulumiFlag::Remove);
+    kept
+}
+
+pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
+    let (arguments, warnings) = flags::pulumi(flags);
+    let apply = match direction {
+        Direction::Apply => {
+            command(&["up", "--yes", "--plan", &places.pulumi_plan(), "--non-interactive"], arguments)
+        }
+        Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
+    };
+    let file = PrivateFile::PulumiExport;
+    let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
+    let removes = direction == Direction::Destroy && removes_stack(flags);
+    let unless_removed = |it: Command| if removes { it.only_after_failure() } else { it };
+    let collect = vec![unless_removed(export)];
+    Work {
+        engine: set_all(flags).chain([apply]).collect(),
+        collect,
+        publish: vec![unless_removed(places.publish(file))],
+        collect_after_failure: true,
+        writes: vec![places.private(file)],
+        warnings,
+    }
+}
+
+pub fn output(flags: &FlagLists, places: &Places) -> Work {
+    let (arguments, mut warnings) = flags::pulumi(flags);
+    if flags::pulumi_config(flags).next().is_some() {
+        warnings.push("the Pulumi array flag Config means nothing to Output: left out".to_owned());
+    }
+    let output = command(&["stack", "output", "--json"], arguments);
+    Work { warnings, ..printed_output(output, places) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_contract::Flag;
+    use hawser_contract::requests::BackendConfiguration;
+    use std::path::Path;
+
+    fn places() -> Places {
+        Places::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
+    }
+
+    fn lines(work: &Work) -> Vec<String> {
+        work.engine.iter().map(|command| command.words.join(" ")).collect()
+    }
+
+    fn init_with(flags: &[(PulumiFlag, Option<&str>)]) -> Work {
+        let pulumi_flags =
+            flags.iter().map(|(flag, value)| Flag::new(*flag, *value)).collect::<Vec<_>>().into();
+        let backend_configuration = BackendConfiguration { pulumi_flags, ..BackendConfiguration::default() };
+        init(&Init { backend_configuration, ..Init::default() }, &places())
+    }
+
+    #[test]
+    fn init_logs_in_only_when_asked_and_makes_the_stack() {
+        use PulumiFlag as F;
+        assert_eq!(lines(&init_with(&[])), ["pulumi stack select snapcd --create --non-interactive"]);
+        assert_eq!(
+            lines(&init_with(&[
+                (F::LoginLocal, None),
+                (F::StackName, Some("dev")),
+                (F::Color, Some("never"))
+            ])),
+            [
+                "pulumi login --local --color never",
+                "pulumi stack select dev --create --non-interactive --color never"
+            ]
+        );
+        assert_eq!(
+            lines(&init_with(&[
+                (F::CloudUrl, Some("s3://state")),
+                (F::DefaultOrg, Some("acme")),
+                (F::Insecure, None),
+                (F::SecretsProvider, Some("passphrase")),
+                (F::Verbose, Some("3")),
+            ])),
+            [
+                "pulumi login s3://state --default-org acme --insecure --verbose 3",
+                "pulumi stack select snapcd --create --secrets-provider passphrase --non-interactive --verbose 3"
+            ]
+        );
+        assert_eq!(lines(&init_with(&[(F::LoginCloud, None)]))[0], "pulumi login");
+        assert_eq!(lines(&init_with(&[(F::LoginLocal, Some("false"))])).len(), 1);
+    }
+
+    #[test]
+    fn a_token_is_never_an_argument() {
+        let work = init_with(&[(PulumiFlag::LoginCloud, None), (PulumiFlag::OidcToken, Some("hush"))]);
+        assert_eq!(lines(&work)[0], "pulumi login --oidc-token file:///step/oidc-token");
+    }
+
+    #[test]
+    fn what_init_cannot_use_is_named() {
+        let work = init_with(&[(PulumiFlag::Diff, None), (PulumiFlag::DefaultOrg, Some("acme"))]);
+        assert_eq!(work.warnings.len(), 2, "{:?}", work.warnings);
+    }
+
+    #[test]
+    fn parameters_are_set_through_stdin_before_the_preview() {
+        let parameters =
+            BTreeMap::from([("ns:a".to_owned(), "\"hush\"".to_owned()), ("b".to_owned(), "[1]".to_owned())]);
+        let work = plan(Direction::Apply, &parameters, &FlagLists::default(), &places()).unwrap();
+        assert_eq!(
+            lines(&work),
+            [
+                "pulumi config set --plaintext --non-interactive -- b",
+                "pulumi config set --plaintext --non-interactive -- ns:a",
+                "pulumi preview --save-plan /m/.snapcd/plan.json --non-interactive"
+            ]
+        );
+        assert_eq!(work.engine[1].stdin.as_deref(), Some("hush"));
+        let work = plan(Direction::Destroy, &BTreeMap::new(), &FlagLists::default(), &places()).unwrap();
+        assert_eq!(lines(&work), ["pulumi destroy --preview-only --json --non-interactive"]);
+    }
+
+    #[test]
+    fn parameters_and_export_go_where_the_flags_point() {
+        let pulumi_flags = vec![
+            Flag::new(PulumiFlag::StackName, Some("dev")),
+            Flag::new(PulumiFlag::ConfigFile, Some("a b.yaml")),
+        ];
+        let flags = FlagLists { pulumi_flags: pulumi_flags.into(), ..FlagLists::default() };
+        let parameters = BTreeMap::from([("a".to_owned(), "1".to_owned())]);
+        let work = plan(Direction::Apply, &parameters, &flags, &places()).unwrap();
+        assert_eq!(
+            lines(&work)[0],
+            "pulumi config set --plaintext --non-interactive --stack dev --config-file a b.yaml -- a"
+        );
+        let work = apply(Direction::Apply, &flags, &places());
+        assert_eq!(work.collect[0].words.join(" "), "pulumi stack export --stack dev");
+        let work = apply(Direction::Destroy, &FlagLists::default(), &places());
+        assert_eq!(work.collect[0].words.join(" "), "pulumi stack export");
+    }
+}

@@ -1,0 +1,23 @@
+//! Nothing secret leaves the host in a text.
+//!
+//! ```text
+//! settings, environment, requests, outputs ─ learn ─→ Vault ─→ one Redactor per job ─→ logs, faults, runtime log
+//! ```
+//!
+//! [`Rules`] say what counts as a secret: which names, how long a value must be, which patterns. The [`Vault`] holds the
+//! values that are known now: the runner's own for as long as it runs, and those of each job for as long as anybody
+//! works on it. A [`Redactor`] is the compiled form of what one job must not say: each secret in all its disguises.
+
+mod encodings;
+mod fault_texts;
+mod masker;
+mod rules;
+mod scanner;
+mod secret_store;
+#[cfg(test)]
+mod tests;
+
+pub use masker::{MASK, Redactor};
+pub(crate) use masker::{Place, Spans};
+pub use rules::{Rules, RulesError};
+pub use secret_store::{JobSecrets, Vault};

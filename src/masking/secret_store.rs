@@ -1,0 +1,359 @@
+//! The secrets that are known now, and who must not say them.
+//!
+//! Compiling takes a moment, so what was compiled is kept until something changes. While it takes that moment nobody is
+//! kept from learning: only whoever wants the same redactor waits. Nothing is logged while a lock is held: the runtime log
+//! is masked by this very vault.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::Duration;
+
+use tracing::{error, warn};
+use uuid::Uuid;
+
+use super::{Redactor, Rules};
+use crate::step::{Folder, FolderError};
+
+/// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. As
+/// many credentials of sources are known besides. All of them are in every automaton.
+const PASSING: usize = 12;
+/// A panic that finds the redactor in use looks again so often, a moment later.
+const PATIENCE: usize = 100;
+
+/// All secrets of the process. Cheap to clone; every clone is the same vault.
+#[derive(Clone)]
+pub struct Vault(Arc<Inner>);
+
+struct Inner {
+    rules: Rules,
+    own: Mutex<Shelf>,
+    jobs: Mutex<HashMap<Uuid, Weak<Job>>>,
+    /// Of everything, for what belongs to no job.
+    compiled: Compiled,
+    /// Of the runner's own secrets, for steps that belong to no job.
+    compiled_own: Compiled,
+    /// Goes up with every secret that is learnt and every job that is gone.
+    changes: Arc<AtomicU64>,
+    /// That everything is masked has been said.
+    said: AtomicBool,
+    /// That not all disguises are looked for has been said.
+    said_less: AtomicBool,
+}
+
+/// Some secrets, and how often they have changed.
+#[derive(Default)]
+struct Shelf {
+    secrets: BTreeSet<String>,
+    /// Tokens, which are replaced again and again.
+    tokens: Passing,
+    /// Credentials of sources outside of jobs. However many a server sends, they take no place from a token.
+    sources: Passing,
+    version: u64,
+    /// The secrets are not all known, and this is why.
+    unknown: Option<String>,
+}
+
+/// The last [`PASSING`] of some secrets, the latest last.
+#[derive(Default)]
+struct Passing(VecDeque<String>);
+
+impl Passing {
+    /// Says whether it is new. One that comes again is as young as a new one.
+    fn add(&mut self, secret: &str) -> bool {
+        if let Some(known) = self.0.iter().position(|known| known == secret) {
+            if let Some(again) = self.0.remove(known) {
+                self.0.push_back(again);
+            }
+            return false;
+        }
+        self.0.push_back(secret.to_owned());
+        if self.0.len() > PASSING {
+            self.0.pop_front();
+        }
+        true
+    }
+}
+
+/// The secrets of one job, for as long as somebody holds this.
+#[derive(Clone)]
+pub struct JobSecrets {
+    vault: Vault,
+    /// None outside of any job.
+    job: Option<Arc<Job>>,
+}
+
+struct Job {
+    shelf: Mutex<Shelf>,
+    compiled: Compiled,
+    changes: Arc<AtomicU64>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A redactor, and the versions of what it was compiled from.
+#[derive(Default)]
+struct Compiled(Mutex<Option<(Versions, Arc<Redactor>)>>);
+
+/// Of the runner's own secrets and of the job's.
+type Versions = (u64, u64);
+
+impl Compiled {
+    fn get(&self, versions: Versions, compile: impl FnOnce() -> Redactor) -> Arc<Redactor> {
+        let mut kept = locked(&self.0);
+        if let Some((of, redactor)) = &*kept
+            && *of == versions
+        {
+            return Arc::clone(redactor);
+        }
+        // The old one goes before the new one is built: both at once would take twice the memory.
+        *kept = None;
+        let redactor = Arc::new(compile());
+        *kept = Some((versions, Arc::clone(&redactor)));
+        redactor
+    }
+
+    /// Whether nobody is compiling.
+    fn is_free(&self) -> bool {
+        !matches!(self.0.try_lock(), Err(TryLockError::WouldBlock))
+    }
+}
+
+impl Vault {
+    pub fn new(rules: Rules) -> Self {
+        let secrets: BTreeSet<_> = rules.values().map(str::to_owned).collect();
+        let own = Mutex::new(Shelf { secrets, ..Shelf::default() });
+        Self(Arc::new(Inner {
+            rules,
+            own,
+            jobs: Mutex::default(),
+            compiled: Compiled::default(),
+            compiled_own: Compiled::default(),
+            changes: Arc::default(),
+            said: AtomicBool::new(false),
+            said_less: AtomicBool::new(false),
+        }))
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    /// Adds a secret of the runner itself: no job and no log may ever say it.
+    pub fn learn(&self, secret: &str) {
+        self.learn_all(&self.0.own, [secret]);
+    }
+
+    /// Adds a secret of the runner that is replaced again and again, such as a token. The last [`PASSING`] of them are known:
+    /// a runner that reconnects for a year must not carry every token that it ever had.
+    pub fn learn_passing(&self, secret: &str) {
+        self.pass(secret, |own| &mut own.tokens);
+    }
+
+    fn pass(&self, secret: &str, queue: impl FnOnce(&mut Shelf) -> &mut Passing) {
+        let mut own = locked(&self.0.own);
+        if secret.len() >= self.0.rules.minimum_length && queue(&mut own).add(secret) {
+            own.version += 1;
+            self.0.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn learn_all<'a>(&self, shelf: &Mutex<Shelf>, secrets: impl IntoIterator<Item = &'a str>) {
+        let mut shelf = locked(shelf);
+        let before = shelf.version;
+        for secret in secrets {
+            shelf.add(secret, &self.0.rules);
+        }
+        if shelf.version != before {
+            self.0.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Masks everything that is known now, of the runner and of all jobs: for what belongs to no job. It costs next to
+    /// nothing when nothing has changed.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        // Looked at before the secrets are: what is learnt meanwhile counts at the next call at the latest.
+        let changes = self.0.changes.load(Ordering::Acquire);
+        self.0.compiled.get((changes, 0), || {
+            let jobs: Vec<Arc<Job>> = locked(&self.0.jobs).values().filter_map(Weak::upgrade).collect();
+            let mut secrets: BTreeSet<_> = locked(&self.0.own).texts().map(str::to_owned).collect();
+            for job in &jobs {
+                secrets.extend(locked(&job.shelf).secrets.iter().cloned());
+            }
+            Redactor::new(secrets.iter().map(String::as_str), &self.0.rules)
+        })
+    }
+
+    /// The same for a thread that panics: it may be the one that is compiling, and would wait for itself. None when the
+    /// redactor stays in use.
+    pub(crate) fn redactor_in_a_panic(&self) -> Option<Arc<Redactor>> {
+        for _ in 0..PATIENCE {
+            if self.0.compiled.is_free() {
+                return Some(self.redactor());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// The secrets of a job, shared by all who ask for them at the same time.
+    pub fn job(&self, job_id: Option<Uuid>) -> JobSecrets {
+        let job = job_id.map(|job_id| {
+            let mut jobs = locked(&self.0.jobs);
+            jobs.retain(|_, job| job.strong_count() > 0);
+            let known = jobs.get(&job_id).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let job = Arc::new(Job {
+                    shelf: Mutex::default(),
+                    compiled: Compiled::default(),
+                    changes: Arc::clone(&self.0.changes),
+                });
+                jobs.insert(job_id, Arc::downgrade(&job));
+                job
+            })
+        });
+        JobSecrets { vault: self.clone(), job }
+    }
+}
+
+impl JobSecrets {
+    /// Adds secrets of this job.
+    pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
+        self.vault.learn_all(self.job.as_ref().map_or(&self.vault.0.own, |job| &job.shelf), secrets);
+    }
+
+    /// Learns what the folder of a step has noted: what it was read from may have changed since. Where the note is damaged,
+    /// all text is masked; where the machine is at fault, it can be tried again.
+    pub fn recall(&self, folder: &Folder) -> Result<(), FolderError> {
+        match folder.secrets() {
+            Ok(noted) => self.learn(noted.iter().map(String::as_str)),
+            Err(error @ FolderError::Io { .. }) => return Err(error),
+            // Not what is wrong with the file: that might say a secret.
+            Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
+                self.hide_everything(&format!("{} cannot be read", path.display()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that the secrets of this job are not all known, so that all its text has to be masked. Outside of a job it
+    /// says nothing.
+    pub fn hide_everything(&self, reason: &str) {
+        let Some(job) = &self.job else { return };
+        let mut shelf = locked(&job.shelf);
+        shelf.unknown = Some(reason.to_owned());
+        shelf.version += 1;
+    }
+
+    /// Masks what is known now; to be asked for again when more may have been learnt.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        let inner = &self.vault.0;
+        // Looked at before the secrets are, as in the vault's own. No lock but that of the redactor is held while it is
+        // compiled.
+        let own_version = locked(&inner.own).version;
+        let own = || locked(&inner.own).texts().map(str::to_owned).collect::<BTreeSet<_>>();
+        let redactor = match &self.job {
+            None => inner
+                .compiled_own
+                .get((own_version, 0), || Redactor::new(own().iter().map(String::as_str), &inner.rules)),
+            Some(job) => {
+                let version = locked(&job.shelf).version;
+                job.compiled.get((own_version, version), || {
+                    let mut secrets = own();
+                    let shelf = locked(&job.shelf);
+                    if let Some(reason) = &shelf.unknown {
+                        return Redactor::of_everything(reason);
+                    }
+                    secrets.extend(shelf.texts().map(str::to_owned));
+                    drop(shelf);
+                    Redactor::new(secrets.iter().map(String::as_str), &inner.rules)
+                })
+            }
+        };
+        if let Some(reason) = redactor.masks_everything()
+            && !inner.said.swap(true, Ordering::Relaxed)
+        {
+            error!("all lines of a job are masked, since its secrets cannot be told from the rest: {reason}");
+        }
+        if redactor.is_lessened() && !inner.said_less.swap(true, Ordering::Relaxed) {
+            warn!(
+                "a job has so many secrets, or such long ones, that not all disguises of them are masked: rare ones, such \
+                 as folded over lines, and perhaps of long secrets all but the plain text, may be missed"
+            );
+        }
+        redactor
+    }
+
+    /// Adds the credentials in the URL of a source, such as one that was found on the way, and returns them. Outside of any
+    /// job they are known for a while, as tokens are: there may be new ones each time.
+    pub(crate) fn learn_credentials(&self, url: &str) -> Vec<String> {
+        let found = crate::tasks::secrets::credentials(url, &self.vault.0.rules);
+        match self.job {
+            Some(_) => self.learn(found.iter().map(String::as_str)),
+            None => found.iter().for_each(|secret| self.vault.pass(secret, |own| &mut own.sources)),
+        }
+        found
+    }
+}
+
+impl Shelf {
+    fn texts(&self) -> impl Iterator<Item = &str> {
+        self.secrets.iter().chain(&self.tokens.0).chain(&self.sources.0).map(String::as_str)
+    }
+
+    fn add(&mut self, secret: &str, rules: &Rules) {
+        if secret.len() >= rules.minimum_length && self.secrets.insert(secret.to_owned()) {
+            self.version += 1;
+        }
+    }
+}
+
+impl std::fmt::Debug for Vault {
+    /// Without the secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Vault")
+    }
+}
+
+impl std::fmt::Debug for JobSecrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JobSecrets")
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_while_it_compiles_does_not_wait_for_itself() {
+        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+        vault.learn("hunter22");
+        let compiling = locked(&vault.0.compiled.0);
+        assert!(vault.redactor_in_a_panic().is_none());
+        drop(compiling);
+        assert_eq!(vault.redactor_in_a_panic().unwrap().text("hunter22"), "***");
+    }
+
+    #[test]
+    fn of_sources_outside_of_jobs_the_latest_credentials_are_known_and_not_all_that_ever_were() {
+        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+        let refresh = vault.job(None);
+        vault.learn_passing("the-token");
+        for number in 0..100 {
+            refresh.learn_credentials(&format!("https://me:password-{number:02}@host/repo"));
+            refresh.learn_credentials("https://me:again-and-again@host/repo");
+        }
+        let said = "password-00 password-99 again-and-again the-token";
+        assert_eq!(vault.redactor().text(said), "password-00 *** *** ***");
+        assert_eq!(refresh.redactor().text(said), "password-00 *** *** ***");
+    }
+}

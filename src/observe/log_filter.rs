@@ -1,0 +1,168 @@
+//! Which runtime log events are written: `Logging.LogLevel` as a filter over our modules.
+//!
+//! A category is a module path. It is written as ours (`hawser::hub`) or as .NET would (`Hawser.Hub`), in any case and
+//! with or without underscores, and holds for everything below it; the longest that matches counts, and `Default`
+//! (Information unless set) where none does. Other crates are held at Warning however talkative `Default` is: at
+//! Debug they drown our own events, and some write out what they send. A category of their own lets them speak.
+
+use std::io::{self, IsTerminal};
+
+use thiserror::Error;
+use tracing::{Metadata, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
+
+use super::masked_writer::MaskedWriters;
+use crate::masking::Vault;
+use crate::settings::model::{Level, LoggingSettings};
+
+const OURS: &str = "hawser";
+const DEFAULT: &str = "default";
+
+#[derive(Debug, Error)]
+pub enum LevelsError {
+    #[error("cannot install the runtime log, there is one already")]
+    Installed(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Sends runtime log events to stdout from now on: time, level, module, message. What the vault knows is masked.
+pub fn init(logging: &LoggingSettings, vault: Vault) -> Result<(), LevelsError> {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let output = fmt::layer()
+        .with_writer(MaskedWriters::new(io::stdout, vault))
+        .with_ansi(!no_color && io::stdout().is_terminal())
+        .with_filter(Levels::new(logging));
+    tracing_subscriber::registry().with(output).try_init().map_err(LevelsError::Installed)
+}
+
+/// The filter.
+#[derive(Debug, Clone)]
+pub struct Levels {
+    default: LevelFilter,
+    /// Longest category first.
+    categories: Vec<(String, LevelFilter)>,
+}
+
+impl Levels {
+    pub fn new(logging: &LoggingSettings) -> Self {
+        let mut default = LevelFilter::INFO;
+        let mut categories = Vec::new();
+        for (category, level) in &logging.log_level {
+            match normalized(category) {
+                name if name == DEFAULT => default = filter_of(*level),
+                name => categories.push((name, filter_of(*level))),
+            }
+        }
+        categories.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        Self { default, categories }
+    }
+
+    /// The most talkative level that this target may write.
+    pub fn of(&self, target: &str) -> LevelFilter {
+        // The workspace's other crates count as modules of ours: `hawser_signalr` is `hawser::signalr`.
+        let target = match target.strip_prefix("hawser_") {
+            Some(rest) => normalized(&format!("{OURS}::{rest}")),
+            None => normalized(target),
+        };
+        let named = self.categories.iter().find(|(category, _)| is_within(&target, category));
+        match named {
+            Some((_, level)) => *level,
+            None if is_within(&target, OURS) => self.default,
+            None => self.default.min(LevelFilter::WARN),
+        }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Filter<S> for Levels {
+    // Asked once per place in the code, since the answer depends on nothing else; tracing remembers it.
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        *metadata.level() <= self.of(metadata.target())
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
+        if *metadata.level() <= self.of(metadata.target()) {
+            tracing::subscriber::Interest::always()
+        } else {
+            tracing::subscriber::Interest::never()
+        }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.categories.iter().map(|(_, level)| *level).chain([self.default]).max()
+    }
+}
+
+/// `hawser::hub::line_state` and `Hawser.Hub.LineState` in one spelling.
+fn normalized(category: &str) -> String {
+    category.replace("::", ".").replace('_', "").to_lowercase()
+}
+
+fn is_within(target: &str, category: &str) -> bool {
+    target.strip_prefix(category).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+fn filter_of(level: Level) -> LevelFilter {
+    match level {
+        Level::Trace => LevelFilter::TRACE,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Information => LevelFilter::INFO,
+        Level::Warning => LevelFilter::WARN,
+        // There is nothing above an error here, and whoever wants only the gravest still wants to see those.
+        Level::Error | Level::Critical => LevelFilter::ERROR,
+        Level::None => LevelFilter::OFF,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels(pairs: &[(&str, Level)]) -> Levels {
+        let log_level = pairs.iter().map(|(name, level)| ((*name).to_owned(), *level)).collect();
+        Levels::new(&LoggingSettings { log_level })
+    }
+
+    #[test]
+    fn without_settings_we_speak_at_information_and_other_crates_at_warning() {
+        let levels = levels(&[]);
+        assert_eq!(levels.of("hawser::hub"), LevelFilter::INFO);
+        for other in ["hyper::client", "reqwest::connect", "rustls", "tungstenite", "hawserish"] {
+            assert_eq!(levels.of(other), LevelFilter::WARN, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_longest_category_that_matches_counts_in_either_spelling() {
+        let levels = levels(&[
+            ("Default", Level::Warning),
+            ("Hawser", Level::Error),
+            ("hawser::hub", Level::Debug),
+            ("Hawser.Hub.LineState", Level::Trace),
+        ]);
+        assert_eq!(levels.of("hawser"), LevelFilter::ERROR);
+        assert_eq!(levels.of("hawser::hub"), LevelFilter::DEBUG);
+        assert_eq!(levels.of("hawser::hub::codec"), LevelFilter::DEBUG);
+        assert_eq!(levels.of("hawser_hub::codec"), LevelFilter::DEBUG);
+        assert_eq!(levels.of("hawser::hubris"), LevelFilter::ERROR);
+        assert_eq!(levels.of("hawser::hub::line_state"), LevelFilter::TRACE);
+        assert_eq!(levels.of("hyper"), LevelFilter::WARN);
+    }
+
+    #[test]
+    fn other_crates_speak_only_when_they_are_named_or_fall_silent_with_default() {
+        let talkative = levels(&[("Default", Level::Trace), ("hyper", Level::Debug)]);
+        assert_eq!(talkative.of("hawser::hub"), LevelFilter::TRACE);
+        assert_eq!(talkative.of("hyper::client"), LevelFilter::DEBUG);
+        assert_eq!(talkative.of("h2::codec"), LevelFilter::WARN);
+        let silent = levels(&[("default", Level::None)]);
+        assert_eq!(silent.of("hyper"), LevelFilter::OFF);
+        assert_eq!(silent.of("hawser"), LevelFilter::OFF);
+    }
+
+    #[test]
+    fn critical_still_shows_errors() {
+        assert_eq!(levels(&[("Default", Level::Critical)]).of("hawser"), LevelFilter::ERROR);
+    }
+}

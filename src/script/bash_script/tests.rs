@@ -1,0 +1,547 @@
+//! The scripts run in real bash, with small programs for an engine.
+
+use std::fs;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::*;
+use crate::script::{HiddenArguments, Piece, quote};
+
+struct Ran {
+    code: Option<i32>,
+    part: Option<Part>,
+    stdout: String,
+    stderr: String,
+}
+
+fn before(text: &str) -> Option<Hook<'_>> {
+    Hook::new("PlanBeforeHook", Some(text))
+}
+
+fn after(text: &str) -> Option<Hook<'_>> {
+    Hook::new("PlanAfterHook", Some(text))
+}
+
+fn sh(script: &str) -> Command {
+    Command::new(["bash", "-c", script])
+}
+
+fn last_part(file: &Path) -> Option<Part> {
+    fs::read_to_string(file).ok()?.lines().last().and_then(Part::from_word)
+}
+
+fn run(script: &Script<'_>) -> Ran {
+    run_with(script, &[])
+}
+
+fn run_with(script: &Script<'_>, variables: &[(&str, &str)]) -> Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("it's the part");
+    let text = script.text(&part, &folder.path().join("cancel.json")).unwrap();
+    let file = folder.path().join("script.sh");
+    fs::write(&file, &text).unwrap();
+    let mut bash = Process::new("bash");
+    bash.arg(&file).envs(variables.iter().copied()).current_dir(folder.path()).stdin(Stdio::null());
+    let output = bash.output().unwrap();
+    Ran {
+        code: output.status.code(),
+        part: last_part(&part),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+fn script<'a>(before: Option<Hook<'a>>, engine: Command, after: Option<Hook<'a>>) -> Script<'a> {
+    Script { title: "test".to_owned(), before, engine: vec![engine], after, ..Script::default() }
+}
+
+#[test]
+fn an_export_and_a_cd_of_the_before_hook_reach_the_engine_and_the_after_hook() {
+    let ran = run(&script(
+        before("export TOKEN='a b'\ncd /usr"),
+        sh("echo \"engine $TOKEN $PWD\""),
+        after("echo \"after $TOKEN $PWD\""),
+    ));
+    assert_eq!(ran.stdout, "engine a b /usr\nafter a b /usr\n");
+    assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+}
+
+#[test]
+fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
+    let home = tempfile::tempdir().unwrap();
+    let code = home.path().join(".bashrc");
+    fs::write(&code, "echo code was run; exit 3").unwrap();
+    let variables = [
+        ("TF_VAR_my-var", "a b"),
+        ("with.dots", "c"),
+        ("HOME", home.path().to_str().unwrap()),
+        // A bash that believes that it was started by ssh reads `.bashrc`.
+        ("SSH_CLIENT", "::1 1 2"),
+    ];
+    // Set by the hook: the bash of the script itself would have obeyed it, too.
+    let hook = format!(
+        "greet() {{ echo hello; }}; export -f greet; export BASH_ENV={} SHELLOPTS",
+        quote(code.to_str().unwrap())
+    );
+    let ran = run_with(&script(before(&hook), Command::new(["env", "-0"]), None), &variables);
+    let seen: Vec<&str> = ran.stdout.split('\0').collect();
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for expected in ["TF_VAR_my-var=a b", "with.dots=c", "BASH_FUNC_greet%%=() {  echo hello\n}"] {
+        assert!(seen.contains(&expected), "{expected}: {seen:#?}");
+    }
+    assert!(seen.iter().any(|it| it.starts_with("BASH_ENV=")), "{seen:#?}");
+    // A bash that inherits this would take no functions from the environment.
+    assert!(!seen.iter().any(|it| it.starts_with("SHELLOPTS=") && it.contains("privileged")), "{seen:#?}");
+    let ran = run(&script(before("greet() { echo hello; }; export -f greet"), sh("greet"), None));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "hello\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_engine_that_is_not_there_is_told_with_the_folders_that_were_looked_in() {
+    let ran = run(&script(before("PATH=/no/such:/folders"), Command::new(["no-such-engine", "hush"]), None));
+    assert_eq!((ran.code, ran.part), (Some(127), Some(Part::Engine)), "{}", ran.stderr);
+    let said = format!("hawser: {NO_PROGRAM} no-such-engine in PATH, which is /no/such:/folders\n");
+    assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("cancel.json") && !ran.stderr.contains("hush"), "{}", ran.stderr);
+}
+
+#[test]
+fn where_the_engine_runs_is_noted_as_the_hook_left_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
+    let hook = "set -euC; cd /usr; export TF_WORKSPACE=\"it's prod\"; unset TF_DATA_DIR";
+    let text = script(before(hook), sh("true"), None).text(&part, &cancel).unwrap();
+    assert!(Process::new("bash").args(["-c", &text]).status().unwrap().success());
+    let noted = fs::read_to_string(folder.path().join("place")).unwrap();
+    assert_eq!(noted, "/usr\0it's prod\0\0");
+}
+
+#[test]
+fn the_command_that_runs_is_noted_where_the_task_is_known_by_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
+    for (first, expected) in [("exit 3", "it's first\n"), ("true", "\n")] {
+        let mut script = script(None, sh(first).known_as("it's first"), None);
+        script.engine.push(sh("exit 4"));
+        let text = script.text(&part, &cancel).unwrap();
+        assert!(!Process::new("bash").args(["-c", &text]).status().unwrap().success());
+        assert_eq!(fs::read_to_string(folder.path().join("command")).unwrap(), expected);
+    }
+}
+
+#[test]
+fn another_exit_code_is_a_success_only_with_the_file_that_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("it's a plan");
+    let engine = |text: &str| sh(text).also_success(2, file.clone());
+    let made = format!("touch {}; exit 2", quote(file.to_str().unwrap()));
+    let ran = run(&script(None, engine("exit 2"), after("echo after")));
+    assert_eq!((ran.code, ran.part), (Some(2), Some(Part::Engine)));
+    let ran = run(&script(None, engine(&made), after("echo after")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"));
+}
+
+#[test]
+fn a_function_that_a_hook_defines_may_stand_in_front_of_the_engine() {
+    let hook = "engine() { echo wrapped; command echo \"$@\"; return 3; }";
+    let ran = run(&script(before(hook), Command::new(["engine", "a b"]), None));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), "wrapped\na b\n"), "{}", ran.stderr);
+    let ran = run(&script(None, Command::new(["no-such-engine"]), None));
+    assert_eq!((ran.code, ran.part), (Some(127), Some(Part::Engine)), "{}", ran.stderr);
+}
+
+#[test]
+fn each_part_decides_on_its_own() {
+    let cases = [
+        (script(before("echo b; (exit 3)"), sh("echo e"), after("echo a")), 3, Part::Before, "b\n"),
+        (script(before("echo b"), sh("echo e; exit 4"), after("echo a")), 4, Part::Engine, "b\ne\n"),
+        (script(before("echo b"), sh("echo e"), after("echo a; exit 5")), 5, Part::After, "b\ne\na\n"),
+        (script(before("echo b >&2"), sh("echo e >&2"), after("echo a >&2")), 0, Part::Done, ""),
+        // A command in the middle that fails is bash's own business, as in any script.
+        (script(before("false\necho b"), sh("true"), None), 0, Part::Done, "b\n"),
+    ];
+    for (script, code, part, stdout) in cases {
+        let ran = run(&script);
+        assert_eq!(
+            (ran.code, ran.part, ran.stdout.as_str()),
+            (Some(code), Some(part), stdout),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn a_before_hook_that_leaves_early_is_seen_and_the_engine_does_not_run() {
+    for hook in ["exit 0", "exec true", "trap 'exit 0' EXIT; exit 7", "set -n"] {
+        let ran = run(&script(before(hook), sh("echo engine"), None));
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Before)), "{hook}");
+        assert_eq!(ran.stdout, "", "{hook}");
+    }
+}
+
+#[test]
+fn a_syntax_error_is_the_hooks_own_failure() {
+    for hook in ["if true; then", "echo 'open", "cat <<EOF\nopen", "}", "done", "case x in"] {
+        let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
+        // A here-document without its end is only a warning to bash.
+        if hook.starts_with("cat") {
+            assert_eq!(ran.part, Some(Part::Done), "{hook}: {}", ran.stderr);
+            continue;
+        }
+        assert_ne!(ran.code, Some(0), "{hook}");
+        assert_eq!((ran.part, ran.stdout.as_str()), (Some(Part::Before), ""), "{hook}");
+        let ran = run(&script(None, sh("echo engine"), after(hook)));
+        assert_ne!(ran.code, Some(0), "{hook}");
+        assert_eq!((ran.part, ran.stdout.as_str()), (Some(Part::After), "engine\n"), "{hook}");
+    }
+}
+
+#[test]
+fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
+    let here = tempfile::NamedTempFile::new().unwrap();
+    for hook in [
+        "set -euo pipefail",
+        "set -C",
+        "set -o posix",
+        "set -f; IFS=/; set -u",
+        "trap 'exit 99' ERR; set -E",
+        "trap 'echo bye >/dev/null' EXIT",
+        "shopt -s nullglob failglob extglob",
+        "set -x",
+        "set -- a b c; shift",
+        "printf() { :; }; unset -f printf",
+    ] {
+        let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        let ran = run(&script(
+            before(hook),
+            sh("exit 2").also_success(2, here.path().to_owned()),
+            after("echo after"),
+        ));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{hook}: {}", ran.stderr);
+        let ran = run(&script(before(hook), sh("exit 6"), after("echo after")));
+        assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(6), Some(Part::Engine), ""), "{hook}");
+    }
+}
+
+/// Where the part cannot be written, a success could not be told from a hook that left early.
+#[test]
+fn an_engine_is_not_run_where_that_cannot_be_noted() {
+    for hook in ["true", "set -e", "exec 2>&-"] {
+        // A folder is in the file's place by the time the engine's turn has come.
+        let hook = format!("{hook}; rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"");
+        let ran = run(&script(before(&hook), sh("echo engine"), after("echo after")));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{hook}: {}", ran.stderr);
+        assert!(hook.starts_with("exec") || ran.stderr.contains("the engine was not run"), "{}", ran.stderr);
+    }
+    // From there on the parts say less, and nothing else changes.
+    let lose = "rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"";
+    let hook = format!("set -e; lose() {{ {lose}; }}");
+    let ran = run(&script(before(&hook), Command::new(["lose"]), after("echo after")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn set_e_works_inside_a_hook() {
+    let ran = run(&script(before("set -e\nfalse\necho unreachable"), sh("echo engine"), None));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(1), Some(Part::Before), ""));
+}
+
+/// What pre-approval does not look at must not be run either.
+#[test]
+fn white_space_at_the_end_of_a_hook_is_no_part_of_its_last_word() {
+    for end in ["", "\r", "\r\n\r", "\u{a0}", "\u{b}\u{c}", " \t\n"] {
+        let text = format!("printf '[%s]' one two{end}");
+        assert_eq!(run(&script(before(&text), sh("true"), None)).stdout, "[one][two]", "{end:?}");
+    }
+}
+
+#[test]
+fn a_hook_from_a_web_form_runs_with_its_line_ends_unified() {
+    let ran = run(&script(before("export A=1\r\necho \"[$A]\"\r\n"), sh("true"), None));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[1]\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn commands_run_in_order_until_one_fails_and_stdout_goes_where_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a file");
+    let mut wanted = script(before("set -C"), sh("cat; echo seen").stdin("it's $HOME"), None);
+    wanted.engine.push(sh("echo kept").stdout(file.clone()));
+    wanted.engine.push(sh("exit 9"));
+    wanted.engine.push(sh("echo not reached"));
+    fs::write(&file, "old").unwrap();
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(9), "it's $HOME\nseen\n"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "kept\n");
+}
+
+#[test]
+fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
+    let mut wanted = script(None, sh("exit 4"), after("echo after"));
+    wanted.collect = vec![sh("echo collected; exit 1")];
+    assert_eq!(run(&wanted).stdout, "");
+    wanted.collect_after_failure = true;
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(4), Some(Part::Engine), "collected\n"));
+    wanted.engine = vec![sh("exit 0")];
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.part), (Some(1), Some(Part::Collect)));
+
+    wanted.collect = vec![sh("echo collected").only_after_failure()];
+    let ran = run(&wanted);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
+    wanted.engine = vec![sh("exit 4")];
+    assert_eq!(run(&wanted).stdout, "collected\n");
+}
+
+#[test]
+fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
+    for hook in ["true", "set -euo pipefail", "trap 'exit 99' ERR; set -E", "set -e; exec 2>&-"] {
+        let mut wanted = script(before(hook), sh("echo engine"), after("echo after"));
+        let copy = Command::new(["bash", "-c", "echo copy; exit 3", "the place"]);
+        wanted.publish = vec![copy.clone(), copy];
+        let ran = run(&wanted);
+        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "engine\ncopy\ncopy\nafter\n", "{hook}");
+        let told = ran.stderr.matches("hawser: the result could not be copied to the place").count();
+        assert_eq!(told, if hook.ends_with("2>&-") { 0 } else { 2 }, "{hook}: {}", ran.stderr);
+
+        wanted.engine = vec![sh("exit 4")];
+        assert_eq!(run(&wanted).stdout, "", "{hook}");
+        wanted.collect_after_failure = true;
+        let ran = run(&wanted);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(4), "copy\ncopy\n"), "{hook}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn hidden_arguments_are_looked_up_after_the_hook_and_come_after_the_users_own() {
+    let mut command = sh("printf '%s\\n' \"$ARGS\"");
+    command.hidden = Some(HiddenArguments {
+        variable: "ARGS",
+        arguments: vec![Piece::split("key=${SECRET}/$SECRET it's"), Piece::split("other=$UNSET!")],
+    });
+    let hook = "set -eu; export SECRET='a\\b&'\\''c $(id)'";
+    let ran = run(&script(before(hook), command.clone(), after("echo \"[${ARGS-}]\"")));
+    let quoted = r"a\b&'\''c $(id)";
+    assert_eq!(ran.stdout, format!("   'key={quoted}/{quoted} it'\\''s' 'other=!'\n[]\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("$UNSET is not set"), "{}", ran.stderr);
+    let ran =
+        run(&script(before("export SECRET=s UNSET= ARGS='their own'"), command, after("echo \"[$ARGS]\"")));
+    assert_eq!(ran.stdout, "their own   'key=s/s it'\\''s' 'other=!'\n[their own]\n");
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn hidden_arguments_that_stand_for_the_command_line_come_after_all_of_the_users_own() {
+    let mut command = sh("printf '[%s]' \"$ARGS\" \"$TF_CLI_ARGS\" \"$ONLY\"").variable("ONLY", "it's $HOME");
+    command.hidden = Some(HiddenArguments {
+        variable: "ARGS",
+        arguments: vec![vec![Piece::Text("-var=a=$HOME".to_owned())]],
+    });
+    let ran = run(&script(
+        before("set -u; export ARGS=first TF_CLI_ARGS=second"),
+        command.clone(),
+        after("echo \"[$ARGS][$TF_CLI_ARGS][${ONLY-}]\""),
+    ));
+    assert_eq!(
+        ran.stdout, "[first second  '-var=a=$HOME'][][it's $HOME][first][second][]\n",
+        "{}",
+        ran.stderr
+    );
+    let ran = run(&script(before("set -u; unset ARGS TF_CLI_ARGS"), command, None));
+    assert_eq!(ran.stdout, "[   '-var=a=$HOME'][][it's $HOME]", "{}", ran.stderr);
+}
+
+#[test]
+fn references_to_variables_are_found_and_other_dollars_are_left_alone() {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    let variable = |name: &str| Piece::Variable(name.to_owned());
+    assert_eq!(
+        Piece::split("a$B/${C_1}d"),
+        [text("a"), variable("B"), text("/"), variable("C_1"), text("d")]
+    );
+    for plain in ["", "$", "a$", "$1", "${1}", "${A", "${}", "${A-b}", "$(id)", "$ A", "é$é", "100%"] {
+        let expected: Vec<_> = if plain.is_empty() { vec![] } else { vec![text(plain)] };
+        assert_eq!(Piece::split(plain), expected, "{plain}");
+    }
+    assert_eq!(Piece::split("$$A"), [text("$"), variable("A")]);
+}
+
+#[test]
+fn a_nul_byte_is_refused() {
+    let here = Path::new("/x");
+    script(before("a\0b"), sh("true"), None).text(here, here).unwrap_err();
+    script(None, sh("a\0b"), None).text(here, here).unwrap_err();
+}
+
+/// Runs the script in a process group of its own and interrupts the group once `started` is on its stdout.
+fn interrupted(script: &Script<'_>) -> Ran {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    crate::base::process::interrupts::heed();
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("part");
+    let file = folder.path().join("script.sh");
+    fs::write(&file, script.text(&part, &folder.path().join("cancel.json")).unwrap()).unwrap();
+    let mut child = Process::new("bash")
+        .arg(&file)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process_group(group, Signal::INT).unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(180), "the script did not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut stdout = String::new();
+    output.read_to_string(&mut stdout).unwrap();
+    Ran {
+        code: status.code().or_else(|| status.signal().map(|signal| 128 + signal)),
+        part: last_part(&part),
+        stdout,
+        stderr: String::new(),
+    }
+}
+
+/// An engine that takes its time to shut down and then says how it ended.
+const SLOW: &str =
+    "trap 'sleep 0.3; echo shut down; exit $CODE' INT; echo started; while :; do sleep 1; done";
+
+#[test]
+fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {
+    for code in ["0", "1"] {
+        let hook = format!("export CODE={code}");
+        let ran = interrupted(&script(before(&hook), sh(SLOW), after("echo after")));
+        assert_eq!(ran.stdout, "shut down\n");
+        assert_eq!(ran.part, Some(Part::Engine));
+        assert_eq!(ran.code, Some(if code == "0" { INTERRUPTED } else { 1 }));
+    }
+}
+
+#[test]
+fn an_engine_that_completes_in_spite_of_the_interrupt_with_nothing_to_follow_is_done() {
+    let ran = interrupted(&script(before("export CODE=0"), sh(SLOW), None));
+    assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+}
+
+#[test]
+fn an_interrupt_in_a_hook_ends_it_there() {
+    let hook = "bash -c 'echo started; exec sleep 30'; echo more of the hook";
+    let ran = interrupted(&script(before(hook), sh("echo engine"), None));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::Before), ""));
+    let ran = interrupted(&script(None, sh("true"), after(hook)));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::After), ""));
+}
+
+/// Bash takes a signal between two commands, and every pair of them gets one here.
+#[test]
+fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
+    crate::base::process::interrupts::heed();
+    let script = Script {
+        collect: vec![sh("echo collect")],
+        publish: vec![sh("echo publish")],
+        ..script(before("echo before"), sh("echo engine"), after("echo after"))
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let text = script.text(&folder.path().join("part"), &folder.path().join("cancel.json")).unwrap();
+    let whole = "before\nengine\ncollect\npublish\nafter\n";
+    for moment in 1.. {
+        let interrupt = format!(
+            "set -T; moment=0; trap 'if ((BASH_SUBSHELL == 0 && ++moment == {moment})); then printf =; kill -INT $$; fi' DEBUG"
+        );
+        let output = Process::new("bash").args(["-c", &format!("{interrupt}\n{text}")]).output().unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let Some((done, more)) = stdout.split_once('=') else {
+            assert_eq!((stdout.as_str(), output.status.code()), (whole, Some(0)));
+            assert!(moment > 40, "only {moment} moments were tried");
+            break;
+        };
+        assert_eq!(more, "", "moment {moment} of the script: {stdout}");
+        assert!(done == whole || output.status.code() != Some(0), "moment {moment}: {stdout}");
+    }
+}
+
+#[test]
+fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
+    // The hook makes the cancel appear after the script itself has looked for the last time.
+    let hook = format!("hawser_argument() {{ : >{}; }}", quote(cancel.to_str().unwrap()));
+    let mut command = sh("echo engine");
+    command.hidden = Some(HiddenArguments { variable: "ARGS", arguments: vec![Piece::split("x")] });
+    let text = script(before(&hook), command, None).text(&part, &cancel).unwrap();
+    let output = Process::new("bash").args(["-c", &text]).output().unwrap();
+    assert_eq!(output.status.code(), Some(INTERRUPTED));
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
+fn a_cancel_on_file_stops_the_script_though_a_hook_has_replaced_the_trap() {
+    let folder = tempfile::tempdir().unwrap();
+    let cancel = folder.path().join("cancel.json");
+    let part = folder.path().join("part");
+    let hook = format!("trap : INT; : >{}", quote(cancel.to_str().unwrap()));
+    let text = script(before(&hook), sh("echo engine"), None).text(&part, &cancel).unwrap();
+    let output = Process::new("bash").args(["-c", &text]).output().unwrap();
+    assert_eq!(output.status.code(), Some(INTERRUPTED));
+    assert_eq!(output.stdout, b"");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn no_hook_text_swallows_the_lines_after_it(hook in "[\"'`$(){}\\[\\];&|<> \n\\\\#!*?=aé]{0,40}") {
+        // Whatever the hook is, either it failed or left, or the engine ran.
+        let ran = run(&script(before(&hook), sh("echo engine"), None));
+        let said = ran.stdout.contains("engine");
+        prop_assert_eq!(said, ran.part == Some(Part::Done), "{:?} {:?}", ran.code, ran.stderr);
+    }
+}
+
+/// The limit is the kernel's: what is just below it runs, and what is above it is refused with a word about what to do.
+#[test]
+fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() {
+    let hidden =
+        |text: String| HiddenArguments { variable: "HAWSER_TEST", arguments: vec![vec![Piece::Text(text)]] };
+    let mut argument = sh("printf '%s' \"${#1}\"");
+    argument.words.extend(["bash".to_owned(), "x".repeat(LONGEST_WORD)]);
+    let mut variable = sh("printf '%s' \"${#LONG}\"");
+    variable.variables.push(("LONG", "x".repeat(LONGEST_WORD - "LONG=".len())));
+    let mut environment = sh("printf '%s' \"${#HAWSER_TEST}\"");
+    // Two quotes and a space around it, a quote that becomes four characters, and what stands between it and the user's own.
+    let between = 2;
+    let text = format!("'{}", "x".repeat(LONGEST_WORD - "HAWSER_TEST=".len() - between - 3 - 4));
+    environment.hidden = Some(hidden(text.clone()));
+    for command in [&argument, &variable, &environment] {
+        let ran = run(&script(None, command.clone(), None));
+        assert_eq!((ran.code, ran.stdout.len()), (Some(0), 6), "{}", ran.stderr);
+    }
+    argument.words.last_mut().unwrap().push('x');
+    variable.variables[0].1.push('x');
+    environment.hidden = Some(hidden(format!("{text}x")));
+    for command in [argument, variable, environment] {
+        // Not `unwrap_err`, which would print all of it.
+        let text = script(None, command, None).text("/p".as_ref(), "/c".as_ref());
+        let Err(error) = text else { panic!("it is not refused") };
+        let said = error.to_string();
+        assert!(matches!(error, ScriptError::TooLong { .. }), "{said}");
+        assert!(said.contains("bash") && said.contains("parameters") && said.len() < 300, "{said}");
+    }
+}

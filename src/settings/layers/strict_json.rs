@@ -1,0 +1,93 @@
+//! JSON that refuses a key set twice in one object, and numbers that JSON does not have. A plain `Value` keeps the last of
+//! two keys, so that a second `Policy` object would silently replace the first.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// A value read by these rules.
+pub(crate) struct StrictJson(pub(crate) Value);
+
+impl<'de> Deserialize<'de> for StrictJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor).map(Self)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom(format!("{value} is not a JSON number")))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(StrictJson(item)) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some((key, StrictJson(value))) = members.next_entry::<String, _>()? {
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format!("{key:?} is set more than once in the same object")));
+            }
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Value, json5::Error> {
+        json5::from_str::<StrictJson>(text).map(|StrictJson(value)| value)
+    }
+
+    #[test]
+    fn a_second_policy_object_is_an_error() {
+        let error = read(r#"{"Policy": {"PlanOnly": true}, "Policy": {"Hooks": "None"}}"#).unwrap_err();
+        assert!(error.to_string().contains("\"Policy\" is set more than once"), "{error}");
+    }
+
+    #[test]
+    fn everything_json_has_is_read_and_nan_is_refused() {
+        let value = serde_json::json!({"a": [1, -2, 2.5, "x", true, null, {}, []]});
+        assert_eq!(read("{a: [1, -2, 2.5, 'x', true, null, {}, [],],}").unwrap(), value);
+        assert!(read("{a: NaN}").is_err());
+    }
+}

@@ -1,0 +1,395 @@
+//! The supervisor's main loop: makes events of what happens, and acts on what `lifecycle` says.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, PipeWriter, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use jiff::Timestamp;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, wait};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::client::environment_of_script;
+use super::hold::Hold;
+use super::interrupt::{Again, Member};
+use super::lifecycle::{Action, Ended, Event, Lifecycle, Why, exit};
+use super::output::{Log, Pump, SharedLog, lock};
+use super::session::{Signals, inherited_lock, leave_session};
+use super::stuck::Stuck;
+use super::{Process, linux};
+use crate::base::process::find_program;
+use crate::step::{CancelledBy, Exit, Folder, FolderError, Stream, SupervisorNote};
+use hawser_contract::requests::CancelKind;
+
+/// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
+const TICK: Duration = Duration::from_millis(100);
+/// How often it is looked who has missed an interrupt.
+const LOOK: Duration = Duration::from_millis(500);
+/// Enough for the exit, the last records and the outcome that the runner will write.
+const RESERVE: usize = 64 * 1024;
+/// So long an exit that cannot be written is tried again.
+const EXIT_PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// The longest pause between two of these tries.
+const EXIT_PAUSE: Duration = Duration::from_secs(5);
+/// While killing: what is forked during a sweep is found by the next one.
+const SWEEPS: usize = 5;
+/// More names than that help nobody.
+const NAMED: usize = 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    #[error("stdin is not the lock of {}, or another process holds it: the runner starts supervisors, not people", folder.display())]
+    NotOurs { folder: PathBuf },
+    #[error("cannot {action}: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+/// Runs the script of a step to its end. Without effect when it was started before.
+pub fn run(folder: &Folder) -> Result<(), SuperviseError> {
+    let failed = |action| move |source| SuperviseError::Io { action, source };
+    let lock = inherited_lock(folder).map_err(failed("take over the step's lock"))?;
+    let Some(_lock) = lock else {
+        return Err(SuperviseError::NotOurs { folder: folder.path().to_owned() });
+    };
+    if folder.supervisor()?.is_some() || folder.exit()?.is_some() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failed("start the event loop"))?;
+    runtime.block_on(async {
+        let signals = Signals::catch().map_err(failed("catch signals"))?;
+        leave_session();
+        let exit = match Script::start(folder) {
+            Ok(script) => script.supervise(signals).await,
+            Err(reason) => {
+                Exit { finished: Timestamp::now(), code: None, signal: None, failure: Some(reason) }
+            }
+        };
+        give_back_reserve(folder);
+        keep(folder, &exit).await
+    })
+}
+
+/// The script that runs, and what belongs to it.
+#[derive(Debug)]
+struct Script<'a> {
+    folder: &'a Folder,
+    /// The script's own process, and by that its process group.
+    pid: Pid,
+    /// Its process is reaped: the number may be another's by now.
+    reaped: bool,
+    log: SharedLog,
+    pump: JoinHandle<()>,
+    /// Dropped to stop the pump.
+    stop: PipeWriter,
+    events: mpsc::Receiver<Event>,
+    /// The `cancel.json` that was seen last.
+    cancel_seen: Option<(u64, SystemTime)>,
+    /// Once the script was interrupted.
+    interrupted: Option<Interrupted>,
+}
+
+/// What is known about who has taken the interrupt.
+#[derive(Debug)]
+struct Interrupted {
+    /// Until the script has noticed; then it starts nothing by mistake any more.
+    again: Option<Again>,
+    stuck: Stuck,
+    /// When it was looked at last.
+    looked: Instant,
+}
+
+impl<'a> Script<'a> {
+    /// Starts the script, or says why that is impossible. Whatever can fail comes before the script's start.
+    fn start(folder: &'a Folder) -> Result<Self, String> {
+        if folder.cancel().map_err(|error| error.to_string())?.is_some() {
+            return Err("the step was cancelled before its script was started".to_owned());
+        }
+        reserve(folder)
+            .map_err(|error| format!("cannot reserve disk space in {}: {error}", folder.path().display()))?;
+        let script = folder.script_path();
+        File::open(&script).map_err(|error| format!("cannot read {}: {error}", script.display()))?;
+        let writer = folder.writer().map_err(|error| error.to_string())?;
+        // By the host's PATH: the script's own may have been sent by a server.
+        let bash = find_program("bash", &[])
+            .map_err(|_| "cannot start the script: there is no bash on the PATH of the runner".to_owned())?;
+        linux::adopt_orphans().map_err(|error| format!("cannot become the reaper of orphans: {error}"))?;
+
+        let no_pipe = |error| format!("cannot make a pipe: {error}");
+        let (stdout, stdout_of_script) = io::pipe().map_err(no_pipe)?;
+        let (stderr, stderr_of_script) = io::pipe().map_err(no_pipe)?;
+        let (stop_reader, stop) = io::pipe().map_err(no_pipe)?;
+        // One loss and one end, each sent once.
+        let (sender, events) = mpsc::channel(2);
+        let log = Arc::new(Mutex::new(Log::new(writer, sender.clone())));
+        let pump = Pump::new(stdout, stderr, stop_reader, Arc::clone(&log));
+        let pump = thread::Builder::new()
+            .spawn(move || {
+                pump.run();
+                let _ = sender.blocking_send(Event::Closed);
+            })
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+
+        let note =
+            SupervisorNote { pid: std::process::id(), started: Timestamp::now(), boot_id: linux::boot_id() };
+        folder.set_supervisor(&note).map_err(|error| error.to_string())?;
+        let child = Command::new(bash)
+            .arg(&script)
+            .env_clear()
+            .envs(environment_of_script())
+            .stdin(Stdio::null())
+            .stdout(stdout_of_script)
+            .stderr(stderr_of_script)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("cannot start the script with bash: {error}"))?;
+        let pid = Pid::from_child(&child);
+        Ok(Self { folder, pid, reaped: false, log, pump, stop, events, cancel_seen: None, interrupted: None })
+    }
+
+    async fn supervise(mut self, mut signals: Signals) -> Exit {
+        let mut lifecycle = Lifecycle::new();
+        if let Some(limitation) = linux::limitation() {
+            self.say(Stream::Warning, limitation);
+        }
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (ended, lost) = 'running: loop {
+            let mut events = Vec::new();
+            tokio::select! {
+                _ = signals.child.recv() => self.reap(&mut events),
+                _ = signals.terminate.recv() => events.push(Event::Terminated),
+                Some(event) = self.events.recv() => events.push(event),
+                _ = tick.tick() => {
+                    events.extend(self.cancel());
+                    self.reap(&mut events);
+                    self.interrupt_again();
+                    events.push(Event::Tick);
+                }
+            }
+            for event in events {
+                for action in lifecycle.on(event, Instant::now()) {
+                    if let Action::Finish { ended, lost } = action {
+                        break 'running (ended, lost);
+                    }
+                    self.act(&action);
+                }
+            }
+        };
+        drop(self.stop);
+        let _ = self.pump.join();
+        give_back_reserve(self.folder);
+        let kept = lock(&self.log).finish();
+        exit(ended, lost.or_else(|| kept.err().map(|error| error.to_string())))
+    }
+
+    /// Takes in every process that has ended: the script, and orphans that became ours.
+    fn reap(&mut self, events: &mut Vec<Event>) {
+        let childless = loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.pid => {
+                    self.reaped = true;
+                    let signal = status.terminating_signal().map(Ended::Signal);
+                    let code = || Ended::Code(status.exit_status().unwrap_or_default());
+                    events.push(Event::Ended(signal.unwrap_or_else(code)));
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => break false,
+                Err(_) => break true,
+            }
+        };
+        if linux::is_alone(self.pid, childless) {
+            events.push(Event::Alone);
+        }
+    }
+
+    /// The cancel that was asked for since the last look.
+    fn cancel(&mut self) -> Option<Event> {
+        let metadata = fs::metadata(self.folder.cancel_path()).ok()?;
+        let seen = (metadata.ino(), metadata.modified().ok()?);
+        if self.cancel_seen.replace(seen) == Some(seen) {
+            return None;
+        }
+        match self.folder.cancel() {
+            Ok(None) => None,
+            Ok(Some(cancel)) => Some(Event::Cancel {
+                kind: cancel.kind,
+                kill_after: cancel.kill_after_seconds.map(Duration::from_secs),
+                by: cancel.by,
+            }),
+            // A newer runner wants something that is not known here, but certainly an end.
+            Err(error) => {
+                self.say(Stream::Warning, &format!("{error}; it is taken as a graceful cancel"));
+                Some(Event::Cancel { kind: CancelKind::Graceful, kill_after: None, by: CancelledBy::Server })
+            }
+        }
+    }
+
+    /// Signals go first, the line in the log after that: the disk may be slow.
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::Interrupt(why) => {
+                self.interrupt();
+                let (stream, message) = match why {
+                    Why::Cancelled => (Stream::Information, "interrupt sent: the job is being cancelled"),
+                    Why::Drained => (
+                        Stream::Warning,
+                        "interrupt sent: the runner is being stopped, and Runner.DrainTimeoutSeconds is over",
+                    ),
+                    Why::Terminated => (Stream::Warning, "interrupt sent: the supervisor was asked to end"),
+                    Why::OutputLost => (Stream::Error, "interrupt sent: the output cannot be kept"),
+                };
+                self.say(stream, message);
+            }
+            Action::EndLeftovers => {
+                let left = linux::signal_all(self.pid, Signal::TERM);
+                if !left.is_empty() {
+                    self.say(
+                        Stream::Warning,
+                        &format!("the script has left {} behind; ending", listed(&left)),
+                    );
+                }
+            }
+            Action::Kill { first } => {
+                self.kill();
+                if *first {
+                    self.say(Stream::Warning, "kill sent: every process of the step is ended");
+                }
+            }
+            Action::SayUnkillable => {
+                let left = linux::living();
+                self.say(Stream::Warning, &format!("killed but still there: {}", listed(&left)));
+            }
+            Action::SayHeld => self.say(
+                Stream::Warning,
+                "the script's output is still held open by a process that does not belong to it; \
+                 what it writes from now on is not kept",
+            ),
+            Action::Finish { .. } => {}
+        }
+    }
+
+    fn interrupt(&mut self) {
+        if self.reaped {
+            return;
+        }
+        let (held, before) = Hold::of(self.pid);
+        let _ = kill_process_group(self.pid, Signal::INT);
+        let after = linux::members(self.pid);
+        drop(held);
+        let again = Again::new(self.pid, getpid(), &before, &after);
+        self.interrupted =
+            Some(Interrupted { again: Some(again), stuck: Stuck::default(), looked: Instant::now() });
+    }
+
+    /// Interrupts those that have missed it, and ends those that it has done no good.
+    fn interrupt_again(&mut self) {
+        let Some(interrupted) = &mut self.interrupted else { return };
+        if interrupted.looked.elapsed() < LOOK {
+            return;
+        }
+        interrupted.looked = Instant::now();
+        let now = linux::members(self.pid);
+        // In this order, see `again`.
+        let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
+        if self.reaped {
+            self.interrupted = None;
+            return;
+        }
+        if noticed {
+            interrupted.again = None;
+        }
+        let missed =
+            interrupted.again.as_mut().map(|again| processes(again.missed(&now))).unwrap_or_default();
+        let stuck = processes(interrupted.stuck.find(&now));
+        for process in &missed {
+            let _ = kill_process(process.pid, Signal::INT);
+        }
+        for process in &stuck {
+            let _ = kill_process(process.pid, Signal::KILL);
+        }
+        if !missed.is_empty() {
+            let message = format!("interrupt sent to {}, which had missed it", listed(&missed));
+            self.say(Stream::Information, &message);
+        }
+        if !stuck.is_empty() {
+            let message =
+                format!("kill sent to {}, which the interrupt had sent round in circles", listed(&stuck));
+            self.say(Stream::Warning, &message);
+        }
+    }
+
+    fn kill(&self) {
+        // In one go for the group, so that none of it can fork away.
+        if !self.reaped {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+        }
+        let mut known = Vec::new();
+        for _ in 0..SWEEPS {
+            let found = linux::signal_all(self.pid, Signal::KILL);
+            if found.iter().all(|process| known.contains(&process.pid)) {
+                break;
+            }
+            known.extend(found.iter().map(|process| process.pid));
+        }
+    }
+
+    fn say(&self, stream: Stream, message: &str) {
+        lock(&self.log).say(stream, message);
+    }
+}
+
+fn processes(members: Vec<Member>) -> Vec<Process> {
+    members.into_iter().map(|it| Process { pid: it.pid, name: it.name }).collect()
+}
+
+/// `2 processes (sleep 71, server 75)`.
+fn listed(processes: &[Process]) -> String {
+    let mut names: Vec<String> = processes
+        .iter()
+        .take(NAMED)
+        .map(|process| format!("{} {}", process.name, process.pid.as_raw_pid()))
+        .collect();
+    if processes.len() > NAMED {
+        names.push("…".to_owned());
+    }
+    let noun = if processes.len() == 1 { "process" } else { "processes" };
+    format!("{} {noun} ({})", processes.len(), names.join(", "))
+}
+
+/// Takes disk space while there is some, so that the end of the step can be written down when there is none.
+fn reserve(folder: &Folder) -> io::Result<()> {
+    let mut file =
+        OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(folder.reserve_path())?;
+    file.write_all(&[0; RESERVE])
+}
+
+fn give_back_reserve(folder: &Folder) {
+    // Missing is fine, and of anything else the next write will tell.
+    let _ = fs::remove_file(folder.reserve_path());
+}
+
+/// Writes the exit, for as long as that may take.
+async fn keep(folder: &Folder, exit: &Exit) -> Result<(), SuperviseError> {
+    let since = Instant::now();
+    let mut pause = TICK;
+    while let Err(error) = folder.set_exit(exit) {
+        // Without the folder nobody waits for an exit.
+        if since.elapsed() >= EXIT_PATIENCE || !folder.path().is_dir() {
+            return Err(error.into());
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(EXIT_PAUSE);
+    }
+    Ok(())
+}

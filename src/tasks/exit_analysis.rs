@@ -1,0 +1,201 @@
+//! What the end of a script means.
+//!
+//! The exit code and the part that the script had reached decide, and nothing else:
+//!
+//! | code | part reached | means |
+//! |---|---|---|
+//! | 0 | `done`, or `after` (the after hook left by `exit 0`) | the task is complete |
+//! | any other end | any, and `cancel.json` is there | cancelled |
+//! | a failure, and no script was started | none, and `cancel.json` is there | cancelled |
+//! | 0 | `before` | fault: the before hook ended the script and the engine never ran |
+//! | not 0, or a signal | any | fault: that part failed |
+
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::masking::Redactor;
+use crate::script::Part;
+use crate::script::bash_script::{INTERRUPTED, NO_PROGRAM};
+use crate::step::{Exit, Reader, Stream};
+use hawser_contract::{Fault, Task};
+
+use super::shape::Shape;
+use super::{Context, TaskError};
+
+/// How many of the last lines a fault carries, and how long each may be. A fault has to fit into one message.
+const LINES: usize = 20;
+const LINE_LENGTH: usize = 300;
+/// How far back in the log they are looked for.
+const TAIL: u64 = 256 * 1024;
+
+/// Whether the script did all that it was to do.
+pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result<(), TaskError> {
+    let folder = &context.folder;
+    let part = folder.part().and_then(|word| Part::from_word(&word));
+    if let Some(failure) = &exit.failure {
+        // A cancel that came when the supervisor was about to begin.
+        if folder.cancel()?.is_some() && folder.supervisor()?.is_none() {
+            return Err(TaskError::Cancelled);
+        }
+        let mut message = failure.clone();
+        if engine_succeeded(part) {
+            let _ = write!(message, "; {} had succeeded by then", shape.command());
+        }
+        return Err(Fault::new(message).into());
+    }
+    if exit.code == Some(0) && matches!(part, Some(Part::Done | Part::After)) {
+        return Ok(());
+    }
+    if folder.cancel()?.is_some() {
+        if shape.applies() && engine_succeeded(part) {
+            let command = shape.command();
+            context.warn(&format!("{command} succeeded all the same: what it changed stays changed"));
+        }
+        return Err(TaskError::Cancelled);
+    }
+    let lines = last_lines(context);
+    let not_found = not_found(&lines);
+    let mut message = what_failed(context, shape, part, exit, not_found.is_some());
+    if let Some(error) = not_found.or_else(|| first_error(&lines)) {
+        message.push_str(": ");
+        message.push_str(error);
+    }
+    if let Some(hint) = hint(&lines) {
+        message.push_str(". ");
+        message.push_str(hint);
+    }
+    Err(Fault { message, details: lines.join("\n"), resources: None }.into())
+}
+
+/// Whether the script got past its engine commands, which it only does when all have succeeded.
+fn engine_succeeded(part: Option<Part>) -> bool {
+    matches!(part, Some(Part::Collect | Part::After | Part::Done))
+}
+
+fn what_failed(
+    context: &Context,
+    shape: &Shape<'_>,
+    part: Option<Part>,
+    exit: &Exit,
+    not_found: bool,
+) -> String {
+    let hook = |hook: Option<crate::script::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
+    let who = match part {
+        None => "the script".to_owned(),
+        Some(Part::Before) => hook(shape.before).to_owned(),
+        Some(Part::Engine) => context.folder.engine_command().unwrap_or_else(|| shape.command()),
+        Some(Part::Collect) if shape.task == Task::Init => {
+            format!("{} succeeded, but noting that in the plugin cache", shape.command())
+        }
+        Some(Part::Collect) => format!("{} succeeded, but reading its result", shape.command()),
+        Some(Part::After | Part::Done) => {
+            format!("{} succeeded, but {}", shape.command(), hook(shape.after))
+        }
+    };
+    match (exit.code, exit.signal) {
+        (Some(0), _) if part == Some(Part::Before) => format!(
+            "{who} ended the script with exit code 0 before the engine ran: {} was not run (leave a before hook by \
+             its end, not by exit)",
+            shape.command()
+        ),
+        (Some(0), _) if engine_succeeded(part) => format!(
+            "{} succeeded, but the script ended with exit code 0 without noting that it came to its end",
+            shape.command()
+        ),
+        (Some(0), _) => format!("the script ended early, while {who} ran"),
+        (Some(INTERRUPTED), _) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
+        (Some(127), _) if part == Some(Part::Engine) => {
+            let why = if not_found { "the program was not found" } else { "as when a program is not found" };
+            format!("{who} failed with exit code 127 ({why})")
+        }
+        (Some(code), _) => format!("{who} failed with exit code {code}"),
+        (None, Some(signal)) => format!("{who} was ended by signal {signal}"),
+        (None, None) => format!("{who} ended in an unknown way"),
+    }
+}
+
+/// Where the script looked for a program in vain.
+fn not_found(lines: &[String]) -> Option<&str> {
+    let mut said = lines.iter().filter_map(|line| line.strip_prefix("hawser: "));
+    said.rfind(|line| line.starts_with(NO_PROGRAM))
+}
+
+/// What an engine calls its error, without the frame that it draws around it.
+fn first_error(lines: &[String]) -> Option<&str> {
+    lines.iter().find_map(|line| {
+        let text = line.trim_start_matches(['│', '|', ' ']);
+        ["Error: ", "error: "].iter().any(|start| text.starts_with(start)).then_some(text)
+    })
+}
+
+fn hint(lines: &[String]) -> Option<&'static str> {
+    let says = |text: &str| lines.iter().any(|line| line.contains(text));
+    if says("Can't ask approval for state migration") {
+        return Some(
+            "The backend has changed and there is state: set the flag MigrateState to take the state along, or \
+             Reconfigure to leave it",
+        );
+    }
+    None
+}
+
+/// The last lines of stderr, or of stdout when stderr was silent.
+fn last_lines(context: &Context) -> Vec<String> {
+    let Tail { stdout, stderr } = tail(context);
+    let mut lines = if stderr.is_empty() { stdout } else { stderr };
+    lines.drain(..lines.len().saturating_sub(LINES));
+    lines
+}
+
+/// What a script printed towards its end, as plain text without empty lines and without secrets.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    pub stdout: Vec<String>,
+    pub stderr: Vec<String>,
+}
+
+pub(super) fn tail(context: &Context) -> Tail {
+    let mut tail = Tail::default();
+    let path = context.folder.output_path();
+    let redactor = context.secrets.redactor();
+    let length = fs::metadata(&path).map_or(0, |found| found.len());
+    let start = length.saturating_sub(TAIL);
+    let Ok(mut reader) = Reader::open(&path, start) else { return tail };
+    if start > 0 {
+        // The place is inside some record.
+        let _ = reader.next();
+    }
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    while let Ok(Some(record)) = reader.next() {
+        let stream = match record.stream {
+            Stream::Stderr => &mut stderr,
+            Stream::Stdout => &mut stdout,
+            _ => continue,
+        };
+        stream.push_str(&console::strip_ansi_codes(&String::from_utf8_lossy(&record.text)));
+        stream.push('\n');
+    }
+    (tail.stdout, tail.stderr) = (masked_lines(&stdout, &redactor), masked_lines(&stderr, &redactor));
+    tail
+}
+
+/// Masked before anything is cut or left out: half of a secret that goes over two lines would not be known for one.
+fn masked_lines(text: &str, redactor: &Redactor) -> Vec<String> {
+    let masked = redactor.text(text);
+    let lines = masked.lines().map(|line| line.trim_end().chars().take(LINE_LENGTH).collect());
+    lines.filter(|line: &String| !line.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::masking::Rules;
+
+    #[test]
+    fn a_secret_over_two_lines_is_masked_though_the_first_line_is_cut() {
+        let redactor = Redactor::new(["first-half-second-half"], &Rules::new(&Default::default()).unwrap());
+        let text = format!("{}first-half-\nsecond-half \x20\n\nend", "x".repeat(LINE_LENGTH - 3));
+        let cut = format!("{}***", "x".repeat(LINE_LENGTH - 3));
+        assert_eq!(masked_lines(&text, &redactor), [&cut, "end"]);
+    }
+}

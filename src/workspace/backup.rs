@@ -1,0 +1,127 @@
+//! Keeps a file that an engine left behind in a second place, so that nothing which happens to the first one loses it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::base::confined_dir;
+use crate::base::confined_dir::Kind;
+use crate::base::files::{create_private_dir_all, sync_dir};
+
+/// How a file gets its second place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A copy of its contents.
+    Copy,
+    /// A second name where that is possible: should an engine that nobody watches any more still be writing the file,
+    /// the rest of it arrives too.
+    Link,
+}
+
+/// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
+/// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
+pub fn keep(
+    from: &confined_dir::Folder,
+    file: &str,
+    folder: &Path,
+    name: &str,
+    by: By,
+) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
+    let file = OsStr::new(file);
+    if from.kind(file)? != Some(Kind::File) {
+        // A symlink or a folder of that name is nothing that an engine has written.
+        return Ok(None);
+    }
+    let mut opened = from.open_file(file)?;
+    let mut contents = Vec::new();
+    opened.read_to_end(&mut contents)?;
+    let time = jiff::Timestamp::try_from(opened.metadata()?.modified()?).map_err(io::Error::other)?;
+    let time = time.strftime("%Y%m%dT%H%M%SZ").to_string();
+    create_private_dir_all(folder)?;
+    let to = confined_dir::Folder::open(folder)?;
+    let mut count = 1;
+    loop {
+        let number = if count == 1 { String::new() } else { format!("-{count}") };
+        let place = folder.join(format!("{time}{number}-{name}"));
+        match fs::read(&place) {
+            Ok(earlier) if earlier == contents => {
+                // Whoever put it there may not have come to this.
+                settle(&place)?;
+                return Ok(Some((place, contents)));
+            }
+            Ok(_) => count += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let new_name = place.file_name().unwrap_or_default();
+                let link = || -> io::Result<()> {
+                    from.link_or_copy(file, &to, new_name)?;
+                    // Another file may have got that name since it was opened.
+                    let linked = to.open_file(new_name)?.metadata()?;
+                    match linked.ino() == opened.metadata()?.ino() {
+                        true => settle(&place),
+                        false => Err(io::Error::other("it is another file by now")),
+                    }
+                };
+                if by == By::Copy || link().is_err() {
+                    to.write(new_name, &contents)?;
+                }
+                return Ok(Some((place, contents)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Makes a file private and lets it survive a power cut.
+fn settle(file: &Path) -> io::Result<()> {
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600))?;
+    fs::File::open(file)?.sync_all()?;
+    file.parent().map_or(Ok(()), sync_dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::confined_dir::Folder;
+    use crate::engines::leftovers::ERRORED_STATE;
+
+    #[test]
+    fn a_copy_is_made_once_and_overwrites_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("a/b"));
+        let keep = |_: &Path, folder: &Path, name: &str, by| {
+            keep(&Folder::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
+        };
+        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
+        fs::write(&from, "one").unwrap();
+        let (first, contents) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
+        assert_eq!(contents, b"one");
+        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap().unwrap().0, first);
+        let time = fs::metadata(&from).unwrap().modified().unwrap();
+        fs::write(&from, "two").unwrap();
+        fs::File::options().write(true).open(&from).unwrap().set_modified(time).unwrap();
+        let (second, _) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
+        assert_ne!(first, second);
+        assert_eq!(fs::read(first).unwrap(), b"one");
+        fs::remove_file(&from).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
+        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
+    }
+    #[test]
+    fn what_is_written_after_the_rescue_is_rescued_too() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("kept"));
+        let keep = |_: &Path, folder: &Path, name: &str, by| {
+            keep(&Folder::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
+        };
+        let mut writer = fs::File::create(&from).unwrap();
+        io::Write::write_all(&mut writer, b"one").unwrap();
+        let (kept, _) = keep(&from, &folder, "x", By::Link).unwrap().unwrap();
+        assert_eq!(keep(&from, &folder, "x", By::Link).unwrap().unwrap().0, kept);
+        fs::remove_file(&from).unwrap();
+        io::Write::write_all(&mut writer, b" two").unwrap();
+        assert_eq!(fs::read(&kept).unwrap(), b"one two");
+        assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
