@@ -7,12 +7,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
 
+use crate::base::digest::fingerprint;
 use crate::base::git_url::mask_url;
-use crate::intake::{Step, Work};
-use crate::policy::Refusal;
-use crate::policy::fingerprint;
+use crate::settings::Refusal;
 use crate::step::{Cancel, CancelledBy, Folder};
-use crate::tasks::hooks_of;
+use crate::step::{Step, Work};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Call, Engine, Task};
 use hawser_contract::{engine_of, source_of};
@@ -147,7 +146,13 @@ impl<'a> Line<'a> {
                     // Asked for, until it is known what was got.
                     line.source_commit = source.source_definitive_revision.as_deref().map(short);
                 }
-                line.hooks = hooks_of(&request.task).map(|it| (it.name, fingerprint(it.text))).collect();
+                line.hooks = request
+                    .task
+                    .hooks()
+                    .into_iter()
+                    .flatten()
+                    .map(|it| (it.name, fingerprint(it.text)))
+                    .collect();
             }
             Work::Refresh(refresh) => {
                 line.organization_id = Some(refresh.organization_id);

@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::error;
 use uuid::Uuid;
 
-use crate::intake::Step;
-use crate::policy::Refusal;
+use crate::settings::Refusal;
 use crate::settings::Settings;
+use crate::step::Step;
 use crate::step::{Audited, Folder};
 use file::Appender;
 use hawser_contract::{Call, Task};

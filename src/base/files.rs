@@ -112,8 +112,7 @@ mod tests {
     #[test]
     fn folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not() {
         if rustix::process::geteuid().is_root() {
-            let test =
-                "files::tests::folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not";
+            let test = "base::files::tests::folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not";
             let program = std::env::current_exe().unwrap();
             let mut again = std::process::Command::new(program);
             again.args([test, "--exact"]).current_dir("/").env("TMPDIR", "/tmp");

@@ -1,9 +1,11 @@
 //! Foundations that know nothing of jobs: files, locks, processes, URLs, retries.
 
 pub mod confined_dir;
+pub mod digest;
 pub mod files;
 pub mod git_url;
 pub mod lock;
 pub mod process;
 pub(crate) mod retry;
+pub mod tls;
 pub mod wildcard;

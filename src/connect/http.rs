@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, ClientBuilder};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore};
 use tracing::debug;
@@ -18,6 +16,7 @@ use url::Url;
 
 use super::endpoint::Endpoint;
 use super::insecure_http::AnyCertificate;
+use crate::base::tls::{AuthoritiesError, authorities};
 
 /// What is wrong before anything was tried, and will be until a setting is changed.
 #[derive(Debug, thiserror::Error)]
@@ -35,17 +34,6 @@ pub enum SetupError {
     Tls { source: rustls::Error },
     #[error("the HTTP client cannot be set up: {source}")]
     Client { source: reqwest::Error },
-}
-
-/// What is wrong with the file of `Server.CaFile`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AuthoritiesError {
-    #[error("cannot be read as a PEM file: {0}")]
-    Unreadable(String),
-    #[error("holds no certificate in PEM form")]
-    Empty,
-    #[error("holds a certificate that cannot be used: {0}")]
-    Unusable(String),
 }
 
 /// The client for the line itself. A server on this machine is reached without a proxy, as in Go and .NET: no proxy
@@ -125,21 +113,6 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {
         roots.extend(authorities(path).map_err(unusable)?.roots);
     }
     Ok(roots)
-}
-
-/// The authorities in the file of `Server.CaFile`. The settings look at them too, to tell what is wrong with all the
-/// other problems.
-pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
-    let unreadable = |error: pem::Error| match error {
-        pem::Error::Io(error) => AuthoritiesError::Unreadable(error.to_string()),
-        error => AuthoritiesError::Unreadable(error.to_string()),
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
-        let added = roots.add(certificate.map_err(unreadable)?);
-        added.map_err(|error| AuthoritiesError::Unusable(error.to_string()))?;
-    }
-    if roots.is_empty() { Err(AuthoritiesError::Empty) } else { Ok(roots) }
 }
 
 #[cfg(test)]

@@ -19,8 +19,7 @@ use crate::masking::Vault;
 
 pub use endpoint::{Endpoint, Timing};
 use hawser_signalr::{Line, Pushed};
-pub(crate) use http::authorities;
-pub use http::{AuthoritiesError, SetupError};
+pub use http::SetupError;
 
 /// An HTTP client with the settings of the line (authorities, proxies), for what the runner fetches besides.
 pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Client, SetupError> {

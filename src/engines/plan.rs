@@ -1,5 +1,6 @@
 //! What a plan would do, counted from the plan itself.
 
+use crate::workspace::stored_state::is_stack;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
@@ -178,13 +179,6 @@ struct PreviewStep {
 #[derive(Deserialize)]
 struct OldState {
     outputs: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-}
-
-/// Whether a URN is that of the stack itself: `urn:pulumi:{stack}::{project}::{types}::{name}`, where the types
-/// from the outermost parent inwards are joined by `$`.
-pub(super) fn is_stack(urn: &str) -> bool {
-    let types = urn.split("::").nth(2).unwrap_or_default();
-    types.rsplit('$').next() == Some("pulumi:pulumi:Stack")
 }
 
 /// A resource counts once, whatever number of steps it takes.

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::plan::is_stack;
 use super::{EngineError, Written, read_json};
+use crate::workspace::stored_state::is_stack;
 
 #[derive(Deserialize)]
 struct ShownState {

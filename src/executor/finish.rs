@@ -7,9 +7,9 @@ use tracing::{error, info, warn};
 
 use super::drive::Driver;
 use super::wait::script_ended;
-use crate::intake::{Step, Work};
-use crate::policy::Refusal;
+use crate::settings::Refusal;
 use crate::step::{FolderError, Scratch, Stream};
+use crate::step::{Step, Work};
 use crate::tasks::secrets::watch;
 use hawser_contract::{Call, Fault, Outcome};
 

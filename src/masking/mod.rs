@@ -16,6 +16,7 @@ mod scanner;
 mod secret_store;
 #[cfg(test)]
 mod tests;
+pub(crate) mod url_credentials;
 
 pub use masker::{MASK, Redactor};
 pub(crate) use masker::{Place, Spans};

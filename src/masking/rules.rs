@@ -7,6 +7,26 @@ use thiserror::Error;
 use crate::base::wildcard::Wildcard;
 use crate::settings::model::JobLogStreamSettings;
 
+/// Words that a secret variable may well hold (a default, a switch, a placeholder) and that a log cannot do without. The
+/// last is what Pulumi prints in place of a secret.
+const WORDS: [&str; 15] = [
+    "true",
+    "false",
+    "null",
+    "none",
+    "default",
+    "enabled",
+    "disabled",
+    "unknown",
+    "undefined",
+    "required",
+    "optional",
+    "string",
+    "secret",
+    "password",
+    "[secret]",
+];
+
 /// The settings of redaction, ready for use.
 #[derive(Debug, Clone)]
 pub struct Rules {
@@ -46,6 +66,14 @@ impl Rules {
     pub fn is_secret_name(&self, name: &str) -> bool {
         self.secret.iter().any(|pattern| pattern.matches(name))
             && !self.harmless.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// What of a secret text is to be masked: all but the white space around it, which a file that it was read from may have
+    /// added. Nothing of one that is too short, or a common word.
+    pub fn secret_in<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let text = text.trim();
+        let is_word = || WORDS.iter().any(|word| word.eq_ignore_ascii_case(text));
+        (text.len() >= self.minimum_length && !is_word()).then_some(text)
     }
 
     /// The values that the settings name.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tracing::{error, warn};
 use uuid::Uuid;
 
+use super::url_credentials::of_source;
 use super::{Redactor, Rules};
-use crate::step::{Folder, FolderError};
 
 /// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. As
 /// many credentials of sources are known besides. All of them are in every automaton.
@@ -226,20 +226,6 @@ impl JobSecrets {
         self.vault.learn_all(self.job.as_ref().map_or(&self.vault.0.own, |job| &job.shelf), secrets);
     }
 
-    /// Learns what the folder of a step has noted: what it was read from may have changed since. Where the note is damaged,
-    /// all text is masked; where the machine is at fault, it can be tried again.
-    pub fn recall(&self, folder: &Folder) -> Result<(), FolderError> {
-        match folder.secrets() {
-            Ok(noted) => self.learn(noted.iter().map(String::as_str)),
-            Err(error @ FolderError::Io { .. }) => return Err(error),
-            // Not what is wrong with the file: that might say a secret.
-            Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
-                self.hide_everything(&format!("{} cannot be read", path.display()));
-            }
-        }
-        Ok(())
-    }
-
     /// Says that the secrets of this job are not all known, so that all its text has to be masked. Outside of a job it
     /// says nothing.
     pub fn hide_everything(&self, reason: &str) {
@@ -291,7 +277,10 @@ impl JobSecrets {
     /// Adds the credentials in the URL of a source, such as one that was found on the way, and returns them. Outside of any
     /// job they are known for a while, as tokens are: there may be new ones each time.
     pub(crate) fn learn_credentials(&self, url: &str) -> Vec<String> {
-        let found = crate::tasks::secrets::credentials(url, &self.vault.0.rules);
+        let rules = &self.vault.0.rules;
+        let found = of_source(url, rules);
+        let found: BTreeSet<&str> = found.iter().filter_map(|text| rules.secret_in(text)).collect();
+        let found: Vec<String> = found.into_iter().map(str::to_owned).collect();
         match self.job {
             Some(_) => self.learn(found.iter().map(String::as_str)),
             None => found.iter().for_each(|secret| self.vault.pass(secret, |own| &mut own.sources)),

@@ -113,7 +113,7 @@ mod tests {
         panicked.spawn(|| panic!("cannot use hunter22 here")).unwrap().join().unwrap_err();
         std::panic::set_hook(before);
         let heard = heard.lock().unwrap();
-        assert!(heard.contains("thread 'told'") && heard.contains("runtime_log.rs"), "{heard}");
+        assert!(heard.contains("thread 'told'") && heard.contains("masked_writer.rs"), "{heard}");
         assert!(heard.contains("cannot use *** here") && !heard.contains("hunter22"), "{heard}");
     }
 

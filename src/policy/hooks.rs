@@ -9,12 +9,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
-
-use super::Refusal;
-use crate::script::Hook;
+use crate::base::digest::normalized_digest;
+use crate::settings::Refusal;
 use crate::settings::Settings;
 use crate::settings::model::{HookPolicy, HooksPreapprovalSettings};
+use hawser_contract::Hook;
 
 /// How much of a refused hook its fault shows.
 const SHOWN: usize = 100;
@@ -76,11 +75,6 @@ impl ApprovalError {
     }
 }
 
-/// The SHA-256 by which hooks are compared, in lowercase hex.
-pub fn fingerprint(text: &str) -> String {
-    digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Refuses the first hook that is not in the directory, when pre-approval is on.
 fn check_approved<'a>(
     settings: &HooksPreapprovalSettings,
@@ -101,7 +95,7 @@ fn check_approved<'a>(
         path,
         source,
     })?;
-    match hooks.find(|hook| !approved.contains(&digest(hook.text.as_bytes()))) {
+    match hooks.find(|hook| !approved.contains(&normalized_digest(hook.text.as_bytes()))) {
         None => Ok(()),
         Some(hook) => Err(ApprovalError::Refused {
             name: hook.name,
@@ -113,22 +107,6 @@ fn check_approved<'a>(
 
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN).collect()
-}
-
-fn digest(text: &[u8]) -> [u8; 32] {
-    let mut unified = Vec::with_capacity(text.len());
-    for (index, byte) in text.iter().enumerate() {
-        if *byte == b'\r' && text.get(index + 1) == Some(&b'\n') {
-            continue;
-        }
-        unified.push(*byte);
-    }
-    // Unicode knows more white space than ASCII does; text that is not UTF-8 has only the latter.
-    let end = match std::str::from_utf8(&unified) {
-        Ok(text) => text.trim_end().len(),
-        Err(_) => unified.trim_ascii_end().len(),
-    };
-    Sha256::digest(&unified[..end]).into()
 }
 
 /// Files are followed through symlinks (a mounted ConfigMap is made of them), directories are not, so that a
@@ -144,7 +122,7 @@ fn collect(directory: &Path, into: &mut HashSet<[u8; 32]>) -> Result<(), (PathBu
         } else if path.is_file() {
             let text = fs::read(&path).map_err(|source| (path.clone(), source))?;
             // A byte order mark is an editor's doing and no part of the text.
-            into.insert(digest(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text)));
+            into.insert(normalized_digest(text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text)));
         }
     }
     Ok(())

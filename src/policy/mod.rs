@@ -13,44 +13,17 @@
 //! user can, and so can the code of a module (providers, `external` data sources, provisioners, Pulumi programs):
 //! whoever allows these has to trust them. Modules that an engine downloads by itself in its init are not seen here.
 
-pub mod hooks;
-pub use hooks::{HookRule, fingerprint};
 mod backend;
 mod flags;
-mod sources;
+mod hooks;
 
-use crate::settings::patterns::FilePattern;
-use crate::settings::patterns::ModulePattern;
-use crate::settings::patterns::VariablePattern;
-pub use backend::{BackendPattern, BackendPatternError};
-pub use flags::{FlagName, FlagNameError};
-pub use sources::{SourcePattern, SourcePatternError, SourceRule};
+pub use hooks::HookRule;
 
-use crate::script::Hook;
-use crate::settings::Settings;
-use hawser_contract::{Engine, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
-
-/// A task, or a part of one, that the settings do not allow.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{rule} refuses {what}: {why}. Only whoever runs this runner can allow it")]
-pub struct Refusal {
-    /// The setting.
-    pub rule: &'static str,
-    /// What was asked for, without anything secret: this goes into the audit log.
-    pub what: String,
-    pub why: String,
-}
-
-impl Refusal {
-    pub(crate) fn new(rule: &'static str, what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { rule, what: what.into(), why: why.into() }
-    }
-
-    /// What nobody could judge is not done.
-    pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
-        Self::new("Policy", "the task", format!("the runner failed while it judged it ({error})"))
-    }
-}
+use crate::settings::patterns::{
+    BackendPattern, FilePattern, FlagName, ModulePattern, SourceRule, VariablePattern,
+};
+use crate::settings::{Refusal, Settings};
+use hawser_contract::{Engine, Hook, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
 
 /// The settings `Policy.*` and `HooksPreapproval.*`, ready for use.
 #[derive(Debug, Clone)]
@@ -100,7 +73,7 @@ impl Policy {
             self.judge_variables(init.resolved_env_vars.keys().map(String::as_str))?;
             self.judge_backend_settings(backend::given(init).iter().map(String::as_str))?;
         }
-        let hooks: Vec<Hook<'_>> = crate::tasks::hooks_of(task).collect();
+        let hooks: Vec<Hook<'_>> = task.hooks().into_iter().flatten().collect();
         self.hooks.judge(hooks)
     }
 

@@ -6,6 +6,7 @@
 //! A step that cannot be looked at for the moment (no more open files, a disk that stumbles) is sound for all we know. It stays
 //! among those that the [store](Store::left) remembers, and is looked at again and again while the runner runs.
 
+use crate::shipping::ShippedStep;
 use std::fmt::Display;
 use std::fs;
 use std::io;
@@ -17,11 +18,12 @@ use tracing::{debug, info, warn};
 
 use super::RunnerError;
 use crate::intake;
-use crate::intake::{Found, Step};
+use crate::intake::Found;
 use crate::masking::Vault;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
+use crate::step::Step;
 use crate::step::{CancelledBy, Folder, FolderError, Scratch, Stage, Store, StoreError};
 use crate::workspace::permissions;
 
@@ -169,7 +171,7 @@ impl Recovery {
             // Before anyone may ship it: the folder is gone then.
             self.scheduler.audit().found_finished(&step).await;
         }
-        self.shipper.add(step.shipped()).await;
+        self.shipper.add(ShippedStep::of(&step)).await;
         if stage != Stage::Ship {
             self.scheduler.adopt(step, stage).await;
         }

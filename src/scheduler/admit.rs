@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Scheduler;
 use super::dispatch::Command;
-use crate::intake::{Step, Work};
-use crate::policy::Refusal;
+use crate::settings::Refusal;
+use crate::step::{Step, Work};
 
 impl Scheduler {
     /// The local veto. A step that is refused waits for no slot and no directory, and nobody claims it.

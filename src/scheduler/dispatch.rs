@@ -16,9 +16,9 @@ use super::Load;
 use super::queue::{Event, Lane, Machine, Ticket};
 use crate::executor::drive::{Driver, Ended};
 use crate::executor::{ExecutorContext, LOOK_AGAIN};
-use crate::intake::{Step, Work};
-use crate::policy::Refusal;
+use crate::settings::Refusal;
 use crate::step::{CancelledBy, Stage};
+use crate::step::{Step, Work};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Outcome, Task};
 

@@ -23,9 +23,9 @@ use uuid::Uuid;
 
 use crate::audit::Audit;
 use crate::executor::ExecutorContext;
-use crate::intake::Step;
 use crate::policy::Policy;
 use crate::step::Stage;
+use crate::step::Step;
 use dispatch::{Command, Dispatch, Noted};
 use hawser_contract::requests::CancelKind;
 

@@ -44,8 +44,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::Hook;
 use super::command::{Command, path_word, word};
+use hawser_contract::Hook;
 
 /// The exit code of a script that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;

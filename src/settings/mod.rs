@@ -24,6 +24,7 @@ mod layers;
 mod merge;
 pub mod model;
 pub mod patterns;
+mod refusal;
 mod resolve;
 mod schema;
 mod schema_tree;
@@ -40,6 +41,7 @@ pub use bind::Effective;
 pub use diagnostics::{Origin, Problem, Warning};
 pub use inputs::Origins;
 pub use model::Settings;
+pub use refusal::Refusal;
 pub use schema::settings_schema;
 pub use values::Fault;
 
@@ -51,7 +53,7 @@ use resolve::Placer;
 use schema_tree::Shape;
 use values::Places;
 
-use crate::connect;
+use crate::base::tls;
 
 /// Files with references to secrets, by their present and their older name.
 const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
@@ -171,7 +173,7 @@ fn read(origins: &Origins) -> Read {
     let effective = binder.effective;
     patterns::check(&effective, &mut findings);
     if let Some(path) = object["Server"]["CaFile"].as_str()
-        && let Err(error) = connect::authorities(Path::new(path))
+        && let Err(error) = tls::authorities(Path::new(path))
     {
         let fault = Fault::NotAuthorities(error);
         let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);

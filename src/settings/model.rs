@@ -16,8 +16,9 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::patterns::SourcePattern;
+use super::patterns::{BackendPattern, FlagName};
 use super::patterns::{FilePattern, ModulePattern, VariablePattern};
-use crate::policy::{BackendPattern, FlagName, SourcePattern};
 use hawser_contract::Engine;
 
 /// All settings of a runner, complete and checked.

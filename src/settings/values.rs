@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::diagnostics::did_you_mean;
 use super::schema_tree::Kind;
-use crate::connect::AuthoritiesError;
+use crate::base::tls::AuthoritiesError;
 
 /// What is wrong, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

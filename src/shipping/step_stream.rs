@@ -10,6 +10,7 @@
 //! What is on its way stands in [`window`](super::window). After a refusal one call at a time is made until one is accepted, so
 //! that what was accepted behind it is sent twice once, and not with every attempt.
 
+use crate::step::{Step, Work};
 use std::io;
 
 use tokio::sync::oneshot;
@@ -46,6 +47,16 @@ pub struct ShippedStep {
     pub labels: Option<Labels>,
     /// Order of arrival: steps of one job go in this order, each completely before the next.
     pub sequence: u64,
+}
+
+impl ShippedStep {
+    pub fn of(step: &Step) -> Self {
+        let labels = match &step.work {
+            Work::Task(request) => Some(Labels::of(&request.common, request.task.task())),
+            Work::Refresh(_) => None,
+        };
+        Self { folder: step.folder.clone(), sequence: step.sequence, labels }
+    }
 }
 
 /// What a lane wants to do.
@@ -207,7 +218,7 @@ impl Lane {
             Some(log) => log,
             none => {
                 // Nothing is sent before the secrets are known that an earlier run has noted in the folder.
-                self.secrets.recall(&self.step.folder).map_err(io::Error::other)?;
+                self.step.folder.recall_secrets(&self.secrets).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
                 let veil = Veil::new(&path, self.secrets.clone(), policy.period());
                 none.insert(Log::open(&path, labels, self.acknowledged, veil))

@@ -17,6 +17,7 @@ use super::recovery_phase::Stage;
 use crate::base::files::write_private_atomic;
 use crate::base::lock;
 use crate::base::lock::Hold;
+use crate::masking::JobSecrets;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Call, Push, PushError};
 
@@ -334,6 +335,20 @@ impl Folder {
     /// What the logs and messages of this step must not say, as far as it was noted here.
     pub fn secrets(&self) -> Result<BTreeSet<String>, FolderError> {
         Ok(self.read("secrets.json")?.unwrap_or_default())
+    }
+
+    /// Has a job learn what was noted here: what it was read from may have changed since. Where the note is damaged, all text is
+    /// masked; where the machine is at fault, it can be tried again.
+    pub fn recall_secrets(&self, job: &JobSecrets) -> Result<(), FolderError> {
+        match self.secrets() {
+            Ok(noted) => job.learn(noted.iter().map(String::as_str)),
+            Err(error @ FolderError::Io { .. }) => return Err(error),
+            // Not what is wrong with the file: that might say a secret.
+            Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
+                job.hide_everything(&format!("{} cannot be read", path.display()));
+            }
+        }
+        Ok(())
     }
 
     /// Notes secrets of this step, besides those that were noted before: a runner that is started anew masks them

@@ -37,6 +37,7 @@
 //! `outcome.json` is acknowledged the folder is removed, by a rename out of `steps/` first.
 
 pub mod folder;
+mod identity;
 pub mod records;
 pub mod recovery_phase;
 pub mod scratch;
@@ -45,6 +46,7 @@ pub mod store;
 pub use folder::{
     Audited, Cancel, CancelledBy, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote,
 };
+pub use identity::{Step, Work};
 pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
 pub use recovery_phase::Stage;
 pub use scratch::Scratch;

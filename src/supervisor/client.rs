@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::process::{Inherited, search_path};
 use crate::step::{Folder, FolderError};
-use crate::tasks::Launch;
 
 /// The first pause of [`wait`]; each is longer than the one before, so that the end of a short script is seen at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -27,6 +27,18 @@ const FOR_SCRIPT: &str = "SCRIPT:";
 
 /// What the supervisor itself gets of the host besides [`crate::base::process::ALWAYS`]: this program may need its libraries.
 const FOR_SUPERVISOR: &str = "LD_*";
+
+/// What the supervisor runs.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// The text of a bash script.
+    pub script: String,
+    pub directory: PathBuf,
+    /// The whole environment of the script.
+    pub environment: Vec<(OsString, OsString)>,
+    /// A lock that is to be held until the script has ended, whatever becomes of the runner.
+    pub held: Option<Arc<File>>,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {

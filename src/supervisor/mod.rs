@@ -39,7 +39,7 @@ mod session;
 mod stuck;
 mod supervisor;
 
-pub use client::{LaunchError, launch, program, wait};
+pub use client::{Launch, LaunchError, launch, program, wait};
 pub use linux::boot_id;
 pub use supervisor::{SuperviseError, run};
 

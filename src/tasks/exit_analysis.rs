@@ -79,7 +79,7 @@ fn what_failed(
     exit: &Exit,
     not_found: bool,
 ) -> String {
-    let hook = |hook: Option<crate::script::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
+    let hook = |hook: Option<hawser_contract::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
     let who = match part {
         None => "the script".to_owned(),
         Some(Part::Before) => hook(shape.before).to_owned(),

@@ -23,17 +23,15 @@ mod shape;
 mod source;
 mod variables;
 
-use std::ffi::OsString;
+use crate::supervisor::Launch;
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::engines::terraform::Direction;
 use crate::masking::JobSecrets;
-use crate::policy::Refusal;
-use crate::script::Hook;
+use crate::settings::Refusal;
 use crate::settings::Settings;
 use crate::step::{Exit, Facts, Folder, Stream};
 use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
@@ -65,18 +63,6 @@ pub enum Prepared {
     Finished(Success),
     /// This is to be run under the supervisor.
     Run(Launch),
-}
-
-/// What the supervisor runs.
-#[derive(Debug, Clone)]
-pub struct Launch {
-    /// The text of a bash script.
-    pub script: String,
-    pub directory: PathBuf,
-    /// The whole environment of the script.
-    pub environment: Vec<(OsString, OsString)>,
-    /// A lock that is to be held until the script has ended, whatever becomes of the runner.
-    pub held: Option<Arc<File>>,
 }
 
 /// Why a task did not complete.
@@ -128,11 +114,6 @@ impl Context {
             tracing::error!(step = self.folder.name(), "a line for the job's log could not be kept: {error}");
         }
     }
-}
-
-/// The hooks of a task that are not blank.
-pub fn hooks_of(request: &TaskRequest) -> impl Iterator<Item = Hook<'_>> {
-    Shape::of(request).into_iter().flat_map(|shape| shape.before.into_iter().chain(shape.after))
 }
 
 /// Fetches, writes inputs and makes the script.

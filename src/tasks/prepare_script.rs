@@ -20,7 +20,8 @@ use crate::workspace::{BackendNote, PrivateFile, Workspace};
 use hawser_contract::{Engine, Fault, Task, TaskRequest};
 
 use super::shape::Shape;
-use super::{Context, Launch, Prepared, TaskError, fault, plugins};
+use super::{Context, Prepared, TaskError, fault, plugins};
+use crate::supervisor::Launch;
 
 /// An engine that does not say its version within this time is run all the same.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,9 +1,8 @@
 //! What the tasks that run a script have in common: an engine, a command, two hooks and flags.
 
 use crate::engines::pulumi;
-use crate::script::Hook;
 use crate::workspace::PrivateFile;
-use hawser_contract::{Engine, FlagLists, Task, TaskRequest};
+use hawser_contract::{Engine, FlagLists, Hook, Task, TaskRequest};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape<'a> {
@@ -21,64 +20,59 @@ impl<'a> Shape<'a> {
     /// None for the tasks that run no script.
     pub(super) fn of(request: &'a TaskRequest) -> Option<Self> {
         let task = request.task();
-        let hook = |name, text: &'a Option<String>| Hook::new(name, text.as_deref());
+        let [before, after] = request.hooks();
         Some(match request {
             TaskRequest::GetDefinitiveRevision(_)
             | TaskRequest::GetModule(..)
             | TaskRequest::Variables(_) => return None,
-            TaskRequest::Init(own) => Self {
-                task,
-                engine: own.engine,
-                before: hook("InitBeforeHook", &own.init_before_hook),
-                after: hook("InitAfterHook", &own.init_after_hook),
-                script: PrivateFile::InitScript,
-                flags: None,
-            },
+            TaskRequest::Init(own) => {
+                Self { task, engine: own.engine, before, after, script: PrivateFile::InitScript, flags: None }
+            }
             TaskRequest::Validate(own) => Self {
                 task,
                 engine: own.engine,
-                before: hook("ValidateBeforeHook", &own.validate_before_hook),
-                after: hook("ValidateAfterHook", &own.validate_after_hook),
+                before,
+                after,
                 script: PrivateFile::ValidateScript,
                 flags: None,
             },
             TaskRequest::Plan(own, flags) => Self {
                 task,
                 engine: own.engine,
-                before: hook("PlanBeforeHook", &own.plan_before_hook),
-                after: hook("PlanAfterHook", &own.plan_after_hook),
+                before,
+                after,
                 script: PrivateFile::PlanScript,
                 flags: Some(flags),
             },
             TaskRequest::PlanDestroy(own, flags) => Self {
                 task,
                 engine: own.engine,
-                before: hook("PlanDestroyBeforeHook", &own.plan_destroy_before_hook),
-                after: hook("PlanDestroyAfterHook", &own.plan_destroy_after_hook),
+                before,
+                after,
                 script: PrivateFile::PlanDestroyScript,
                 flags: Some(flags),
             },
             TaskRequest::ApplyFromPlan(own, flags) => Self {
                 task,
                 engine: own.engine,
-                before: hook("ApplyBeforeHook", &own.apply_before_hook),
-                after: hook("ApplyAfterHook", &own.apply_after_hook),
+                before,
+                after,
                 script: PrivateFile::ApplyScript,
                 flags: Some(flags),
             },
             TaskRequest::DestroyFromPlan(own, flags) => Self {
                 task,
                 engine: own.engine,
-                before: hook("DestroyBeforeHook", &own.destroy_before_hook),
-                after: hook("DestroyAfterHook", &own.destroy_after_hook),
+                before,
+                after,
                 script: PrivateFile::DestroyScript,
                 flags: Some(flags),
             },
             TaskRequest::Output(own, flags) => Self {
                 task,
                 engine: own.engine,
-                before: hook("OutputBeforeHook", &own.output_before_hook),
-                after: hook("OutputAfterHook", &own.output_after_hook),
+                before,
+                after,
                 script: PrivateFile::OutputScript,
                 flags: Some(flags),
             },

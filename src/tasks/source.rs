@@ -6,8 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::process::Inherited;
 use crate::masking::JobSecrets;
-use crate::policy::{Refusal, SourceRule};
+use crate::settings::Refusal;
 use crate::settings::Settings;
+use crate::settings::patterns::SourceRule;
 use crate::sources::{Fetcher, resolve};
 use crate::step::Facts;
 use crate::workspace::Workspace;

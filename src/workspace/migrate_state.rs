@@ -26,9 +26,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::backup::{By, keep};
 use super::names::{PRIVATE_FOLDER, is_gits};
-use super::{PrivateFile, WorkspaceError, extra_files};
+use super::{PrivateFile, WorkspaceError, extra_files, stored_state};
 use crate::base::confined_dir::{Folder, Inside, Kind, is_missing, is_no_place, leads_out, read_limited};
-use crate::engines::leftovers;
 use crate::sources::Tracked;
 
 const DATA: &str = ".terraform";
@@ -212,7 +211,7 @@ impl Walk {
     /// Notes the state that a local backend was told to use.
     fn note_state(&mut self, below: &Path, data: &Path) {
         let directory = self.carry.old.join(below);
-        let named = leftovers::named_local_state(&directory, &directory.join(data));
+        let named = stored_state::named_local_state(&directory, &directory.join(data));
         self.named.extend(named.map(Named::State));
     }
 
@@ -333,11 +332,11 @@ impl Walk {
             if !is_stack || text.ends_with(".bak") || text.ends_with(".attrs") {
                 return Ok(());
             }
-            leftovers::stored_stack_resources
+            stored_state::stored_stack_resources
         } else if is_state(&text) && (text.ends_with(".backup") || text.ends_with(".lock.info")) {
             return Ok(());
         } else {
-            leftovers::stored_resources
+            stored_state::stored_resources
         };
         let state =
             folder.open_file(name).and_then(|file| read_limited(file, u64::MAX - 1)).map_err(failed)?;

@@ -26,6 +26,7 @@ mod lock;
 mod migrate_state;
 mod names;
 pub mod permissions;
+pub mod stored_state;
 mod swap;
 mod symlinks;
 mod tree;
@@ -100,7 +101,7 @@ impl WorkspaceError {
     }
 
     /// The refusal behind it, if it is one.
-    pub fn refusal(&self) -> Option<&crate::policy::Refusal> {
+    pub fn refusal(&self) -> Option<&crate::settings::Refusal> {
         match self {
             Self::Source(error) => error.refusal(),
             _ => None,

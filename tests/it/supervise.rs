@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hawser::step::{Exit, Folder, Reader, Record, Stream};
+use hawser::supervisor::Launch;
 use hawser::supervisor::{LaunchError, launch, program, wait};
-use hawser::tasks::Launch;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{PATIENCE, write_program};

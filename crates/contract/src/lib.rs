@@ -20,4 +20,4 @@ pub use logs::LogEntry;
 pub use names::Task;
 pub use requests::{Common, Metadata, Push, PushError, Request, Source, SourceRefresh, TaskRequest};
 pub use results::{Call, Fault, Outcome, OutputSet, OutputValue, PlanData, Success, Variable, VariableSet};
-pub use task_request::{engine_of, source_of};
+pub use task_request::{Hook, engine_of, source_of};

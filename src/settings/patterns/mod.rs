@@ -1,11 +1,19 @@
 //! The entries of `Policy` that are more than text.
 
-pub(crate) mod files;
-pub(crate) mod modules;
-pub(crate) mod variables;
-pub use files::{FilePattern, FilePatternError};
-pub use modules::{ModulePattern, ModulePatternError};
+mod backend;
+mod files;
+mod flags;
+mod modules;
+mod sources;
+mod variables;
+
 use serde_json::json;
+
+pub use backend::{BackendPattern, BackendPatternError};
+pub use files::{FilePattern, FilePatternError};
+pub use flags::{FlagName, FlagNameError};
+pub use modules::{ModulePattern, ModulePatternError};
+pub use sources::{SourcePattern, SourcePatternError, SourceRule};
 pub use variables::{VariablePattern, VariablePatternError};
 
 use super::bind::Effective;

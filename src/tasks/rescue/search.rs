@@ -13,6 +13,7 @@ use crate::engines::leftovers;
 use crate::engines::leftovers::ERRORED_STATE;
 use crate::script::Part;
 use crate::workspace::backup::{By, keep};
+use crate::workspace::stored_state;
 use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 use hawser_contract::{Engine, Task, TerraformFlag};
 
@@ -130,7 +131,7 @@ impl Search {
         let (engine, directory) = (self.engine, &self.directory);
         found.notes.extend(match self.rescue_errored_state() {
             Ok(Some((place, state))) => {
-                let resources = state.map(|state| leftovers::stored_resources(&state));
+                let resources = state.map(|state| stored_state::stored_resources(&state));
                 found.resources = resources.as_ref().ok().copied().flatten();
                 Some(advice::errored_state(engine, directory, &place, &resources))
             }
@@ -204,7 +205,7 @@ impl Search {
             return None;
         }
         let at = &self.directory;
-        let Some(state) = leftovers::local_state(at.worked_in(), &at.data(), at.workspace()) else {
+        let Some(state) = stored_state::local_state(at.worked_in(), &at.data(), at.workspace()) else {
             return self.lock_lost.then(|| advice::remote_lock(self.engine));
         };
         let (file, lock) = leftovers::local_lock(&state)?;

@@ -5,29 +5,9 @@ use std::path::Path;
 
 use serde_json::value::RawValue;
 
-use super::urls;
 use crate::engines::hcl_values;
 use crate::masking::Rules;
-
-/// Words that a secret variable may well hold (a default, a switch, a placeholder) and that a log cannot do without. The
-/// last is what Pulumi prints in place of a secret.
-const WORDS: [&str; 15] = [
-    "true",
-    "false",
-    "null",
-    "none",
-    "default",
-    "enabled",
-    "disabled",
-    "unknown",
-    "undefined",
-    "required",
-    "optional",
-    "string",
-    "secret",
-    "password",
-    "[secret]",
-];
+use crate::masking::url_credentials;
 
 /// The secrets that were found so far, each once.
 #[derive(Debug)]
@@ -53,25 +33,21 @@ impl<'r> Found<'r> {
         self.secrets.extend(secrets);
     }
 
-    /// A text that is secret for sure. White space around it is not: a file that it was read from may have added that.
+    /// A text that is secret for sure.
     pub(crate) fn add(&mut self, text: &str) {
-        let text = text.trim();
-        let is_word = || WORDS.iter().any(|word| word.eq_ignore_ascii_case(text));
-        if text.len() >= self.rules.minimum_length && !is_word() {
-            self.secrets.insert(text.to_owned());
-        }
+        self.secrets.extend(self.rules.secret_in(text).map(str::to_owned));
     }
 
     /// A text in which credentials may stand, whatever it is called.
     pub(crate) fn credentials_in(&mut self, text: &str) {
-        for secret in urls::credentials(text, self.rules) {
+        for secret in url_credentials::credentials(text, self.rules) {
             self.add(&secret);
         }
     }
 
     /// The URL of a source.
     pub(crate) fn source(&mut self, url: &str) {
-        for secret in urls::of_source(url, self.rules) {
+        for secret in url_credentials::of_source(url, self.rules) {
             self.add(&secret);
         }
     }

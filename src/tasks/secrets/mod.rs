@@ -15,16 +15,6 @@ mod cli_args;
 mod found;
 pub(crate) mod module;
 mod request;
-mod urls;
 pub(crate) mod watch;
 
-use crate::masking::Rules;
-
 pub(crate) use found::Found;
-
-/// The credentials in the URL of a source.
-pub(crate) fn credentials(url: &str, rules: &Rules) -> Vec<String> {
-    let mut found = Found::new(rules);
-    found.source(url);
-    found.into_secrets()
-}

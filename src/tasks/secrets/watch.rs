@@ -9,11 +9,11 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::module;
-use crate::intake::{Step, Work};
 use crate::masking::{JobSecrets, Vault};
 use crate::script::Part;
 use crate::settings::Settings;
-use crate::tasks::{Context, TaskError, hooks_of};
+use crate::step::{Step, Work};
+use crate::tasks::{Context, TaskError};
 use crate::workspace::Workspace;
 use hawser_contract::{Fault, Request};
 
@@ -23,7 +23,7 @@ const LOOK_FOR_AFTER: Duration = Duration::from_millis(50);
 /// The secrets of a step's job, with those that its folder has noted. To be held for as long as the step is driven.
 pub(crate) fn of_step(vault: &Vault, step: &Step) -> JobSecrets {
     let secrets = vault.job(step.job_id());
-    if let Err(error) = secrets.recall(&step.folder) {
+    if let Err(error) = step.folder.recall_secrets(&secrets) {
         secrets.hide_everything(&error.to_string());
     }
     if let Work::Refresh(refresh) = &step.work {
@@ -86,7 +86,7 @@ async fn compile(secrets: &JobSecrets) {
 /// Learns what the engine has revealed before an after hook can say much of it: all that is looked at then is on the disk
 /// when the hook begins. To be dropped when the script has ended.
 pub(crate) async fn learn_meanwhile(vault: &Vault, context: &Context, request: &Request) -> Infallible {
-    if hooks_of(&request.task).next().is_some() {
+    if request.task.hooks().iter().any(Option::is_some) {
         while context.folder.part().as_deref() != Some(Part::After.word()) {
             tokio::time::sleep(LOOK_FOR_AFTER).await;
         }

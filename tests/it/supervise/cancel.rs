@@ -197,9 +197,9 @@ sleep \"$1\"
 fn script(step: &Step, before: &str, engine: &[&str], after: &str) -> String {
     let script = hawser::script::Script {
         title: "test".to_owned(),
-        before: hawser::script::Hook::new("PlanBeforeHook", Some(before)),
+        before: hawser_contract::Hook::new("PlanBeforeHook", Some(before)),
         engine: vec![hawser::script::Command::new(engine.iter().copied())],
-        after: hawser::script::Hook::new("PlanAfterHook", Some(after)),
+        after: hawser_contract::Hook::new("PlanAfterHook", Some(after)),
         ..hawser::script::Script::default()
     };
     script.text(&step.folder.part_path(), &step.folder.cancel_path()).unwrap()

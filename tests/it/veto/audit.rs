@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use hawser::policy::fingerprint;
+use hawser::base::digest::fingerprint;
 use hawser::step::{Audited, Folder};
 use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;

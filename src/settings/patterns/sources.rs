@@ -16,9 +16,9 @@ use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
 
-use super::Refusal;
 use crate::base::git_url::mask_url;
 use crate::base::wildcard::Wildcard;
+use crate::settings::Refusal;
 
 const RULE: &str = "Policy.AllowedSources";
 

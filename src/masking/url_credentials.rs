@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use percent_encoding::percent_decode_str;
 
+use super::Rules;
 use crate::base::git_url::{bare_login_end, login_end};
-use crate::masking::Rules;
 
 /// A user name without a password is a token when it is as long as one; shorter names are those of people and
 /// organizations (`https://acme@dev.azure.com/acme/…`).
@@ -28,7 +28,7 @@ const PARTS: [&str; 9] = [
 ];
 
 /// All credentials in a text. Those of URLs come as they stand there and decoded.
-pub(super) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
+pub(crate) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(url) = whole_url(text) {
         of_url(url, rules, &mut found);
@@ -53,7 +53,7 @@ pub(super) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
 }
 
 /// The same of a text that is the URL of a source, and so may lack a scheme.
-pub(super) fn of_source(url: &str, rules: &Rules) -> Vec<String> {
+pub(crate) fn of_source(url: &str, rules: &Rules) -> Vec<String> {
     let mut found = credentials(url, rules);
     let url = url.trim();
     match url.split_once("://") {

@@ -18,62 +18,17 @@ use uuid::Uuid;
 
 use crate::masking::{Redactor, Vault};
 use crate::scheduler::Scheduler;
-use crate::shipping::{Labels, ShippedStep, ShipperHandle};
+use crate::shipping::{ShippedStep, ShipperHandle};
 use crate::step::store::Created;
-use crate::step::{CancelledBy, Folder, StepRequest, Store, StoreError};
+use crate::step::{CancelledBy, Folder, Step, StepRequest, Store, StoreError, Work};
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{Call, Fault, Outcome, Push, PushError, Request, SourceRefresh, Task};
+use hawser_contract::{Call, Fault, Outcome, Push, PushError, SourceRefresh, Task};
 use hawser_signalr::{Line, Pushed};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
 /// As much of an unknown method's name is said. A message may hold megabytes of it.
 const LONGEST_METHOD: usize = 100;
-
-/// A task that was accepted, with its folder.
-#[derive(Debug, Clone)]
-pub struct Step {
-    pub folder: Folder,
-    pub sequence: u64,
-    pub work: Work,
-}
-
-#[derive(Debug, Clone)]
-pub enum Work {
-    Task(Box<Request>),
-    Refresh(SourceRefresh),
-}
-
-impl Step {
-    pub fn name(&self) -> String {
-        self.folder.name()
-    }
-
-    pub fn job_id(&self) -> Option<Uuid> {
-        match &self.work {
-            Work::Task(request) => Some(request.common.job_id),
-            Work::Refresh(_) => None,
-        }
-    }
-
-    /// What tells the server of an end that the step's own work did not come to. (A refresh that succeeds has its own.)
-    pub fn call(&self, outcome: &Outcome) -> Call {
-        match (&self.work, outcome) {
-            (Work::Task(request), outcome) => outcome.call(request.task.task(), request.common.job_id),
-            (Work::Refresh(refresh), Outcome::Faulted(fault)) => refresh.faulted(fault),
-            (Work::Refresh(refresh), _) => refresh.faulted(&Fault::new("the refresh was stopped")),
-        }
-    }
-
-    /// What shipping needs to know of the step. A refresh has no job and so no log.
-    pub fn shipped(&self) -> ShippedStep {
-        let labels = match &self.work {
-            Work::Task(request) => Some(Labels::of(&request.common, request.task.task())),
-            Work::Refresh(_) => None,
-        };
-        ShippedStep { folder: self.folder.clone(), sequence: self.sequence, labels }
-    }
-}
 
 /// What a step folder found at start turns out to be.
 #[derive(Debug)]
@@ -288,7 +243,7 @@ impl Intake {
             Created::New(folder, request) => {
                 let step = Step { folder, sequence: request.sequence, work };
                 info!(step = step.name(), "received");
-                self.shipper.add(step.shipped()).await;
+                self.shipper.add(ShippedStep::of(&step)).await;
                 self.scheduler.submit(step).await;
             }
             Created::Known(folder) => {

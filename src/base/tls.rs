@@ -1,0 +1,33 @@
+//! Certificate authorities from a PEM file.
+
+use std::path::Path;
+
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{self, PemObject};
+
+/// What is wrong with the file of `Server.CaFile`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthoritiesError {
+    #[error("cannot be read as a PEM file: {0}")]
+    Unreadable(String),
+    #[error("holds no certificate in PEM form")]
+    Empty,
+    #[error("holds a certificate that cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// The authorities in the file of `Server.CaFile`. The settings look at them too, to tell what is wrong with all the
+/// other problems.
+pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
+    let unreadable = |error: pem::Error| match error {
+        pem::Error::Io(error) => AuthoritiesError::Unreadable(error.to_string()),
+        error => AuthoritiesError::Unreadable(error.to_string()),
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(unreadable)? {
+        let added = roots.add(certificate.map_err(unreadable)?);
+        added.map_err(|error| AuthoritiesError::Unusable(error.to_string()))?;
+    }
+    if roots.is_empty() { Err(AuthoritiesError::Empty) } else { Ok(roots) }
+}

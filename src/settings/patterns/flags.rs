@@ -1,0 +1,47 @@
+//! Flags by the names of the contract: `Policy.AllowedFlags`.
+
+use std::str::FromStr;
+
+use hawser_contract::enums::WireEnum;
+use hawser_contract::{PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
+
+/// One entry of `Policy.AllowedFlags`, in any case. It stands for the flag of every engine that has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FlagName(&'static str);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("is no flag that this runner knows{}", nearest.map_or_else(String::new, |name| format!("; did you mean {name}?")))]
+pub struct FlagNameError {
+    pub nearest: Option<&'static str>,
+}
+
+impl FromStr for FlagName {
+    type Err = FlagNameError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wanted = text.trim().to_ascii_lowercase();
+        if let Some(known) = all_names().find(|known| known.eq_ignore_ascii_case(&wanted)) {
+            return Ok(Self(known));
+        }
+        let near = |known: &&'static str| strsim::jaro_winkler(&known.to_ascii_lowercase(), &wanted);
+        let nearest =
+            all_names().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|known| near(known) > 0.8);
+        Err(FlagNameError { nearest })
+    }
+}
+
+impl FlagName {
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.eq_ignore_ascii_case(name)
+    }
+}
+
+fn all_names() -> impl Iterator<Item = &'static str> {
+    fn names<T: WireEnum>() -> impl Iterator<Item = &'static str> {
+        T::ALL.iter().map(|flag| flag.name())
+    }
+    names::<TerraformFlag>()
+        .chain(names::<TerraformArrayFlag>())
+        .chain(names::<PulumiFlag>())
+        .chain(names::<PulumiArrayFlag>())
+}
