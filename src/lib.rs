@@ -3,41 +3,111 @@
 //! The modules in the order in which a message passes them:
 //!
 //! ```text
-//! server ─push→ hub ─→ intake ─→ scheduler ─→ tasks: prepare ─→ supervise: execute ─→ tasks: conclude
-//!        ←────── hub ←─ shipping ←─ step (output.log, outcome.json) ←──┘
+//! server ──push──▶ signalr ─▶ intake ─▶ scheduler ─▶ executor: prepare ─▶ supervisor: run ─▶ executor: conclude ─▶ outcome
+//! server ◀──calls── signalr ◀─ shipping ◀────────────── step folder: records, outcome ◀─────────┘
 //! ```
 //!
-//! Beside the way stand `policy`, which judges a task before the scheduler takes it, `audit`, which writes down what became of
-//! it, and `redact`, which knows what must not be said and masks it in everything that leaves.
+//! ARCHITECTURE.md has the layers. Everything here is private but the command line: the feature `testing`, which only the
+//! crate's own tests enable, makes the modules public, and without it the compiler reports what is not used.
 
-pub mod executor;
-pub mod observe;
+// Without the feature nothing but `main` can be reached from outside, so that the word `pub` says too much everywhere.
+#![cfg_attr(not(feature = "testing"), allow(unreachable_pub))]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("hawser runs on Linux only");
 
-pub mod base;
-pub mod cli;
-pub mod settings;
-
-pub mod masking;
-
-pub mod connect;
-
-pub mod audit;
-pub mod intake;
-pub mod policy;
-pub mod scheduler;
-pub mod step;
-
-pub mod engines;
-pub mod script;
-pub mod sources;
-pub mod tasks;
-pub mod workspace;
-
-pub mod shipping;
-pub mod supervisor;
-
+#[cfg(feature = "testing")]
 pub mod clean;
+#[cfg(not(feature = "testing"))]
+mod clean;
+#[cfg(feature = "testing")]
+pub mod cli;
+#[cfg(not(feature = "testing"))]
+mod cli;
+#[cfg(feature = "testing")]
 pub mod local;
+#[cfg(not(feature = "testing"))]
+mod local;
+
+#[cfg(feature = "testing")]
+pub mod connect;
+#[cfg(not(feature = "testing"))]
+mod connect;
+#[cfg(feature = "testing")]
 pub mod runner;
+#[cfg(not(feature = "testing"))]
+mod runner;
+
+#[cfg(feature = "testing")]
+pub mod executor;
+#[cfg(not(feature = "testing"))]
+mod executor;
+#[cfg(feature = "testing")]
+pub mod intake;
+#[cfg(not(feature = "testing"))]
+mod intake;
+#[cfg(feature = "testing")]
+pub mod scheduler;
+#[cfg(not(feature = "testing"))]
+mod scheduler;
+#[cfg(feature = "testing")]
+pub mod shipping;
+#[cfg(not(feature = "testing"))]
+mod shipping;
+
+#[cfg(feature = "testing")]
+pub mod engines;
+#[cfg(not(feature = "testing"))]
+mod engines;
+#[cfg(feature = "testing")]
+pub mod policy;
+#[cfg(not(feature = "testing"))]
+mod policy;
+#[cfg(feature = "testing")]
+pub mod script;
+#[cfg(not(feature = "testing"))]
+mod script;
+#[cfg(feature = "testing")]
+pub mod sources;
+#[cfg(not(feature = "testing"))]
+mod sources;
+#[cfg(feature = "testing")]
+pub mod tasks;
+#[cfg(not(feature = "testing"))]
+mod tasks;
+#[cfg(feature = "testing")]
+pub mod workspace;
+#[cfg(not(feature = "testing"))]
+mod workspace;
+
+#[cfg(feature = "testing")]
+pub mod audit;
+#[cfg(not(feature = "testing"))]
+mod audit;
+#[cfg(feature = "testing")]
+pub mod observe;
+#[cfg(not(feature = "testing"))]
+mod observe;
+#[cfg(feature = "testing")]
+pub mod step;
+#[cfg(not(feature = "testing"))]
+mod step;
+#[cfg(feature = "testing")]
+pub mod supervisor;
+#[cfg(not(feature = "testing"))]
+mod supervisor;
+
+#[cfg(feature = "testing")]
+pub mod base;
+#[cfg(not(feature = "testing"))]
+mod base;
+#[cfg(feature = "testing")]
+pub mod masking;
+#[cfg(not(feature = "testing"))]
+mod masking;
+#[cfg(feature = "testing")]
+pub mod settings;
+#[cfg(not(feature = "testing"))]
+mod settings;
+
+pub use cli::main;

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    hawser::cli::main()
+    hawser::main()
 }

@@ -8,7 +8,7 @@
 mod json;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::outputs::hex;
 use super::{EngineError, hcl_values};
-use crate::base::confined_dir::{open_regular, read_limited};
+use crate::base::confined_dir::read_limited;
 use crate::workspace::Tree;
 use hawser_contract::{Engine, Variable, VariableSet};
 use json::{Members, bodies};
@@ -65,20 +65,6 @@ impl Declared {
 }
 
 impl Declarations {
-    /// Reads a folder of the user's own.
-    pub fn read(folder: &Path, engine: Engine) -> Result<Self, EngineError> {
-        let failed =
-            |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
-        let mut names = Vec::new();
-        for entry in fs::read_dir(folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if let (Ok(name), true) = (entry.file_name().into_string(), entry.path().is_file()) {
-                names.push(name);
-            }
-        }
-        Self::of_files(folder, names, engine, |name| open_regular(&folder.join(name)))
-    }
-
     /// Reads the module in a tree, and nothing that symlinks lead to outside of that.
     pub fn of_module(folder: &Path, tree: &Tree, engine: Engine) -> Result<Self, EngineError> {
         let failed =

@@ -1,6 +1,6 @@
 //! Which runtime log events are written: `Logging.LogLevel` as a filter over our modules.
 //!
-//! A category is a module path. It is written as ours (`hawser::hub`) or as .NET would (`Hawser.Hub`), in any case and
+//! A category is a module path. It is written as ours (`hawser::shipping`) or as .NET would (`Hawser.Shipping`), in any case and
 //! with or without underscores, and holds for everything below it; the longest that matches counts, and `Default`
 //! (Information unless set) where none does. Other crates are held at Warning however talkative `Default` is: at
 //! Debug they drown our own events, and some write out what they send. A category of their own lets them speak.
@@ -94,7 +94,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Filter<S> for Levels {
     }
 }
 
-/// `hawser::hub::line_state` and `Hawser.Hub.LineState` in one spelling.
+/// `hawser::shipping::step_stream` and `Hawser.Shipping.StepStream` in one spelling.
 fn normalized(category: &str) -> String {
     category.replace("::", ".").replace('_', "").to_lowercase()
 }

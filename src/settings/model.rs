@@ -350,7 +350,7 @@ impl Default for JobLogStreamSettings {
 #[serde(rename_all = "PascalCase", default)]
 pub struct LoggingSettings {
     /// Category to minimum level. The longest category that a module's name begins with counts, `Default` where
-    /// there is none. `hawser::connect` and `Hawser.Hub` are the same category.
+    /// there is none. `hawser::shipping` and `Hawser.Shipping` are the same category.
     pub log_level: BTreeMap<String, Level>,
 }
 

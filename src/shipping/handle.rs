@@ -65,8 +65,12 @@ pub struct ShipperHandle {
 
 /// The promise that a step will be shipped. It may be dropped; the step is shipped all the same.
 #[derive(Debug)]
-pub struct Shipped(oneshot::Receiver<()>);
+pub struct Shipped(
+    #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests wait for it"))]
+    oneshot::Receiver<()>,
+);
 
+#[cfg(feature = "testing")]
 impl Shipped {
     /// True when the result is acknowledged and the folder removed; false when the shipper was stopped before,
     /// or has set the step aside.
@@ -105,6 +109,7 @@ impl ShipperHandle {
     }
 
     /// Waits until nothing is left to ship. False when the shipper was stopped before that.
+    #[cfg(feature = "testing")]
     pub async fn drained(&self) -> bool {
         let mut status = self.status.subscribe();
         let end = status.wait_for(|status| status.steps == 0 || status.stopped).await;

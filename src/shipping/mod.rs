@@ -37,7 +37,8 @@ mod tail;
 mod utf8_carry;
 mod window;
 
+#[cfg(feature = "testing")]
 pub use entry::Labels;
-pub use handle::{Shipped, ShipperHandle, ShippingStatus};
+pub use handle::ShipperHandle;
 pub use shipper::{Shipper, ShippingSettings};
 pub use step_stream::ShippedStep;

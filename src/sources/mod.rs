@@ -185,6 +185,7 @@ impl Fetcher {
 
     /// Sets a variable for every git process.
     #[must_use]
+    #[cfg(feature = "testing")]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self

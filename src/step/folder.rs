@@ -273,12 +273,14 @@ impl Folder {
     }
 
     /// Notes a cancel. A kill after a graceful cancel counts; a graceful one after a kill changes nothing.
+    #[cfg(feature = "testing")]
     pub fn request_cancel(&self, kind: CancelKind) -> Result<(), FolderError> {
         self.note_cancel(kind, None, CancelledBy::Server)
     }
 
     /// Notes a graceful cancel that turns into a kill when the script has not ended in time. It may follow a
     /// graceful cancel without a limit.
+    #[cfg(feature = "testing")]
     pub fn request_cancel_within(&self, kill_after: Duration) -> Result<(), FolderError> {
         self.note_cancel(CancelKind::Graceful, Some(kill_after), CancelledBy::Server)
     }

@@ -47,7 +47,9 @@ pub use folder::{
     Audited, Cancel, CancelledBy, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote,
 };
 pub use identity::{Step, Work};
-pub use records::{Position, Reader, Record, RecordRef, Stream, Writer};
+#[cfg(feature = "testing")]
+pub use records::Record;
+pub use records::{Position, Reader, RecordRef, Stream, Writer};
 pub use recovery_phase::Stage;
 pub use scratch::Scratch;
 pub use store::{Store, StoreError};

@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// `LD_PRELOAD` of a module must not be loaded into the process that says how its script ended.
 const FOR_SCRIPT: &str = "SCRIPT:";
 
-/// What the supervisor itself gets of the host besides [`crate::base::process::ALWAYS`]: this program may need its libraries.
+/// What the supervisor itself gets of the host besides `ALWAYS` in `base::process`: this program may need its libraries.
 const FOR_SUPERVISOR: &str = "LD_*";
 
 /// What the supervisor runs.

@@ -35,13 +35,15 @@ mod lifecycle;
 mod lines;
 mod linux;
 mod output;
+mod run;
 mod session;
 mod stuck;
-mod supervisor;
 
-pub use client::{Launch, LaunchError, launch, program, wait};
+#[cfg(feature = "testing")]
+pub use client::LaunchError;
+pub use client::{Launch, launch, program, wait};
 pub use linux::boot_id;
-pub use supervisor::{SuperviseError, run};
+pub use run::{SuperviseError, run};
 
 use rustix::process::Pid;
 

@@ -30,7 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use find::{NotFound, find_only_in, find_program, search_path};
 use group::Group;
-pub use inherited::{ALWAYS, Inherited, is_the_runners_own};
+#[cfg(feature = "testing")]
+pub use inherited::ALWAYS;
+pub use inherited::{Inherited, is_the_runners_own};
 use lines::{Tail, read_lines};
 
 /// A plan of a large estate as JSON fits; a runaway program does not.

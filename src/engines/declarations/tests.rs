@@ -1,4 +1,7 @@
+use std::fs;
+
 use super::*;
+use crate::base::confined_dir::open_regular;
 
 struct Module {
     folder: tempfile::TempDir,
@@ -14,7 +17,11 @@ impl Module {
     }
 
     fn declarations(&self, engine: Engine) -> Declarations {
-        Declarations::read(self.folder.path(), engine).unwrap()
+        let folder = self.folder.path();
+        let names =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        Declarations::of_files(folder, names.collect(), engine, |name| open_regular(&folder.join(name)))
+            .unwrap()
     }
 
     fn variables(&self, engine: Engine) -> Vec<Variable> {

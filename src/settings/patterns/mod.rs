@@ -9,12 +9,12 @@ mod variables;
 
 use serde_json::json;
 
-pub use backend::{BackendPattern, BackendPatternError};
-pub use files::{FilePattern, FilePatternError};
-pub use flags::{FlagName, FlagNameError};
-pub use modules::{ModulePattern, ModulePatternError};
-pub use sources::{SourcePattern, SourcePatternError, SourceRule};
-pub use variables::{VariablePattern, VariablePatternError};
+pub use backend::BackendPattern;
+pub use files::FilePattern;
+pub use flags::FlagName;
+pub use modules::ModulePattern;
+pub use sources::{SourcePattern, SourceRule};
+pub use variables::VariablePattern;
 
 use super::bind::Effective;
 use super::diagnostics::Findings;

@@ -110,6 +110,7 @@ fn the_image_is_built_from_all_that_the_sources_include() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
     let mut needed = vec![root.join("Cargo.toml"), root.join("Cargo.lock"), root.join("LICENSE")];
     included(&root.join("src"), &mut needed);
+    included(&root.join("crates"), &mut needed);
     assert!(needed.len() > 6, "{needed:?}");
     let rules = project(".dockerignore");
     let let_in: Vec<_> = rules.lines().filter_map(|line| Some(root.join(line.strip_prefix('!')?))).collect();
