@@ -266,6 +266,19 @@ pub struct HandshakeRequest {
     pub version: u32,
 }
 
+impl HandshakeRequest {
+    /// Checks that the client asks for the JSON protocol in version 1, which is what this crate implements.
+    pub fn check(&self) -> Result<(), String> {
+        if self.protocol == "json" && self.version == 1 {
+            return Ok(());
+        }
+        Err(format!(
+            "protocol {:?} version {} is not supported, only \"json\" version 1",
+            self.protocol, self.version
+        ))
+    }
+}
+
 /// Reads a client's handshake request.
 pub fn read_handshake_request(text: &[u8]) -> Result<HandshakeRequest, CodecError> {
     serde_json::from_slice(text).map_err(|error| CodecError::BadHandshake { reason: error.to_string() })

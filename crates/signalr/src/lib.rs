@@ -42,6 +42,10 @@
 //! A call that fails with [`CallError::Disconnected`] may have been processed by the server. The session never repeats
 //! a call.
 //!
+//! # Server
+//!
+//! [`server`] runs the protocol over a WebSocket that a web server has accepted.
+//!
 //! # Limits
 //!
 //! The JSON protocol in version 1 over WebSockets. No streams, no MessagePack, no stateful reconnect, no other
@@ -67,6 +71,7 @@ mod inbox;
 mod log_throttle;
 pub mod negotiate;
 mod protocol;
+pub mod server;
 mod session;
 mod timing;
 
