@@ -18,8 +18,8 @@ use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{Folder, Store, Stream};
 use hawser_contract::{Call, LogEntry, LogLevel, Task};
-use hawser_signalr::LineStatus;
-use hawser_signalr::client::line;
+use hawser_signalr::ConnectionStatus;
+use hawser_signalr::client::channel as line;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -165,7 +165,7 @@ fn encode_only(lines: usize) -> Duration {
 
 async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize, secrets: &[String]) -> Duration {
     let (line, mut end) = line();
-    end.status.send_replace(LineStatus::Connected { generation: 1 });
+    end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
     let server = tokio::spawn(async move {
         let mut bytes = 0;
         while let Some(call) = end.outgoing.recv().await {

@@ -23,7 +23,7 @@ use crate::step::store::Created;
 use crate::step::{CancelledBy, Folder, Step, StepRequest, Store, StoreError, Work};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Call, Fault, Outcome, Push, PushError, SourceRefresh, Task};
-use hawser_signalr::{Line, Pushed};
+use hawser_signalr::{HubClient, Invocation};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
@@ -141,7 +141,7 @@ pub struct Intake {
     pub store: Arc<Store>,
     pub scheduler: Scheduler,
     pub shipper: ShipperHandle,
-    pub line: Line,
+    pub line: HubClient,
     vault: Vault,
     /// `Runner.CancelGraceSeconds`
     cancel_grace: Duration,
@@ -156,7 +156,7 @@ impl Intake {
         store: Arc<Store>,
         scheduler: Scheduler,
         shipper: ShipperHandle,
-        line: Line,
+        line: HubClient,
         vault: Vault,
         cancel_grace: Duration,
         stop: CancellationToken,
@@ -166,10 +166,10 @@ impl Intake {
     }
 
     /// Takes pushes until there are no more or the runner stops.
-    pub async fn run(mut self, mut pushes: mpsc::Receiver<Pushed>) {
+    pub async fn run(mut self, mut pushes: mpsc::Receiver<Invocation>) {
         let stop = self.stop.clone();
         while let Some(Some(pushed)) = stop.run_until_cancelled(pushes.recv()).await {
-            let Pushed { target, arguments, received, reply } = pushed;
+            let Invocation { target, arguments, received, reply } = pushed;
             let answer = self.take(&target, &arguments, received).await;
             if let Some(reply) = reply {
                 reply.answer(answer.map_err(|reason| self.vault.redactor().text(&reason).into_owned()));

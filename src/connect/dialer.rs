@@ -15,7 +15,7 @@ use super::token::{Bearer, Token, Tokens};
 use super::unreachable::Unreachable;
 use crate::masking::Vault;
 use hawser_signalr::negotiate::{Negotiation, negotiate, upgrade};
-use hawser_signalr::{Dial, Ending};
+use hawser_signalr::{CloseReason, Dial};
 
 #[derive(Debug)]
 pub(super) struct Dialer {
@@ -48,7 +48,7 @@ impl Dialer {
     async fn open_with(&self, token: SecretString) -> Result<Upgraded, Problem> {
         let patience = self.timing.request_timeout;
         let failed = |error| Problem::from_negotiate(error, &self.endpoint);
-        let target = timeout(patience, negotiate(&self.http, self.endpoint.hub_url(), token, self))
+        let target = timeout(patience, negotiate(&self.http, self.endpoint.hub_url(), Some(token), self))
             .await
             .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))?
             .map_err(failed)?;
@@ -87,12 +87,12 @@ impl Dial for Dialer {
         }
     }
 
-    async fn tend(&mut self) -> Infallible {
+    async fn maintain(&mut self) -> Infallible {
         self.tokens.keep_fresh().await
     }
 
-    fn explain(&mut self, ending: Ending) -> Problem {
+    fn closed(&mut self, reason: CloseReason) -> Problem {
         let ran_out = self.expires_at.is_some_and(|end| Instant::now() >= end);
-        Problem::from_ending(ending, &self.endpoint.instance, ran_out)
+        Problem::from_close(reason, &self.endpoint.instance, ran_out)
     }
 }

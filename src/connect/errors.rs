@@ -6,7 +6,7 @@ use url::Url;
 use super::endpoint::Endpoint;
 use super::unreachable::Unreachable;
 use hawser_signalr::http::{HttpRefusal, ServerText};
-use hawser_signalr::{DialError, Ending, NegotiateError, Pace};
+use hawser_signalr::{CloseReason, DialError, NegotiateError, RetryPace};
 
 /// Everything that may keep the line from being up. Each text says what to look at.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,7 @@ pub(super) enum Problem {
     #[error("the server closed the connection, whose token had run out{text}")]
     TokenRanOut { text: ServerText },
     #[error("{0}")]
-    Ended(Ending),
+    Ended(CloseReason),
 }
 
 impl Problem {
@@ -128,7 +128,7 @@ impl Problem {
     }
 
     /// The end of a connection that was there.
-    pub(super) fn from_ending(ending: Ending, instance: &str, token_ran_out: bool) -> Self {
+    pub(super) fn from_close(reason: CloseReason, instance: &str, token_ran_out: bool) -> Self {
         // The protocol has no code for a name that is taken, so its text has to say it. The word alone does not: .NET's
         // commonest failure is an "object reference not set to an instance of an object".
         let taken = |text: &str| {
@@ -138,31 +138,31 @@ impl Problem {
                     .iter()
                     .any(|word| text.contains(word))
         };
-        match &ending {
-            Ending::HandshakeRefused(text)
-            | Ending::Closed { error: Some(text), .. }
-            | Ending::SocketClosed { text, .. }
+        match &reason {
+            CloseReason::HandshakeRefused(text)
+            | CloseReason::Closed { error: Some(text), .. }
+            | CloseReason::SocketClosed { text, .. }
                 if taken(text) =>
             {
                 Self::InstanceTaken { instance: instance.to_owned(), text: ServerText::new(text) }
             }
-            Ending::HandshakeRefused(text) => Self::HandshakeRefused { text: ServerText::new(text) },
-            Ending::Closed { error, .. } if token_ran_out => {
+            CloseReason::HandshakeRefused(text) => Self::HandshakeRefused { text: ServerText::new(text) },
+            CloseReason::Closed { error, .. } if token_ran_out => {
                 Self::TokenRanOut { text: ServerText::new(error.as_deref().unwrap_or_default()) }
             }
-            Ending::SocketClosed { text, .. } if token_ran_out => {
+            CloseReason::SocketClosed { text, .. } if token_ran_out => {
                 Self::TokenRanOut { text: ServerText::new(text) }
             }
-            Ending::Closed { error, allow_reconnect: false } => {
+            CloseReason::Closed { error, allow_reconnect: false } => {
                 Self::TurnedAway { text: ServerText::new(error.as_deref().unwrap_or_default()) }
             }
-            _ => Self::Ended(ending),
+            _ => Self::Ended(reason),
         }
     }
 }
 
 impl DialError for Problem {
-    fn pace(&self) -> Pace {
+    fn pace(&self) -> RetryPace {
         match self {
             Self::BadCredentials { .. }
             // The dialer tells of it only when the token was got for this very attempt: another one will hardly do better.
@@ -179,14 +179,14 @@ impl DialError for Problem {
             | Self::TooManyRedirects(_)
             | Self::RedirectForbidden { .. }
             | Self::HandshakeRefused { .. }
-            | Self::TurnedAway { .. } => Pace::Slow,
+            | Self::TurnedAway { .. } => RetryPace::Later,
             Self::Unreachable(_)
             // After a cut the server may still hold on to our own last connection for half a minute.
             | Self::InstanceTaken { .. }
             | Self::ServerTrouble { .. }
             | Self::NoUpgrade { .. }
             | Self::TokenRanOut { .. }
-            | Self::Ended(_) => Pace::Quick,
+            | Self::Ended(_) => RetryPace::Soon,
         }
     }
 }
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
 
     fn closed(error: &str, token_ran_out: bool) -> String {
-        let ending = Ending::Closed { error: Some(error.to_owned()), allow_reconnect: true };
-        Problem::from_ending(ending, "blue", token_ran_out).to_string()
+        let reason = CloseReason::Closed { error: Some(error.to_owned()), allow_reconnect: true };
+        Problem::from_close(reason, "blue", token_ran_out).to_string()
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::masking::Vault;
 
 pub use endpoint::{Endpoint, Timing};
-use hawser_signalr::{Line, Pushed};
+use hawser_signalr::{HubClient, Invocation};
 pub use http::SetupError;
 
 /// An HTTP client with the settings of the line (authorities, proxies), for what the runner fetches besides.
@@ -33,7 +33,7 @@ pub fn connect(
     timing: Timing,
     vault: Vault,
     stop: CancellationToken,
-) -> Result<(Line, mpsc::Receiver<Pushed>, JoinHandle<()>), SetupError> {
+) -> Result<(HubClient, mpsc::Receiver<Invocation>, JoinHandle<()>), SetupError> {
     insecure_http::check_start(&endpoint)?;
     let limit = endpoint.max_message_bytes;
     let session = timing.session.clone();

@@ -28,7 +28,7 @@ use super::unreachable::Unreachable;
 use crate::masking::Vault;
 use hawser_signalr::Backoff;
 use hawser_signalr::http::{self, HttpRefusal, ServerText, location};
-use hawser_signalr::{DialError as _, Repeats};
+use hawser_signalr::{DialError as _, LogThrottle};
 
 const SCOPE: &str = "snapcd_scope";
 
@@ -100,7 +100,7 @@ impl Tokens {
     /// Renews the token ahead of its end, again and again.
     pub(super) async fn keep_fresh(&mut self) -> Infallible {
         let mut backoff = Backoff::new(&self.timing.session);
-        let mut repeats = Repeats::default();
+        let mut throttle = LogThrottle::default();
         loop {
             let renew_at = self
                 .cached
@@ -110,11 +110,11 @@ impl Tokens {
             while let Err(problem) = self.renew().await {
                 let delay =
                     backoff.next(problem.pace(), fastrand::f64()).max(self.timing.token_renewal_floor);
-                repeats.failed("the token cannot be renewed", &problem.to_string(), delay, Instant::now());
+                throttle.failed("the token cannot be renewed", &problem.to_string(), delay, Instant::now());
                 sleep(delay).await;
             }
-            backoff.settle();
-            repeats.recovered("the token is renewed again", Instant::now());
+            backoff.reset();
+            throttle.recovered("the token is renewed again", Instant::now());
         }
     }
 

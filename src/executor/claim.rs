@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use hawser_contract::Request;
 use hawser_contract::names::method;
-use hawser_signalr::{CallError, Line, LineStatus};
+use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 
 /// So long an answer to a report is waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -18,7 +18,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Who reports.
 #[derive(Debug, Clone)]
 pub(crate) struct Reporter {
-    pub(crate) line: Line,
+    pub(crate) line: HubClient,
     pub(crate) runner_id: Uuid,
     pub(crate) instance: String,
 }
@@ -31,7 +31,7 @@ impl Reporter {
         let mut last_refusal = None;
         loop {
             // Marks the status as seen before the report, so that a connect during it is not missed.
-            let connected = matches!(&*status.borrow_and_update(), LineStatus::Connected { .. });
+            let connected = matches!(&*status.borrow_and_update(), ConnectionStatus::Connected { .. });
             if connected {
                 self.report(request, &mut last_refusal).await;
             }

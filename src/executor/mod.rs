@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_signalr::Line;
+use hawser_signalr::HubClient;
 
 use crate::audit::Audit;
 use crate::masking::Vault;
@@ -26,7 +26,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub struct ExecutorContext {
     pub settings: Arc<Settings>,
     pub vault: Vault,
-    pub line: Line,
+    pub line: HubClient,
     pub shipper: ShipperHandle,
     pub http: reqwest::Client,
     /// The program that is started as `… supervise FOLDER`.

@@ -22,7 +22,7 @@ use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
 use crate::step::StoreError;
 use crate::supervisor;
 use hawser_contract::requests::CancelKind;
-use hawser_signalr::LineStatus;
+use hawser_signalr::ConnectionStatus;
 use recover::Recovery;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
@@ -270,16 +270,16 @@ async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) -> b
 /// Tells how things are whenever that changes. Ends only when a part that it looks at is gone.
 async fn tell_status(
     stage: &str,
-    mut line: watch::Receiver<LineStatus>,
+    mut line: watch::Receiver<ConnectionStatus>,
     mut load: watch::Receiver<crate::scheduler::Load>,
     tell: &impl Fn(&str),
 ) {
     loop {
         let link = match &*line.borrow_and_update() {
-            LineStatus::Connected { .. } => "connected".to_owned(),
-            LineStatus::Connecting { problem: None } => "connecting".to_owned(),
-            LineStatus::Connecting { problem: Some(problem) } => format!("not connected: {problem}"),
-            LineStatus::Stopped => "stopped".to_owned(),
+            ConnectionStatus::Connected { .. } => "connected".to_owned(),
+            ConnectionStatus::Connecting { problem: None } => "connecting".to_owned(),
+            ConnectionStatus::Connecting { problem: Some(problem) } => format!("not connected: {problem}"),
+            ConnectionStatus::Stopped => "stopped".to_owned(),
         };
         let now = *load.borrow_and_update();
         tell(&format!("{stage}{link}; {} running, {} waiting", now.running, now.waiting));

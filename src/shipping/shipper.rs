@@ -24,7 +24,7 @@ use crate::masking::Vault;
 use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::{Store, StoreError};
-use hawser_signalr::{CallError, Line, LineStatus};
+use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 
 /// Calls that may be unanswered in all. A claim or a cancel answer waits behind no more than these.
 const WINDOW: usize = 8;
@@ -75,8 +75,8 @@ impl Drop for SayStopped {
 /// Ships for all steps of a runner.
 #[derive(Debug)]
 pub struct Shipper {
-    line: Line,
-    line_status: watch::Receiver<LineStatus>,
+    line: HubClient,
+    line_status: watch::Receiver<ConnectionStatus>,
     store: Arc<Store>,
     policy: Policy,
     max_message_bytes: usize,
@@ -96,7 +96,7 @@ pub struct Shipper {
 impl Shipper {
     /// Starts shipping, until the token is cancelled.
     pub fn start(
-        line: Line,
+        line: HubClient,
         store: Arc<Store>,
         settings: &ShippingSettings,
         vault: Vault,
@@ -186,7 +186,7 @@ impl Shipper {
 
     /// The connection that calls may be made on, if there is one; otherwise when to look again.
     fn connection(&mut self, now: Instant) -> Result<u64, Option<Instant>> {
-        let LineStatus::Connected { generation } = *self.line_status.borrow_and_update() else {
+        let ConnectionStatus::Connected { generation } = *self.line_status.borrow_and_update() else {
             return Err(None);
         };
         match self.distrusted {
@@ -328,7 +328,7 @@ impl Shipper {
     }
 
     fn report(&self) {
-        let connected = matches!(*self.line_status.borrow(), LineStatus::Connected { .. });
+        let connected = matches!(*self.line_status.borrow(), ConnectionStatus::Connected { .. });
         let unanswered = self.lanes.values().map(Lane::in_flight).sum();
         let buffered_bytes = self.lanes.values().map(Lane::buffered).sum();
         let problem = self.lanes.values().find_map(|lane| Some((lane.step.folder.name(), lane.problem()?)));

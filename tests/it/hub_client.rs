@@ -16,7 +16,7 @@ use hawser::connect;
 use hawser::connect::{Endpoint, Timing};
 use hawser::masking::{Rules, Vault};
 use hawser::settings::model::JobLogStreamSettings;
-use hawser_signalr::{Line, LineStatus, Pushed};
+use hawser_signalr::{ConnectionStatus, HubClient, Invocation};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -54,8 +54,8 @@ fn timing() -> Timing {
 }
 
 struct Client {
-    line: Line,
-    pushes: mpsc::Receiver<Pushed>,
+    line: HubClient,
+    pushes: mpsc::Receiver<Invocation>,
     task: JoinHandle<()>,
     vault: Vault,
     stop: DropGuard,
@@ -76,10 +76,10 @@ impl Client {
     /// Waits until the line is up for the so-manieth time at least.
     async fn connected(&self, at_least: u64) -> u64 {
         let mut status = self.line.status();
-        let up = |status: &LineStatus| matches!(status, LineStatus::Connected { generation } if *generation >= at_least);
+        let up = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connected { generation } if *generation >= at_least);
         let status = soon("the line to be up", status.wait_for(up)).await.unwrap().clone();
         match status {
-            LineStatus::Connected { generation } => generation,
+            ConnectionStatus::Connected { generation } => generation,
             other => panic!("{other:?}"),
         }
     }
@@ -92,15 +92,15 @@ impl Client {
     /// Waits for a problem that says so.
     async fn problem_with(&self, part: &str) -> String {
         let mut status = self.line.status();
-        let wanted = |status: &LineStatus| matches!(status, LineStatus::Connecting { problem: Some(problem) } if problem.contains(part));
+        let wanted = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connecting { problem: Some(problem) } if problem.contains(part));
         let found = soon(&format!("a problem with {part:?}"), status.wait_for(wanted)).await.unwrap().clone();
         match found {
-            LineStatus::Connecting { problem: Some(problem) } => problem,
+            ConnectionStatus::Connecting { problem: Some(problem) } => problem,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn push(&mut self) -> Pushed {
+    async fn push(&mut self) -> Invocation {
         soon("a push", self.pushes.recv()).await.unwrap()
     }
 }

@@ -12,9 +12,9 @@ use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{Folder, Store, Stream};
 use hawser_contract::{Call, Task};
-use hawser_signalr::LineStatus;
-use hawser_signalr::client::{LineEnd, Outgoing, line};
-use hawser_signalr::{CallError, Line};
+use hawser_signalr::ConnectionStatus;
+use hawser_signalr::client::{ClientDriver, OutgoingCall, channel as line};
+use hawser_signalr::{CallError, HubClient};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -53,13 +53,16 @@ enum Act {
 type Record = Arc<Mutex<Vec<Seen>>>;
 
 /// Serves the line until it is dropped. After a cut it is away for a second.
-fn serve(mut end: LineEnd, mut script: impl FnMut(usize, &Outgoing) -> Act + Send + 'static) -> Record {
+fn serve(
+    mut end: ClientDriver,
+    mut script: impl FnMut(usize, &OutgoingCall) -> Act + Send + 'static,
+) -> Record {
     let record = Record::default();
     let seen = Arc::clone(&record);
     tokio::spawn(async move {
         let mut generation = 1;
         let mut forgotten = Vec::new();
-        end.status.send_replace(LineStatus::Connected { generation });
+        end.status.send_replace(ConnectionStatus::Connected { generation });
         let mut count = 0;
         while let Some(call) = end.outgoing.recv().await {
             let act = script(count, &call);
@@ -78,7 +81,7 @@ fn serve(mut end: LineEnd, mut script: impl FnMut(usize, &Outgoing) -> Act + Sen
                 Act::Refuse(error) => drop(call.answer.send(Err(CallError::Refused(error.to_owned())))),
                 Act::Forget => forgotten.push(call),
                 Act::Cut { .. } => {
-                    end.status.send_replace(LineStatus::Connecting { problem: None });
+                    end.status.send_replace(ConnectionStatus::Connecting { problem: None });
                     drop(call);
                     while let Ok(lost) = end.outgoing.try_recv() {
                         drop(lost);
@@ -88,7 +91,7 @@ fn serve(mut end: LineEnd, mut script: impl FnMut(usize, &Outgoing) -> Act + Sen
                         drop(lost);
                     }
                     generation += 1;
-                    end.status.send_replace(LineStatus::Connected { generation });
+                    end.status.send_replace(ConnectionStatus::Connected { generation });
                 }
             }
         }
@@ -96,7 +99,7 @@ fn serve(mut end: LineEnd, mut script: impl FnMut(usize, &Outgoing) -> Act + Sen
     record
 }
 
-fn accept_all(end: LineEnd) -> Record {
+fn accept_all(end: ClientDriver) -> Record {
     serve(end, |_, _| Act::Accept)
 }
 
@@ -120,7 +123,7 @@ impl Bed {
         }
     }
 
-    fn start(&self, line: Line) -> (ShipperHandle, CancellationToken) {
+    fn start(&self, line: HubClient) -> (ShipperHandle, CancellationToken) {
         let stop = CancellationToken::new();
         (
             Shipper::start(line, Arc::clone(&self.store), &self.settings, self.vault.clone(), stop.clone()),
@@ -297,7 +300,7 @@ async fn a_cut_during_shipping_loses_no_line() {
 async fn the_result_waits_for_the_last_acknowledgement() {
     let bed = Bed::new();
     let (line, mut end) = line();
-    end.status.send_replace(LineStatus::Connected { generation: 1 });
+    end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
     let (shipper, _stop) = bed.start(line);
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1000);
@@ -372,7 +375,7 @@ async fn a_split_line_that_is_cut_and_restarted_anywhere_is_whole_again() {
         // Each runner sends a few calls, one at a time, and is gone.
         while step.folder.path().exists() {
             let (line, mut end) = line();
-            end.status.send_replace(LineStatus::Connected { generation: 1 });
+            end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
             let (shipper, stop) = bed.start(line);
             let shipped = shipper.add(step.clone()).await;
             for _ in 0..random.usize(1..6) {
@@ -519,7 +522,7 @@ async fn a_new_shipper_goes_on_where_the_last_one_stopped() {
     let mut received = Vec::new();
     {
         let (line, mut end) = line();
-        end.status.send_replace(LineStatus::Connected { generation: 1 });
+        end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
         let (shipper, stop) = bed.start(line);
         let shipped = shipper.add(step.clone()).await;
         for _ in 0..7 {

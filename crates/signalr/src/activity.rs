@@ -1,4 +1,4 @@
-//! Counts the bytes that come in, so that a large message on a slow network is not taken for silence.
+//! Counts received bytes, so that a large message on a slow network is not mistaken for silence.
 
 use std::io;
 use std::pin::Pin;
@@ -8,40 +8,40 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream whose incoming bytes are counted.
+/// A stream that counts the bytes read from it.
 #[derive(Debug)]
-pub(crate) struct Metered<S> {
+pub(crate) struct ActivityStream<S> {
     inner: S,
     bytes: Arc<AtomicU64>,
 }
 
-/// The reading of a [`Metered`] stream.
+/// The counter of an [`ActivityStream`].
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct Activity {
     bytes: Arc<AtomicU64>,
     seen: u64,
 }
 
-pub(crate) fn metered<S>(inner: S) -> (Metered<S>, Meter) {
+pub(crate) fn watch_activity<S>(inner: S) -> (ActivityStream<S>, Activity) {
     let bytes = Arc::new(AtomicU64::new(0));
-    (Metered { inner, bytes: Arc::clone(&bytes) }, Meter { bytes, seen: 0 })
+    (ActivityStream { inner, bytes: Arc::clone(&bytes) }, Activity { bytes, seen: 0 })
 }
 
-impl Meter {
-    /// Whether anything came in since the last time.
-    pub(crate) fn moved(&mut self) -> bool {
+impl Activity {
+    /// Whether bytes were received since the previous call.
+    pub(crate) fn changed(&mut self) -> bool {
         let now = self.bytes.load(Ordering::Relaxed);
         std::mem::replace(&mut self.seen, now) != now
     }
 
-    /// Leaves a control frame out of account: what stands between may ping us though the server is gone.
+    /// Ignores a control frame: a proxy may ping the client even though the server behind it is gone.
     pub(crate) fn discount(&mut self, payload: usize) {
         const FRAME_HEADER: u64 = 2;
         self.seen = self.seen.saturating_add(FRAME_HEADER + payload as u64);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -54,7 +54,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,8 +1,8 @@
-//! The handle with which the rest of the runner talks to the server, whatever connection happens to be up.
+//! The application's handle to a session, independent of which connection is currently open.
 //!
-//! A [`Line`] is cheap to clone and only sends messages; the session owns the other end ([`LineEnd`]) and
-//! answers every call: with the Completion, or with [`CallError::Disconnected`] when there is no connection
-//! or it went away before the answer came. Calls go out in the order in which they were made.
+//! A [`HubClient`] is cheap to clone and only sends messages. The session owns the other side, the [`ClientDriver`],
+//! and answers every call: with the server's completion, or with [`CallError::Disconnected`] if there is no connection
+//! or if it was lost before the completion arrived. Calls are sent in the order in which they were made.
 
 use std::time::Instant;
 
@@ -12,118 +12,149 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::codec::Answer;
 
-/// Calls that may wait for the connection's writer; beyond that a caller waits.
+/// Calls that may wait for the connection. Further callers wait for room.
 const QUEUED_CALLS: usize = 64;
 
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
+    /// There is no connection, or it was lost before the completion arrived. In the second case the server may or may
+    /// not have processed the call.
     #[error("not connected to the server")]
     Disconnected,
-    #[error("the server answered with an error: {0}")]
+    /// The server completed the call with this error.
+    #[error("server returned an error: {0}")]
     Refused(String),
-    #[error(
-        "the call takes {bytes} bytes, more than the {limit} that the server accepts (Server.MaxMessageBytes)"
-    )]
-    TooLarge { bytes: usize, limit: usize },
-    #[error("the arguments cannot be written as JSON: {0}")]
+    /// The call is larger than the server accepts and was not sent.
+    #[error("call too large ({bytes} bytes, limit {limit})")]
+    TooLarge {
+        /// The size of the encoded call.
+        bytes: usize,
+        /// The largest message that the server accepts.
+        limit: usize,
+    },
+    /// The arguments could not be serialized.
+    #[error("failed to encode arguments as JSON: {0}")]
     Unwritable(String),
 }
 
-/// What the line is doing now.
+/// The state of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LineStatus {
+pub enum ConnectionStatus {
+    /// There is no connection, and the session is trying to open one.
     Connecting {
-        /// What went wrong last, with the setting to look at.
+        /// Why the last attempt or the last connection failed.
         problem: Option<String>,
     },
-    /// `generation` grows with each connection.
-    Connected { generation: u64 },
-    /// The session has ended and will not connect again.
+    /// The handshake is complete and calls can be made.
+    Connected {
+        /// The number of this connection. It grows by one with each.
+        generation: u64,
+    },
+    /// The session has ended and does not connect again.
     Stopped,
 }
 
 /// A call on its way to the connection.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingCall {
+    /// The name of the hub method.
     pub method: String,
     /// The argument list as JSON text, `[…]`.
     pub arguments: String,
+    /// Receives the result. If this is dropped, the call fails with [`CallError::Disconnected`].
     pub answer: oneshot::Sender<Result<Value, CallError>>,
 }
 
-/// A call that was handed over and whose answer is still to come.
+/// A call that was handed over and is not completed yet.
 #[derive(Debug)]
-pub struct Pending(oneshot::Receiver<Result<Value, CallError>>);
+pub struct PendingCall(oneshot::Receiver<Result<Value, CallError>>);
 
-impl Pending {
+impl PendingCall {
+    /// Waits for the completion of the call.
     pub async fn answer(self) -> Result<Value, CallError> {
         self.0.await.unwrap_or(Err(CallError::Disconnected))
     }
 }
 
-/// The runner's end: calls go in here.
+/// Calls methods of the hub. Created by [`connect`](crate::connect); clones share the same session.
 #[derive(Debug, Clone)]
-pub struct Line {
-    outgoing: mpsc::Sender<Outgoing>,
-    status: watch::Receiver<LineStatus>,
+pub struct HubClient {
+    outgoing: mpsc::Sender<OutgoingCall>,
+    status: watch::Receiver<ConnectionStatus>,
 }
 
-/// The session's end.
+/// The other side of a [`HubClient`]: takes its calls and publishes the status.
+///
+/// [`connect`](crate::connect) drives it with a real connection. A test can drive it by hand instead.
 #[derive(Debug)]
-pub struct LineEnd {
-    pub outgoing: mpsc::Receiver<Outgoing>,
-    pub status: watch::Sender<LineStatus>,
+pub struct ClientDriver {
+    /// The calls, in order.
+    pub outgoing: mpsc::Receiver<OutgoingCall>,
+    /// What [`HubClient::status`] reports.
+    pub status: watch::Sender<ConnectionStatus>,
 }
 
-pub fn line() -> (Line, LineEnd) {
+/// Creates a client and its driver without a connection, for example to test code that uses a [`HubClient`].
+pub fn channel() -> (HubClient, ClientDriver) {
     let (outgoing, calls) = mpsc::channel(QUEUED_CALLS);
-    let (status, seen) = watch::channel(LineStatus::Connecting { problem: None });
-    (Line { outgoing, status: seen }, LineEnd { outgoing: calls, status })
+    let (status, seen) = watch::channel(ConnectionStatus::Connecting { problem: None });
+    (HubClient { outgoing, status: seen }, ClientDriver { outgoing: calls, status })
 }
 
-impl Line {
-    /// Hands a call over, in order, and returns without waiting for its answer. `arguments` is a JSON list.
-    pub async fn start(&self, method: &str, arguments: String) -> Result<Pending, CallError> {
+impl HubClient {
+    /// Hands over a call and returns without waiting for its completion. Calls are sent in the order of this.
+    ///
+    /// `arguments` is a JSON list.
+    pub async fn start(&self, method: &str, arguments: String) -> Result<PendingCall, CallError> {
         let (answer, pending) = oneshot::channel();
-        let call = Outgoing { method: method.to_owned(), arguments, answer };
+        let call = OutgoingCall { method: method.to_owned(), arguments, answer };
         self.outgoing.send(call).await.map_err(|_| CallError::Disconnected)?;
-        Ok(Pending(pending))
+        Ok(PendingCall(pending))
     }
 
-    /// Calls a method and waits for its Completion. `arguments` must serialise to a list (a tuple, a slice).
+    /// Calls a method and waits for its completion.
+    ///
+    /// `arguments` must serialize to a list, as tuples, arrays and slices do. A method without a result returns
+    /// [`Value::Null`].
     pub async fn invoke(&self, method: &str, arguments: impl Serialize) -> Result<Value, CallError> {
         let arguments =
             serde_json::to_string(&arguments).map_err(|error| CallError::Unwritable(error.to_string()))?;
         self.start(method, arguments).await?.answer().await
     }
 
-    pub fn status(&self) -> watch::Receiver<LineStatus> {
+    /// Watches the state of the connection.
+    pub fn status(&self) -> watch::Receiver<ConnectionStatus> {
         self.status.clone()
     }
 }
 
-/// A message that the server pushed. `reply` is there when the server waits for an answer.
+/// A method call from the server.
 #[derive(Debug)]
-pub struct Pushed {
+pub struct Invocation {
+    /// The name of the method.
     pub target: String,
+    /// The arguments.
     pub arguments: Vec<Value>,
-    /// When it came off the socket. It may have waited since, while answers that came after it did not.
+    /// When it was read from the socket. It may have waited since, while completions that came later did not.
     pub received: Instant,
+    /// Present if the server waits for a result.
     pub reply: Option<Reply>,
 }
 
-/// The answer that a pushed invocation with an id waits for. Dropped without one, the server is told so.
+/// Answers an [`Invocation`] for whose result the server waits. If it is dropped, the server receives an error.
 #[derive(Debug)]
 pub struct Reply(oneshot::Sender<Answer>);
 
 impl Reply {
+    /// Creates a reply and the receiver of its answer, for example to test the handler of an [`Invocation`].
     pub fn new() -> (Self, oneshot::Receiver<Answer>) {
         let (answer, receiver) = oneshot::channel();
         (Self(answer), receiver)
     }
 
+    /// Sends the result, or an error. Does nothing if the connection has been lost.
     pub fn answer(self, answer: Answer) {
-        // The connection may be gone by now; then nobody waits any more.
         let _ = self.0.send(answer);
     }
 }

@@ -1,81 +1,124 @@
-//! The SignalR JSON hub protocol, version 1, as text in and text out.
+//! The JSON hub protocol, version 1: reading and writing messages, without I/O.
 //!
-//! A message is a JSON object that ends with the byte 0x1E. A WebSocket frame may hold several messages or a
-//! part of one, so [`Splitter`] cuts the stream of frames into messages, whatever the frames look like. Both
-//! halves of the line use this module. Nothing here does I/O.
+//! A message is a JSON object followed by the byte 0x1E. A WebSocket frame may contain several messages or a part of
+//! one, so a [`Splitter`] cuts frames into messages. Clients and servers use the same functions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Says what is wrong with a message without quoting it: its arguments may be secret.
+/// Describes an error without quoting the message, whose arguments may be secret.
 fn without_value(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(", expected ")
         .map_or_else(|| text.clone(), |(_, expected)| format!("expected {expected}"))
 }
 
-/// Ends every message.
+/// Terminates every message.
 const RECORD_SEPARATOR: u8 = 0x1E;
 
-/// What is shown of a message that cannot be read. Enough to tell a web page from a message, too little to reach
-/// the arguments of one, which may be secret.
+/// How much of a malformed message is shown: enough to tell a web page from a message, too little to reach the
+/// arguments, which may be secret.
 const SHOWN_BYTES: usize = 32;
 
-/// One message of the protocol.
+/// A message of the hub protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
+    /// Type 1: calls a method.
     Invocation {
+        /// Identifies the call. `None` if the caller does not wait for its completion.
         invocation_id: Option<String>,
+        /// The name of the method.
         target: String,
+        /// The arguments.
         arguments: Vec<Value>,
     },
+    /// Type 2: an item of a stream. The item itself is not kept.
     StreamItem {
+        /// The call that opened the stream.
         invocation_id: String,
     },
+    /// Type 3: completes a call.
     Completion {
+        /// The call.
         invocation_id: String,
+        /// Its result or error.
         answer: Answer,
     },
+    /// Type 4: opens a stream. The arguments are not kept.
     StreamInvocation {
+        /// Identifies the call.
         invocation_id: String,
+        /// The name of the method.
         target: String,
     },
+    /// Type 5: cancels a stream.
     CancelInvocation {
+        /// The call that opened the stream.
         invocation_id: String,
     },
+    /// Type 6: keeps the connection alive.
     Ping,
+    /// Type 7: the sender is about to close the connection.
     Close {
+        /// Why, if it is an error.
         error: Option<String>,
+        /// Whether the client may reconnect.
         allow_reconnect: bool,
     },
+    /// Type 8: acknowledges messages (stateful reconnect).
     Ack {
+        /// The last message that was received.
         sequence_id: u64,
     },
+    /// Type 9: numbers the following messages (stateful reconnect).
     Sequence {
+        /// The number of the next message.
         sequence_id: u64,
     },
-    /// A type that a later version of the protocol may bring: to be ignored.
+    /// A type of a later version of the protocol. Receivers ignore it.
     Unknown {
+        /// The type.
         kind: u64,
     },
 }
 
-/// What a Completion says: the result (null when the method returns nothing), or the error.
+/// The content of a completion: the result (null if the method returns nothing), or an error.
 pub type Answer = Result<Value, String>;
 
+/// Why a message could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    #[error("a message is not valid JSON: {reason} (message starts {start:?})")]
-    NotJson { reason: String, start: String },
-    #[error("a message of type {kind} lacks {member}")]
-    Incomplete { kind: u64, member: &'static str },
-    #[error("a message has grown beyond {limit} bytes without an end")]
-    TooLong { limit: usize },
-    #[error("the handshake answer cannot be read: {reason}")]
-    BadHandshake { reason: String },
+    /// It is not JSON, or not a message.
+    #[error("invalid message: {reason} (starts with {start:?})")]
+    NotJson {
+        /// What is wrong with it.
+        reason: String,
+        /// The first bytes of the message.
+        start: String,
+    },
+    /// A required field is missing.
+    #[error("message of type {kind} without {member}")]
+    Incomplete {
+        /// The type of the message.
+        kind: u64,
+        /// The name of the field.
+        member: &'static str,
+    },
+    /// It is longer than the receiver accepts.
+    #[error("message longer than {limit} bytes")]
+    TooLong {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The handshake request or response is malformed.
+    #[error("invalid handshake: {reason}")]
+    BadHandshake {
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
-/// The wire form of a message; every member is optional because each type has its own.
+/// The wire format of a message. All fields but the type are optional, because each type has its own.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -92,6 +135,7 @@ struct Wire {
 }
 
 impl Message {
+    /// Reads a message, without its terminator.
     pub fn read(text: &[u8]) -> Result<Self, CodecError> {
         let wire: Wire = serde_json::from_slice(text).map_err(|error| CodecError::NotJson {
             reason: without_value(&error),
@@ -125,7 +169,7 @@ impl Message {
         })
     }
 
-    /// The message with its end mark, ready for a frame.
+    /// Writes the message with its terminator, ready for a frame.
     pub fn write(&self) -> String {
         let value = match self {
             Self::Invocation { invocation_id: Some(id), target, arguments } => {
@@ -159,40 +203,42 @@ impl Message {
             Self::Sequence { sequence_id } => json!({"type": 9, "sequenceId": sequence_id}),
             Self::Unknown { kind } => json!({"type": kind}),
         };
-        finish(value.to_string())
+        terminated(value.to_string())
     }
 }
 
-/// An invocation whose arguments are JSON text already (`[…]`): log batches are encoded once and only once.
+/// Writes an invocation whose arguments are JSON text already (`[…]`), to avoid encoding them twice.
 pub fn write_invocation(invocation_id: &str, target: &str, arguments: &str) -> String {
-    finish(format!(
+    terminated(format!(
         "{{\"type\":1,\"invocationId\":{},\"target\":{},\"arguments\":{arguments}}}",
         Value::from(invocation_id),
         Value::from(target),
     ))
 }
 
-/// The client's answer to an invocation of the server. A result is always there, if only null: .NET takes an answer
-/// without one for a failure. (A server's answer to a client is another matter: a method without result has none.)
+/// Writes a client's completion of an invocation by the server.
+///
+/// Unlike in [`Message::write`], a null result is written explicitly: .NET servers treat a completion without a result
+/// as a failure.
 pub fn write_client_answer(invocation_id: &str, answer: &Answer) -> String {
     let message = match answer {
         Ok(result) => json!({"type": 3, "invocationId": invocation_id, "result": result}),
         Err(error) => json!({"type": 3, "invocationId": invocation_id, "error": error}),
     };
-    finish(message.to_string())
+    terminated(message.to_string())
 }
 
-/// The client's first message.
+/// Writes the client's first message, which asks for the JSON protocol in version 1.
 pub fn handshake_request() -> String {
-    finish(json!({"protocol": "json", "version": 1}).to_string())
+    terminated(json!({"protocol": "json", "version": 1}).to_string())
 }
 
-/// The server's answer to the handshake: accepted, or refused with a reason.
+/// Writes the server's response to the handshake: accepted, or refused with an error.
 pub fn handshake_response(refusal: Option<&str>) -> String {
-    finish(refusal.map_or_else(|| "{}".to_owned(), |error| json!({"error": error}).to_string()))
+    terminated(refusal.map_or_else(|| "{}".to_owned(), |error| json!({"error": error}).to_string()))
 }
 
-/// Reads the server's answer to the handshake.
+/// Reads the server's response to the handshake: accepted, or refused with an error.
 pub fn read_handshake_response(text: &[u8]) -> Result<Result<(), String>, CodecError> {
     #[derive(Deserialize)]
     struct Response {
@@ -203,32 +249,53 @@ pub fn read_handshake_response(text: &[u8]) -> Result<Result<(), String>, CodecE
     let response: Response = serde_json::from_slice(text)
         .map_err(|error| CodecError::BadHandshake { reason: error.to_string() })?;
     match response {
-        Response { kind: Some(kind), error: None } => Err(CodecError::BadHandshake {
-            reason: format!("a message of type {kind} came before the handshake was answered"),
-        }),
+        Response { kind: Some(kind), error: None } => {
+            Err(CodecError::BadHandshake { reason: format!("message of type {kind} before the response") })
+        }
         Response { error: Some(error), .. } => Ok(Err(error)),
         Response { error: None, kind: None } => Ok(Ok(())),
     }
 }
 
-/// What a client asks for in its handshake.
+/// A client's handshake request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandshakeRequest {
+    /// The name of the protocol: `json` or `messagepack`.
     pub protocol: String,
+    /// The version of the protocol.
     pub version: u32,
 }
 
-/// Reads a client's handshake (the server's half).
+impl HandshakeRequest {
+    /// Checks that the client asks for the JSON protocol in version 1, which is what this crate implements.
+    pub fn check(&self) -> Result<(), String> {
+        if self.protocol == "json" && self.version == 1 {
+            return Ok(());
+        }
+        Err(format!(
+            "protocol {:?} version {} is not supported, only \"json\" version 1",
+            self.protocol, self.version
+        ))
+    }
+}
+
+/// Reads a client's handshake request.
 pub fn read_handshake_request(text: &[u8]) -> Result<HandshakeRequest, CodecError> {
     serde_json::from_slice(text).map_err(|error| CodecError::BadHandshake { reason: error.to_string() })
 }
 
-fn finish(mut text: String) -> String {
+fn terminated(mut text: String) -> String {
     text.push(char::from(RECORD_SEPARATOR));
     text
 }
 
-/// Cuts frames into messages, which may be split over frames or joined in one.
+/// Cuts frames into messages, which may be split over several frames or joined in one.
+///
+/// ```
+/// let mut splitter = hawser_signalr::codec::Splitter::new(1024);
+/// assert!(splitter.push(b"{\"type\"").unwrap().is_empty());
+/// assert_eq!(splitter.push(b":6}\x1e{}\x1e").unwrap(), [b"{\"type\":6}".to_vec(), b"{}".to_vec()]);
+/// ```
 #[derive(Debug)]
 pub struct Splitter {
     partial: Vec<u8>,
@@ -236,12 +303,12 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// `limit` bounds what one message may grow to.
+    /// `limit` is the largest message in bytes, without its terminator.
     pub fn new(limit: usize) -> Self {
         Self { partial: Vec::new(), limit }
     }
 
-    /// Takes the bytes of a frame and returns the messages that are now complete, without their end marks.
+    /// Takes the content of a frame and returns the messages that it completes, without their terminators.
     pub fn push(&mut self, frame: &[u8]) -> Result<Vec<Vec<u8>>, CodecError> {
         let mut complete = Vec::new();
         let mut rest = frame;
@@ -295,7 +362,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_frames_the_messages_are_the_same(
+        fn messages_do_not_depend_on_the_frames(
             messages in proptest::collection::vec(message(), 0..6),
             cuts in proptest::collection::vec(1usize..40, 1..30),
         ) {
@@ -316,7 +383,7 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_is_an_error_or_ignored_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = Message::read(&bytes);
             let _ = read_handshake_response(&bytes);
             let _ = read_handshake_request(&bytes);
@@ -324,21 +391,21 @@ mod tests {
         }
 
         #[test]
-        fn text_that_looks_like_json_is_never_a_panic(text in r#"[{}\[\],:"a-z0-9.\\-]{0,80}"#) {
+        fn text_that_looks_like_json_never_panics(text in r#"[{}\[\],:"a-z0-9.\\-]{0,80}"#) {
             let _ = Message::read(text.as_bytes());
             let _ = read_handshake_response(text.as_bytes());
         }
     }
 
     #[test]
-    fn a_message_without_an_end_does_not_grow_for_ever() {
+    fn a_message_without_an_end_is_limited() {
         let mut splitter = Splitter::new(10);
         assert!(splitter.push(b"12345").is_ok());
         assert!(matches!(splitter.push(b"678901"), Err(CodecError::TooLong { limit: 10 })));
     }
 
     #[test]
-    fn what_is_shown_of_an_unreadable_message_does_not_reach_its_arguments() {
+    fn errors_do_not_show_the_arguments_of_a_message() {
         for text in [
             r#"{"type":1,"target":"Plan","arguments":["a secret" oops"#,
             r#"{"type":1,"target":"Plan","arguments":"a secret"}"#,

@@ -1,8 +1,8 @@
-//! One WebSocket, from the handshake to its close: the loop that drives the [`Machine`].
+//! One WebSocket, from the handshake to its close: the loop that drives the [`Protocol`].
 //!
-//! Reading, writing, calls, answers to pushes and the clock are waited for side by side, and none waits for
-//! another: the writer has a queue of its own, calls and answers are only taken when that queue has room, and
-//! pushes go into the [`Inbox`].
+//! Reading, writing, calls, replies to invocations and timers are awaited concurrently, and none blocks another: the
+//! writer has its own queue, calls and replies are only taken when that queue has room, and invocations go into the
+//! [`Inbox`].
 
 use std::time::Duration;
 
@@ -20,53 +20,53 @@ use tokio_tungstenite::tungstenite::{Error as SocketError, Message as Frame};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::activity::{Meter, Metered, metered};
-use crate::client::{CallError, Outgoing, Pushed, Reply};
+use crate::activity::{Activity, ActivityStream, watch_activity};
+use crate::client::{CallError, Invocation, OutgoingCall, Reply};
 use crate::codec::Answer;
 use crate::inbox::Inbox;
-use crate::protocol::{Action, Ending, Event, MAX_INCOMING_BYTES, Machine};
+use crate::protocol::{Action, CloseReason, Event, MAX_INCOMING_BYTES, Protocol};
 use crate::timing::Timing;
 
-/// Messages that may wait for the socket. Small, because what waits here cannot be overtaken.
+/// Messages that may wait for the socket.
 const WRITE_QUEUE: usize = 16;
 
-/// What a socket's buffers start with: a runner mostly waits, so they are small.
+/// The initial size of a socket's buffers. Small, because most connections are idle most of the time.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 pub(crate) type Ticket = oneshot::Sender<Result<Value, CallError>>;
 
-type Sink<S> = SplitSink<WebSocketStream<Metered<S>>, Frame>;
-type Frames<S> = SplitStream<WebSocketStream<Metered<S>>>;
-type Writer<S> = BoxFuture<'static, Result<Sink<S>, Ending>>;
+type Sink<S> = SplitSink<WebSocketStream<ActivityStream<S>>, Frame>;
+type Frames<S> = SplitStream<WebSocketStream<ActivityStream<S>>>;
+type Writer<S> = BoxFuture<'static, Result<Sink<S>, CloseReason>>;
 
-/// What there was of a connection when it is over.
-pub(crate) struct Ended {
-    /// None when we were told to stop.
-    pub(crate) ending: Option<Ending>,
+/// The outcome of a connection.
+pub(crate) struct ConnectionEnd {
+    /// `None` if the session was stopped.
+    pub(crate) reason: Option<CloseReason>,
     pub(crate) opened_at: Option<Instant>,
-    /// A call was accepted: the server works with us.
+    /// Whether the server accepted a call.
     pub(crate) accepted: bool,
-    /// Calls that got no answer. The session tells them, after it has published that the line is down.
+    /// Calls without a completion. The session fails them after it has published the status.
     pub(crate) unanswered: Vec<Ticket>,
-    /// Takes leave of the server, if it can still hear us. Takes a bounded time.
-    pub(crate) goodbye: BoxFuture<'static, ()>,
+    /// Closes the WebSocket if the server is still reachable. Takes a bounded time.
+    pub(crate) close: BoxFuture<'static, ()>,
 }
 
-/// What a connection works with that outlives it.
+/// The parts of a session that a connection uses.
 pub(crate) struct Context<'a> {
     pub(crate) timing: &'a Timing,
     pub(crate) max_message_bytes: usize,
-    pub(crate) calls: &'a mut mpsc::Receiver<Outgoing>,
+    pub(crate) calls: &'a mut mpsc::Receiver<OutgoingCall>,
     pub(crate) inbox: &'a mut Inbox,
     pub(crate) stop: &'a CancellationToken,
 }
 
-/// Speaks SignalR over an upgraded stream until one side has enough. `opened` is called after the handshake.
-pub(crate) async fn run<S>(stream: S, context: Context<'_>, opened: impl FnOnce() + Send) -> Ended
+/// Runs a connection over an upgraded stream to its end. `opened` is called after the handshake.
+pub(crate) async fn run<S>(stream: S, context: Context<'_>, opened: impl FnOnce() + Send) -> ConnectionEnd
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (stream, meter) = metered(stream);
+    let (stream, activity) = watch_activity(stream);
     let config = WebSocketConfig::default()
         .max_message_size(Some(MAX_INCOMING_BYTES))
         .max_frame_size(Some(MAX_INCOMING_BYTES))
@@ -78,52 +78,55 @@ where
     let mut writer = write(sink, queue, context.timing.server_timeout).boxed();
 
     let mut connection = Connection {
-        machine: Machine::new(context.timing, context.max_message_bytes, Instant::now()),
+        protocol: Protocol::new(context.timing, context.max_message_bytes, Instant::now()),
         inbox: context.inbox,
         replies: FuturesUnordered::new(),
-        meter,
+        activity,
         opened: Some(opened),
         opened_at: None,
         accepted: false,
     };
-    // Leaving this `select!` drops the sender of the writer's queue, so that the writer comes to an end.
-    let ending = tokio::select! {
-        ending = connection.drive(&mut frames, to_writer, context.calls) => Some(ending),
-        end = &mut writer => Some(end.err().unwrap_or_else(|| Ending::Lost("the writer is gone".to_owned()))),
+    // Leaving this `select!` drops the sender of the writer's queue, which ends the writer.
+    let reason = tokio::select! {
+        reason = connection.drive(&mut frames, to_writer, context.calls) => Some(reason),
+        end = &mut writer => Some(end.err().unwrap_or_else(|| CloseReason::Lost("writer ended".to_owned()))),
         () = context.stop.cancelled() => None,
     };
-    let goodbye = match &ending {
-        // Only who stops has the time to hear the server's goodbye.
-        None => goodbye(writer, Some(frames), context.timing.close_timeout).boxed(),
+    let close = match &reason {
+        // Only a session that stops waits for the server's close frame.
+        None => close(writer, Some(frames), context.timing.close_timeout).boxed(),
         Some(
-            Ending::Closed { .. }
-            | Ending::SocketClosed { .. }
-            | Ending::HandshakeRefused(_)
-            | Ending::Unreadable(_),
-        ) => goodbye(writer, None, context.timing.close_timeout).boxed(),
-        // These cannot hear us any more.
+            CloseReason::Closed { .. }
+            | CloseReason::SocketClosed { .. }
+            | CloseReason::HandshakeRefused(_)
+            | CloseReason::Unreadable(_),
+        ) => close(writer, None, context.timing.close_timeout).boxed(),
+        // The server is not reachable anymore.
         Some(
-            Ending::Silence(_) | Ending::HandshakeTimeout(_) | Ending::WriteStalled(_) | Ending::Lost(_),
+            CloseReason::Silence(_)
+            | CloseReason::HandshakeTimeout(_)
+            | CloseReason::WriteStalled(_)
+            | CloseReason::Lost(_),
         ) => std::future::ready(()).boxed(),
     };
-    Ended {
-        ending,
+    ConnectionEnd {
+        reason,
         opened_at: connection.opened_at,
         accepted: connection.accepted,
-        unanswered: connection.machine.abandon(),
-        goodbye,
+        unanswered: connection.protocol.abandon(),
+        close,
     }
 }
 
-/// Sends what is queued and then the WebSocket's close frame, as the .NET client does.
-async fn goodbye<S>(writer: Writer<S>, frames: Option<Frames<S>>, patience: Duration)
+/// Sends the queued messages and then the WebSocket's close frame, as the .NET client does.
+async fn close<S>(writer: Writer<S>, frames: Option<Frames<S>>, patience: Duration)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let close = async {
         let mut sink = writer.await.ok()?;
         let frame = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-        // When the server closed first, this only sends the answer to that.
+        // If the server closed first, this only sends the response to that.
         let _ = sink.send(Frame::Close(Some(frame))).await;
         sink.close().await.ok()?;
         let mut frames = frames?;
@@ -133,22 +136,22 @@ where
         Some(())
     };
     if timeout(patience, close).await.is_err() {
-        debug!("the server did not answer our goodbye");
+        debug!("closing the WebSocket timed out");
     }
 }
 
-/// Writes what is queued until the queue is closed.
+/// Writes the queued messages until the queue is closed.
 async fn write<S>(
     mut sink: Sink<S>,
     mut queue: mpsc::Receiver<String>,
     patience: Duration,
-) -> Result<Sink<S>, Ending>
+) -> Result<Sink<S>, CloseReason>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     while let Some(text) = queue.recv().await {
         within(patience, sink.feed(Frame::text(text))).await?;
-        // Under load several messages go out at once.
+        // Under load, several messages are flushed at once.
         if queue.is_empty() {
             within(patience, sink.flush()).await?;
         }
@@ -159,27 +162,27 @@ where
 async fn within(
     patience: Duration,
     write: impl Future<Output = Result<(), SocketError>>,
-) -> Result<(), Ending> {
+) -> Result<(), CloseReason> {
     match timeout(patience, write).await {
-        Ok(done) => done.map_err(|error| Ending::Lost(error.to_string())),
-        Err(_) => Err(Ending::WriteStalled(patience)),
+        Ok(done) => done.map_err(|error| CloseReason::Lost(error.to_string())),
+        Err(_) => Err(CloseReason::WriteStalled(patience)),
     }
 }
 
 struct Connection<'a, O> {
-    machine: Machine<Ticket>,
+    protocol: Protocol<Ticket>,
     inbox: &'a mut Inbox,
-    /// Pushed invocations that wait for their answer.
+    /// Invocations for whose result the server waits.
     replies: FuturesUnordered<BoxFuture<'static, (String, Answer)>>,
-    meter: Meter,
+    activity: Activity,
     opened: Option<O>,
     opened_at: Option<Instant>,
     accepted: bool,
 }
 
-/// What the loop waits for besides frames.
+/// A message to write.
 enum ToSend {
-    Call(Outgoing),
+    Call(OutgoingCall),
     Reply(String, Answer),
 }
 
@@ -188,17 +191,17 @@ impl<O: FnOnce()> Connection<'_, O> {
         &mut self,
         frames: &mut Frames<S>,
         to_writer: mpsc::Sender<String>,
-        calls: &mut mpsc::Receiver<Outgoing>,
-    ) -> Ending
+        calls: &mut mpsc::Receiver<OutgoingCall>,
+    ) -> CloseReason
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        // A full queue means that something is on its way, which serves as well as a ping.
+        // If the queue is full, other messages are on their way, and a ping is not needed.
         let send_if_room = |text| drop(to_writer.try_send(text));
-        let mut ending = self.happened(Event::Start, send_if_room);
-        while ending.is_none() {
-            let deadline = self.machine.deadline().unwrap_or_else(Instant::now);
-            ending = tokio::select! {
+        let mut reason = self.handle(Event::Start, send_if_room);
+        while reason.is_none() {
+            let deadline = self.protocol.deadline().unwrap_or_else(Instant::now);
+            reason = tokio::select! {
                 frame = frames.next(), if !self.inbox.is_full() => self.frame(frame),
                 (permit, what) = next_to_send(&to_writer, calls, &mut self.replies) => {
                     let mut permit = Some(permit);
@@ -206,61 +209,59 @@ impl<O: FnOnce()> Connection<'_, O> {
                 }
                 () = self.inbox.make_room() => None,
                 () = sleep_until(deadline) => {
-                    // While we do not read, or are in the middle of a large frame, silence proves nothing.
-                    if self.meter.moved() || self.inbox.is_full() {
-                        self.happened(Event::Heard, send_if_room);
+                    // Silence means nothing while reads are paused or a large frame is being received.
+                    if self.activity.changed() || self.inbox.is_full() {
+                        self.handle(Event::Activity, send_if_room);
                     }
-                    self.happened(Event::Tick, send_if_room)
+                    self.handle(Event::Tick, send_if_room)
                 }
             };
         }
-        ending.unwrap_or_else(|| Ending::Lost("the connection ended without a reason".to_owned()))
+        reason.unwrap_or_else(|| CloseReason::Lost("unknown reason".to_owned()))
     }
 
-    fn frame(&mut self, frame: Option<Result<Frame, SocketError>>) -> Option<Ending> {
+    fn frame(&mut self, frame: Option<Result<Frame, SocketError>>) -> Option<CloseReason> {
         let no_send = |_| {};
         match frame {
             Some(Ok(Frame::Text(text))) => {
-                self.meter.moved();
-                self.happened(Event::Received(text.as_bytes()), no_send)
+                self.activity.changed();
+                self.handle(Event::Received(text.as_bytes()), no_send)
             }
             Some(Ok(Frame::Binary(bytes))) => {
-                self.meter.moved();
-                self.happened(Event::Received(&bytes), no_send)
+                self.activity.changed();
+                self.handle(Event::Received(&bytes), no_send)
             }
             Some(Ok(Frame::Ping(payload) | Frame::Pong(payload))) => {
-                self.meter.discount(payload.len());
+                self.activity.discount(payload.len());
                 None
             }
             Some(Ok(Frame::Close(frame))) => {
                 let (code, text) = frame.map_or((1005, String::new()), |frame| {
                     (frame.code.into(), frame.reason.as_str().to_owned())
                 });
-                Some(Ending::SocketClosed { code, text })
+                Some(CloseReason::SocketClosed { code, text })
             }
             Some(Ok(Frame::Frame(_))) => None,
             Some(Err(error @ (SocketError::Capacity(_) | SocketError::Utf8(_)))) => {
-                Some(Ending::Unreadable(error.to_string()))
+                Some(CloseReason::Unreadable(error.to_string()))
             }
-            Some(Err(error)) => Some(Ending::Lost(error.to_string())),
-            None => Some(Ending::Lost("the server hung up".to_owned())),
+            Some(Err(error)) => Some(CloseReason::Lost(error.to_string())),
+            None => Some(CloseReason::Lost("connection closed by the server".to_owned())),
         }
     }
 
-    fn send(&mut self, what: ToSend, send: impl FnMut(String)) -> Option<Ending> {
+    fn send(&mut self, what: ToSend, send: impl FnMut(String)) -> Option<CloseReason> {
         match what {
-            ToSend::Call(Outgoing { method, arguments, answer }) => {
+            ToSend::Call(OutgoingCall { method, arguments, answer }) => {
                 let call = Event::Call { method: &method, arguments: &arguments, ticket: answer };
-                self.happened(call, send)
+                self.handle(call, send)
             }
-            ToSend::Reply(invocation_id, answer) => {
-                self.happened(Event::Replied { invocation_id, answer }, send)
-            }
+            ToSend::Reply(invocation_id, answer) => self.handle(Event::Reply { invocation_id, answer }, send),
         }
     }
 
-    fn happened(&mut self, event: Event<'_, Ticket>, mut send: impl FnMut(String)) -> Option<Ending> {
-        for action in self.machine.on(event, Instant::now()) {
+    fn handle(&mut self, event: Event<'_, Ticket>, mut send: impl FnMut(String)) -> Option<CloseReason> {
+        for action in self.protocol.on(event, Instant::now()) {
             match action {
                 Action::Send(text) => send(text),
                 Action::Opened => {
@@ -269,19 +270,24 @@ impl<O: FnOnce()> Connection<'_, O> {
                         opened();
                     }
                 }
-                Action::Push { target, arguments, invocation_id } => {
+                Action::Invocation { target, arguments, invocation_id } => {
                     let reply = invocation_id.map(|id| self.expect_reply(id));
-                    self.inbox.put(Pushed { target, arguments, received: std::time::Instant::now(), reply });
+                    self.inbox.put(Invocation {
+                        target,
+                        arguments,
+                        received: std::time::Instant::now(),
+                        reply,
+                    });
                 }
                 Action::Decline { invocation_id, reason } => {
                     self.replies.push(std::future::ready((invocation_id, Err(reason))).boxed());
                 }
-                // Who does not wait for the answer any more needs none.
+                // The caller may have stopped waiting.
                 Action::Answer(ticket, answer) => {
                     self.accepted |= answer.is_ok();
                     drop(ticket.send(answer));
                 }
-                Action::End(ending) => return Some(ending),
+                Action::End(reason) => return Some(reason),
             }
         }
         None
@@ -290,7 +296,7 @@ impl<O: FnOnce()> Connection<'_, O> {
     fn expect_reply(&mut self, invocation_id: String) -> Reply {
         let (reply, answer) = Reply::new();
         let answer = answer.map(|answer| {
-            let answer = answer.unwrap_or_else(|_| Err("the runner gave no answer".to_owned()));
+            let answer = answer.unwrap_or_else(|_| Err("client returned no result".to_owned()));
             (invocation_id, answer)
         });
         self.replies.push(answer.boxed());
@@ -298,20 +304,20 @@ impl<O: FnOnce()> Connection<'_, O> {
     }
 }
 
-/// The next call or answer, and the room for it in the writer's queue. Nothing is lost when this is dropped.
+/// The next call or reply, and room for it in the writer's queue. Cancellation-safe.
 async fn next_to_send<'a>(
     to_writer: &'a mpsc::Sender<String>,
-    calls: &mut mpsc::Receiver<Outgoing>,
+    calls: &mut mpsc::Receiver<OutgoingCall>,
     replies: &mut FuturesUnordered<BoxFuture<'static, (String, Answer)>>,
 ) -> (mpsc::Permit<'a, String>, ToSend) {
     let Ok(permit) = to_writer.reserve().await else {
-        // The writer is gone, which ends the connection elsewhere.
+        // The writer has ended, which ends the connection elsewhere.
         return std::future::pending().await;
     };
     let what = tokio::select! {
         Some(call) = calls.recv() => ToSend::Call(call),
         Some((id, answer)) = replies.next() => ToSend::Reply(id, answer),
-        // No caller is left, and no push waits for an answer.
+        // There are no callers and no pending replies.
         else => std::future::pending().await,
     };
     (permit, what)

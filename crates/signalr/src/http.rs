@@ -1,51 +1,59 @@
-//! Reading HTTP answers: bounded bodies, and URLs and texts that may be shown.
+//! HTTP responses: bounded bodies, and URLs and texts that are safe to show.
 
 use reqwest::{Response, StatusCode};
 use url::Url;
 
-/// What an answer of the token endpoint or of negotiate may take; both are small.
+/// The most that is read of a body. Responses of token and negotiate endpoints are small.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// An HTTP answer that is not the one hoped for. The URL has lost its query, which may hold a token.
+/// An HTTP response with an unexpected status.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{url} answered {status}{text}")]
 pub struct HttpRefusal {
+    /// The requested URL without its query, which may contain a token.
     pub url: Url,
+    /// The status of the response.
     pub status: StatusCode,
+    /// The target of a redirect, without its query.
     pub location: String,
+    /// What the server wrote about it.
     pub text: ServerText,
 }
 
-/// The URL as it may be shown: a query may hold a token.
-pub fn shown(url: &Url) -> Url {
+/// Removes the query of a URL, which may contain a token, so that the URL can be shown.
+pub fn without_query(url: &Url) -> Url {
     let mut url = url.clone();
     url.set_query(None);
     url
 }
 
-/// Where an answer redirects to, without what might be secret.
+/// The target of a redirect, without its query.
 pub fn location(url: &Url, response: &Response) -> String {
     response
         .headers()
         .get(reqwest::header::LOCATION)
         .and_then(|value| url.join(value.to_str().ok()?).ok())
-        .map_or_else(|| "an unknown address".to_owned(), |target| shown(&target).to_string())
+        .map_or_else(|| "an unknown address".to_owned(), |target| without_query(&target).to_string())
 }
 
-/// What the server said about it, for the end of a parenthesis or sentence: empty, or `: text`.
+/// A short text from the server, shortened to one line.
+///
+/// Displayed as `: text`, or as nothing if it is empty, so that it can be appended to an error message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerText(String);
 
 /// Longer texts are stack traces and error pages.
-const SAID_CHARACTERS: usize = 300;
+const MAX_CHARACTERS: usize = 300;
 
 impl ServerText {
+    /// Joins the lines of a text and cuts it to a reasonable length.
     pub fn new(text: &str) -> Self {
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        Self(line.chars().take(SAID_CHARACTERS).collect())
+        Self(line.chars().take(MAX_CHARACTERS).collect())
     }
 
-    /// The text of an error answer: an OAuth error, a problem document, plain text; nothing for a page of HTML.
+    /// Reads the text of an error response: an OAuth error, a problem document (RFC 9457) or plain text. Empty for
+    /// HTML.
     pub fn from_body(body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body);
         if let Ok(serde_json::Value::Object(members)) = serde_json::from_slice(body) {
@@ -68,7 +76,7 @@ impl std::fmt::Display for ServerText {
     }
 }
 
-/// The body of an answer, cut where it grows beyond all reason.
+/// Reads the body of a response, up to 1 MiB.
 pub async fn body(response: &mut Response) -> Result<Vec<u8>, reqwest::Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {

@@ -1,69 +1,71 @@
-//! The way of pushes to whoever takes them. None is dropped, and none holds up the reader.
+//! Delivers the server's invocations to the application. None is dropped, and none blocks the connection.
 //!
-//! Pushes go into a channel with room for many. When it is full, what was read already is held here, the connection
-//! reads no further until there is room again (TCP then slows the server down) and its pings go on. What is held
-//! outlives the connection.
+//! Invocations go into a bounded channel. When it is full, messages that were already read are held here, and the
+//! connection stops reading until there is room again (TCP then slows the server down). Pings continue. Held messages
+//! outlive the connection.
 
 use std::collections::VecDeque;
 
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::client::Pushed;
+use crate::client::Invocation;
 
-/// Pushes that may wait to be taken. A server sends a few per job, so a full channel means that something is stuck.
-const ROOM: usize = 1024;
+/// Invocations that may wait for the application.
+const CAPACITY: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    taker: mpsc::Sender<Pushed>,
-    held: VecDeque<Pushed>,
+    sender: mpsc::Sender<Invocation>,
+    held: VecDeque<Invocation>,
 }
 
-pub(crate) fn inbox() -> (Inbox, mpsc::Receiver<Pushed>) {
-    let (taker, pushes) = mpsc::channel(ROOM);
-    (Inbox { taker, held: VecDeque::new() }, pushes)
+pub(crate) fn inbox() -> (Inbox, mpsc::Receiver<Invocation>) {
+    let (sender, invocations) = mpsc::channel(CAPACITY);
+    (Inbox { sender, held: VecDeque::new() }, invocations)
 }
 
 impl Inbox {
-    pub(crate) fn put(&mut self, push: Pushed) {
-        self.held.push_back(push);
+    pub(crate) fn put(&mut self, invocation: Invocation) {
+        self.held.push_back(invocation);
         let before = self.held.len();
-        self.pass_on();
+        self.deliver();
         if before == 1 && !self.held.is_empty() {
-            warn!("{ROOM} pushed messages wait to be taken: reading on when there is room");
+            warn!(messages = CAPACITY, "inbox full, pausing reads");
         }
     }
 
-    /// Something is held: nothing more should be read.
+    /// Whether messages are held. Then nothing more should be read.
     pub(crate) fn is_full(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Waits until there is room for something held, and passes it on. Never ends when nothing is held.
+    /// Waits until the channel has room for a held message and delivers it. Never returns while nothing is held.
     pub(crate) async fn make_room(&mut self) {
         if self.held.is_empty() {
             return std::future::pending().await;
         }
-        match self.taker.reserve().await {
+        match self.sender.reserve().await {
             Ok(permit) => {
-                if let Some(push) = self.held.pop_front() {
-                    permit.send(push);
+                if let Some(invocation) = self.held.pop_front() {
+                    permit.send(invocation);
                 }
             }
-            // Nobody takes pushes any more: the runner is leaving. Dropping one tells a waiting server so.
+            // The application dropped the receiver. Dropping an invocation sends an error to a waiting server.
             Err(_) => self.held.clear(),
         }
-        self.pass_on();
+        self.deliver();
     }
 
-    fn pass_on(&mut self) {
-        while let Some(push) = self.held.pop_front() {
-            match self.taker.try_send(push) {
+    fn deliver(&mut self) {
+        while let Some(invocation) = self.held.pop_front() {
+            match self.sender.try_send(invocation) {
                 Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(push)) => return self.held.push_front(push),
-                Err(mpsc::error::TrySendError::Closed(push)) => {
-                    warn!(method = push.target, "a pushed message finds nobody to take it");
+                Err(mpsc::error::TrySendError::Full(invocation)) => {
+                    return self.held.push_front(invocation);
+                }
+                Err(mpsc::error::TrySendError::Closed(invocation)) => {
+                    warn!(method = invocation.target, "invocation dropped, receiver closed");
                 }
             }
         }
@@ -74,33 +76,33 @@ impl Inbox {
 mod tests {
     use super::*;
 
-    fn push(number: usize) -> Pushed {
+    fn invocation(number: usize) -> Invocation {
         let received = std::time::Instant::now();
-        Pushed { target: number.to_string(), arguments: Vec::new(), received, reply: None }
+        Invocation { target: number.to_string(), arguments: Vec::new(), received, reply: None }
     }
 
     #[tokio::test]
-    async fn a_full_inbox_holds_what_comes_and_passes_it_on_in_order() {
-        let (mut inbox, mut pushes) = inbox();
-        let all = ROOM + 3;
+    async fn a_full_inbox_holds_messages_and_delivers_them_in_order() {
+        let (mut inbox, mut invocations) = inbox();
+        let all = CAPACITY + 3;
         for number in 0..all {
-            assert_eq!(inbox.is_full(), number > ROOM);
-            inbox.put(push(number));
+            assert_eq!(inbox.is_full(), number > CAPACITY);
+            inbox.put(invocation(number));
         }
         for number in 0..all {
             if inbox.is_full() && number > 0 {
                 inbox.make_room().await;
             }
-            assert_eq!(pushes.recv().await.unwrap().target, number.to_string());
+            assert_eq!(invocations.recv().await.unwrap().target, number.to_string());
         }
         assert!(!inbox.is_full());
     }
 
     #[tokio::test]
-    async fn an_inbox_that_nobody_reads_any_more_is_not_full() {
-        let (mut inbox, pushes) = inbox();
-        drop(pushes);
-        inbox.put(push(0));
+    async fn an_inbox_without_a_receiver_is_not_full() {
+        let (mut inbox, invocations) = inbox();
+        drop(invocations);
+        inbox.put(invocation(0));
         assert!(!inbox.is_full());
     }
 }

@@ -1,24 +1,77 @@
-//! SignalR's JSON hub protocol over WebSockets: both halves of the codec, and a client that reconnects for ever.
+//! SignalR's JSON hub protocol over WebSockets, for clients and servers.
 //!
-//! ```text
-//! session ── makes one after another ──→ connection ── drives ──→ protocol (pure) ── reads ──→ codec (pure)
-//!    └── Dial: your way to an upgraded stream, for example with negotiate and upgrade
+//! # Client
+//!
+//! [`connect`] starts a session that connects, and reconnects after every failure, until it is stopped. Call methods
+//! of the hub with the [`HubClient`] that it returns. Methods that the server calls arrive on a channel as
+//! [`Invocation`]s.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use hawser_signalr::{ConnectionStatus, HttpDialer, Timing, connect};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! let dialer = HttpDialer {
+//!     client: reqwest::Client::builder().http1_only().build()?,
+//!     url: "https://example.com/chat".parse()?,
+//!     token: None,
+//!     timeout: Duration::from_secs(15),
+//! };
+//! let stop = CancellationToken::new();
+//! let (client, mut invocations, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
+//!
+//! client.status().wait_for(|status| matches!(status, ConnectionStatus::Connected { .. })).await?;
+//! let result = client.invoke("Join", ("lobby", 1)).await?;
+//! println!("Join returned {result}");
+//! while let Some(invocation) = invocations.recv().await {
+//!     println!("{}: {:?}", invocation.target, invocation.arguments);
+//! }
+//!
+//! stop.cancel();
+//! session.await?;
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! [`connect`] starts a session. Its calls go through a [`Line`], and messages that the server pushes arrive on a
-//! channel. Whoever takes them should not wait for the answer of a call of its own before it takes the next: when a
-//! thousand are waiting the connection reads no further, and answers come the same way.
+//! The application must keep receiving invocations. While 1,024 of them wait, the connection stops reading, and
+//! completions of calls arrive over the same connection. In particular, do not wait for the completion of a call in
+//! the task that receives invocations.
+//!
+//! A call that fails with [`CallError::Disconnected`] may have been processed by the server. The session never repeats
+//! a call.
+//!
+//! # Server
+//!
+//! [`server`] runs the protocol over a WebSocket that a web server has accepted.
+//!
+//! # Limits
+//!
+//! The JSON protocol in version 1 over WebSockets. No streams, no MessagePack, no stateful reconnect, no other
+//! transports.
+//!
+//! # How it works
+//!
+//! ```text
+//! session ── opens one after another ──→ connection ── drives ──→ protocol (pure) ──→ codec (pure)
+//!    └── Dial: negotiate and upgrade
+//! ```
+
+#![deny(missing_docs)]
 
 mod activity;
 mod backoff;
 pub mod client;
 pub mod codec;
 mod connection;
+mod dial;
 pub mod http;
 mod inbox;
 mod log_throttle;
 pub mod negotiate;
 mod protocol;
+pub mod server;
 mod session;
 mod timing;
 
@@ -26,24 +79,29 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use backoff::{Backoff, Pace};
-pub use client::{CallError, Line, LineStatus, Pending, Pushed};
-pub use log_throttle::Repeats;
+pub use backoff::{Backoff, RetryPace};
+pub use client::{CallError, ConnectionStatus, HubClient, Invocation, PendingCall, Reply};
+pub use dial::{Dial, DialError, HttpDialError, HttpDialer};
+pub use log_throttle::LogThrottle;
 pub use negotiate::NegotiateError;
-pub use protocol::Ending;
-pub use session::{Dial, DialError};
+pub use protocol::CloseReason;
 pub use timing::Timing;
 
-/// Starts a session, which connects and reconnects until `stop` is cancelled. `max_message_bytes` is the largest message
-/// that the server accepts.
+/// Starts a session that connects and reconnects until `stop` is cancelled.
+///
+/// `max_message_bytes` is the largest message that the server accepts (`MaximumReceiveMessageSize` in ASP.NET Core,
+/// 32 KiB by default). Returns the client, the methods that the server calls, and the task of the session, which ends
+/// after `stop` is cancelled and the connection is closed.
+///
+/// Must be called within a Tokio runtime.
 pub fn connect<D: Dial + 'static>(
     dialer: D,
     timing: Timing,
     max_message_bytes: usize,
     stop: CancellationToken,
-) -> (Line, mpsc::Receiver<Pushed>, JoinHandle<()>) {
-    let (line, end) = client::line();
-    let (inbox, pushes) = inbox::inbox();
-    let session = session::Session::new(dialer, timing, max_message_bytes, end, inbox, stop);
-    (line, pushes, tokio::spawn(session.run()))
+) -> (HubClient, mpsc::Receiver<Invocation>, JoinHandle<()>) {
+    let (client, driver) = client::channel();
+    let (inbox, invocations) = inbox::inbox();
+    let session = session::Session::new(dialer, timing, max_message_bytes, driver, inbox, stop);
+    (client, invocations, tokio::spawn(session.run()))
 }

@@ -1,65 +1,66 @@
-//! Keeps a problem that lasts from filling the log: it is a warning once, then only the debug log counts it.
+//! Keeps a lasting problem from filling the log.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+/// Logs a lasting problem as a warning once. Repetitions are logged at debug level with a count.
 #[derive(Debug, Default)]
-pub struct Repeats {
-    trouble: Option<Trouble>,
+pub struct LogThrottle {
+    failures: Option<Failures>,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct Failures {
     since: Instant,
-    failures: u64,
-    /// What was last said as a warning.
-    told: String,
+    count: u64,
+    /// The text of the last warning.
+    warned: String,
 }
 
-/// How a failure is to be told.
 #[derive(Debug, PartialEq, Eq)]
-enum Telling {
-    /// Not told before.
+enum Severity {
     New,
-    /// The same as before, so many failures since so long.
-    Again { failures: u64, since: Duration },
+    Repeated { failures: u64, elapsed: Duration },
 }
 
-impl Repeats {
-    pub fn failed(&mut self, what: &str, problem: &str, retry_in: Duration, now: Instant) {
-        let seconds = retry_in.as_secs_f64();
-        match self.note(problem, now) {
-            Telling::New => warn!("{what}: {problem} (next attempt in {seconds:.1} s)"),
-            Telling::Again { failures, since } => debug!(
-                "{what}, {failures} failures in {} s: {problem} (next attempt in {seconds:.1} s)",
-                since.as_secs()
-            ),
+impl LogThrottle {
+    /// Logs a failure. `message` is constant; `error` varies and decides whether this is a repetition.
+    pub fn failed(&mut self, message: &'static str, error: &str, retry_in: Duration, now: Instant) {
+        let retry_in = format_args!("{:.1}s", retry_in.as_secs_f64()).to_string();
+        match self.note(error, now) {
+            Severity::New => warn!(%error, %retry_in, "{message}"),
+            Severity::Repeated { failures, elapsed } => {
+                debug!(%error, %retry_in, failures, elapsed = ?elapsed, "{message}");
+            }
         }
     }
 
-    /// Says that it works again, if it did not.
-    pub fn recovered(&mut self, what: &str, now: Instant) {
-        if let Some(Trouble { since, failures, .. }) = self.trouble.take() {
-            info!("{what} after {failures} failures in {} s", now.duration_since(since).as_secs());
+    /// Logs the recovery, if there was a failure.
+    pub fn recovered(&mut self, message: &'static str, now: Instant) {
+        if let Some(Failures { since, count, .. }) = self.failures.take() {
+            info!(failures = count, elapsed = ?now.duration_since(since), "{message}");
         }
     }
 
-    fn note(&mut self, problem: &str, now: Instant) -> Telling {
-        match &mut self.trouble {
-            Some(trouble) => {
-                trouble.failures += 1;
-                if trouble.told == problem {
-                    Telling::Again { failures: trouble.failures, since: now.duration_since(trouble.since) }
+    fn note(&mut self, error: &str, now: Instant) -> Severity {
+        match &mut self.failures {
+            Some(failures) => {
+                failures.count += 1;
+                if failures.warned == error {
+                    Severity::Repeated {
+                        failures: failures.count,
+                        elapsed: now.duration_since(failures.since),
+                    }
                 } else {
-                    problem.clone_into(&mut trouble.told);
-                    Telling::New
+                    error.clone_into(&mut failures.warned);
+                    Severity::New
                 }
             }
             None => {
-                self.trouble = Some(Trouble { since: now, failures: 1, told: problem.to_owned() });
-                Telling::New
+                self.failures = Some(Failures { since: now, count: 1, warned: error.to_owned() });
+                Severity::New
             }
         }
     }
@@ -70,15 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_problem_is_a_warning_once_and_counted_after_that() {
-        let mut repeats = Repeats::default();
+    fn a_lasting_problem_is_a_warning_once_and_counted_after_that() {
+        let mut throttle = LogThrottle::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(repeats.note("a", at(0)), Telling::New);
-        assert_eq!(repeats.note("a", at(5)), Telling::Again { failures: 2, since: Duration::from_secs(5) });
-        assert_eq!(repeats.note("b", at(6)), Telling::New);
-        assert_eq!(repeats.note("b", at(9)), Telling::Again { failures: 4, since: Duration::from_secs(9) });
-        repeats.recovered("up", at(10));
-        assert_eq!(repeats.note("b", at(11)), Telling::New);
+        let repeated =
+            |failures, seconds| Severity::Repeated { failures, elapsed: Duration::from_secs(seconds) };
+        assert_eq!(throttle.note("a", at(0)), Severity::New);
+        assert_eq!(throttle.note("a", at(5)), repeated(2, 5));
+        assert_eq!(throttle.note("b", at(6)), Severity::New);
+        assert_eq!(throttle.note("b", at(9)), repeated(4, 9));
+        throttle.recovered("up", at(10));
+        assert_eq!(throttle.note("b", at(11)), Severity::New);
     }
 }

@@ -1,7 +1,7 @@
-//! From a hub's address to the address of one connection, and from there to an open WebSocket.
+//! From the address of a hub to an open WebSocket: [`negotiate`], then [`upgrade`].
 //!
-//! Negotiate may answer with the address of another service and a token for it; then that one is asked, and so on.
-//! Our own token goes to no other host than the configured one.
+//! A server may redirect the client to another service and issue a token for it, as Azure SignalR Service does. The
+//! client's own token is never sent to another host.
 
 use reqwest::header::{
     AUTHORIZATION, CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
@@ -14,22 +14,25 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use url::Url;
 
-use crate::http::{self, HttpRefusal, ServerText, location, shown};
+use crate::backoff::RetryPace;
+use crate::http::{self, HttpRefusal, ServerText, location, without_query};
 
-/// As many as the .NET client follows.
+/// The same limit as in the .NET client.
 const MAX_REDIRECTS: usize = 100;
 
-/// Where a connection can be made, and with which token.
+/// The address of one connection, for [`upgrade`].
 #[derive(Debug)]
 pub struct Negotiated {
+    /// The address, including the secret connection token.
     pub url: Url,
+    /// The bearer token for this address.
     pub token: Option<SecretString>,
 }
 
-/// Everything that an answer to negotiate may hold.
+/// The response to a negotiate request.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct NegotiateResponse {
     error: Option<String>,
     url: Option<String>,
     access_token: Option<SecretString>,
@@ -37,7 +40,7 @@ struct Answer {
     connection_token: Option<String>,
     #[serde(default)]
     available_transports: Vec<Transport>,
-    /// Only the SignalR of old ASP.NET, which is another protocol, says this.
+    /// Only sent by ASP.NET SignalR, which is a different protocol.
     #[serde(rename = "ProtocolVersion")]
     old_protocol_version: Option<serde_json::Value>,
 }
@@ -51,58 +54,119 @@ struct Transport {
 }
 
 impl Transport {
-    fn serves(&self) -> bool {
+    fn is_supported(&self) -> bool {
         self.transport == "WebSockets" && self.transfer_formats.iter().any(|format| format == "Text")
     }
 }
 
-/// What the answer leads to.
+/// What to do after a response.
 #[derive(Debug)]
 enum Next {
-    Elsewhere { url: Url, token: Option<SecretString> },
-    Here { id: String },
+    Redirect { url: Url, token: Option<SecretString> },
+    Connect { id: String },
 }
 
-/// What the caller has a say in while a connection is negotiated.
+/// Decisions that the caller can make during [`negotiate`]. All methods have defaults.
 pub trait Negotiation {
-    /// Something secret came from the server: a connection token, or an access token for another service. Called before
-    /// it is used, so that it can be masked in logs.
-    fn learn_secret(&self, secret: &str);
+    /// Called with each secret from the server (a connection token, or an access token for another service) before
+    /// it is used, for example to mask it in logs. Does nothing by default.
+    fn learn_secret(&self, secret: &str) {
+        let _ = secret;
+    }
 
-    /// Whether to follow the server from one address to another, which the access token goes along to.
-    fn allow_redirect(&self, from: &Url, to: &Url) -> Result<(), String>;
+    /// Decides whether to follow a redirect; an error explains why not. By default, redirects from HTTPS to HTTP are
+    /// refused.
+    fn allow_redirect(&self, from: &Url, to: &Url) -> Result<(), String> {
+        match (from.scheme(), to.scheme()) {
+            ("https", "http") => Err("target does not use HTTPS".to_owned()),
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Why no connection could be negotiated or opened.
+/// Why a connection could not be negotiated or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum NegotiateError {
-    #[error("request to {url} failed: {source}")]
-    Http { url: Url, source: reqwest::Error },
+    /// The request failed.
+    #[error("request to {} failed: {source}", without_query(.url))]
+    Http {
+        /// The requested URL.
+        url: Url,
+        /// The cause.
+        source: reqwest::Error,
+    },
+    /// The response has an unexpected status.
     #[error(transparent)]
     Status(HttpRefusal),
-    #[error("unreadable negotiate response from {url}: {reason}")]
-    Unreadable { url: Url, reason: String },
-    #[error("the server refused to negotiate{text}")]
-    Refused { text: ServerText },
+    /// The response is malformed.
+    #[error("invalid negotiate response from {url}: {reason}")]
+    Unreadable {
+        /// The requested URL.
+        url: Url,
+        /// What is wrong with the response.
+        reason: String,
+    },
+    /// The response contains an error.
+    #[error("server refused to negotiate{text}")]
+    Refused {
+        /// The error.
+        text: ServerText,
+    },
+    /// The server does not offer a supported transport.
     #[error("{url} does not offer WebSockets with text frames (offered: {offered})")]
-    NoWebSockets { url: Url, offered: String },
+    NoWebSockets {
+        /// The requested URL.
+        url: Url,
+        /// The transports that the server offers.
+        offered: String,
+    },
+    /// [`Negotiation::allow_redirect`] refused a redirect.
     #[error("redirect from {url} to {next} not allowed: {reason}")]
-    RedirectForbidden { url: Url, next: Url, reason: String },
+    RedirectForbidden {
+        /// The requested URL.
+        url: Url,
+        /// The target of the redirect.
+        next: Url,
+        /// Why it is not allowed.
+        reason: String,
+    },
+    /// There were more than this many redirects.
     #[error("too many redirects ({0})")]
     TooManyRedirects(usize),
+    /// The connection did not become a WebSocket.
     #[error("{url} did not switch to WebSocket: {reason}")]
-    NoUpgrade { url: Url, reason: String },
+    NoUpgrade {
+        /// The requested URL.
+        url: Url,
+        /// What is wrong with the response.
+        reason: String,
+    },
 }
 
-/// Asks a hub for the address of one connection.
+impl NegotiateError {
+    /// When to try again: soon after failures of the network and of the server, later after refusals.
+    pub fn pace(&self) -> RetryPace {
+        match self {
+            Self::Http { .. } | Self::NoUpgrade { .. } => RetryPace::Soon,
+            Self::Status(HttpRefusal { status, .. })
+                if status.is_server_error() || matches!(status.as_u16(), 408 | 429) =>
+            {
+                RetryPace::Soon
+            }
+            _ => RetryPace::Later,
+        }
+    }
+}
+
+/// Asks a hub for the address of one connection. Follows redirects of the protocol.
 pub async fn negotiate(
     http: &Client,
     hub: Url,
-    token: SecretString,
+    token: Option<SecretString>,
     caller: &impl Negotiation,
 ) -> Result<Negotiated, NegotiateError> {
     let mut url = hub;
-    let mut token = Some(token);
+    let mut token = token;
     for _ in 0..=MAX_REDIRECTS {
         let request = http.post(negotiate_url(&url)).body("");
         let mut response = send(authorized(request, token.as_ref()), &url).await?;
@@ -113,19 +177,19 @@ pub async fn negotiate(
             return Err(NegotiateError::Status(refusal(&url, &response, &body)));
         }
         match read(&body, &url)? {
-            Next::Here { id } => {
-                // Whoever has it can speak for this connection.
+            Next::Connect { id } => {
+                // The id authenticates the connection.
                 caller.learn_secret(&id);
                 url.query_pairs_mut().append_pair("id", &id);
                 return Ok(Negotiated { url, token });
             }
-            Next::Elsewhere { url: next, token: given } => {
+            Next::Redirect { url: next, token: given } => {
                 if let Some(given) = &given {
                     caller.learn_secret(given.expose_secret());
                 }
                 caller.allow_redirect(&url, &next).map_err(|reason| NegotiateError::RedirectForbidden {
-                    url: shown(&url),
-                    next: shown(&next),
+                    url: without_query(&url),
+                    next: without_query(&next),
                     reason,
                 })?;
                 let same_host = next.origin() == url.origin();
@@ -137,7 +201,7 @@ pub async fn negotiate(
     Err(NegotiateError::TooManyRedirects(MAX_REDIRECTS))
 }
 
-/// The hub's URL with `/negotiate` behind its path and the version behind its query.
+/// Appends `/negotiate` to the path and the version to the query.
 fn negotiate_url(hub: &Url) -> Url {
     let mut url = hub.clone();
     if let Ok(mut path) = url.path_segments_mut() {
@@ -148,33 +212,35 @@ fn negotiate_url(hub: &Url) -> Url {
 }
 
 fn read(body: &[u8], url: &Url) -> Result<Next, NegotiateError> {
-    let unreadable = |reason: &str| NegotiateError::Unreadable { url: shown(url), reason: reason.to_owned() };
-    let answer: Answer = serde_json::from_slice(body)
-        .map_err(|error| unreadable(if error.is_data() { "a member is wrong" } else { "it is not JSON" }))?;
+    let unreadable =
+        |reason: &str| NegotiateError::Unreadable { url: without_query(url), reason: reason.to_owned() };
+    let answer: NegotiateResponse = serde_json::from_slice(body).map_err(|error| {
+        unreadable(if error.is_data() { "a field has the wrong type" } else { "not JSON" })
+    })?;
     if let Some(error) = answer.error {
         return Err(NegotiateError::Refused { text: ServerText::new(&error) });
     }
     if answer.old_protocol_version.is_some() {
-        return Err(unreadable("it is the SignalR of ASP.NET, not of ASP.NET Core"));
+        return Err(unreadable("the server uses ASP.NET SignalR, not ASP.NET Core SignalR"));
     }
     if let Some(next) = answer.url {
-        let next = url.join(&next).map_err(|_| unreadable("it redirects to what is not a URL"))?;
+        let next = url.join(&next).map_err(|_| unreadable("the redirect target is not a URL"))?;
         if !matches!(next.scheme(), "http" | "https") || !next.has_host() {
-            return Err(unreadable("it redirects to what is not an http URL"));
+            return Err(unreadable("the redirect target is not an http URL"));
         }
-        return Ok(Next::Elsewhere { url: next, token: answer.access_token });
+        return Ok(Next::Redirect { url: next, token: answer.access_token });
     }
-    if !answer.available_transports.iter().any(Transport::serves) {
+    if !answer.available_transports.iter().any(Transport::is_supported) {
         let offered: Vec<_> = answer.available_transports.into_iter().map(|offer| offer.transport).collect();
         let offered = if offered.is_empty() { "nothing".to_owned() } else { offered.join(", ") };
-        return Err(NegotiateError::NoWebSockets { url: shown(url), offered });
+        return Err(NegotiateError::NoWebSockets { url: without_query(url), offered });
     }
-    // A server of the first version knows no connection token, and its connection id serves as one.
+    // Version 0 of negotiate has no connection token and uses the connection id instead.
     let id = answer.connection_token.or(answer.connection_id);
-    Ok(Next::Here { id: id.ok_or_else(|| unreadable("it holds no connection token"))? })
+    Ok(Next::Connect { id: id.ok_or_else(|| unreadable("no connection token"))? })
 }
 
-/// Opens the WebSocket. A refusal is an ordinary HTTP answer.
+/// Opens the WebSocket and returns the stream below it.
 pub async fn upgrade(http: &Client, target: &Negotiated) -> Result<Upgraded, NegotiateError> {
     let url = &target.url;
     let key = generate_key();
@@ -188,21 +254,21 @@ pub async fn upgrade(http: &Client, target: &Negotiated) -> Result<Upgraded, Neg
     let status = response.status();
     if status != StatusCode::SWITCHING_PROTOCOLS {
         if status.is_success() {
-            return Err(no_upgrade(url, format!("it answered {status}")));
+            return Err(no_upgrade(url, format!("status {status}")));
         }
-        // The status says it all; a body that does not come changes nothing.
+        // The body is only additional information.
         let body = http::body(&mut response).await.unwrap_or_default();
         return Err(NegotiateError::Status(refusal(url, &response, &body)));
     }
     let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
     if accept != Some(derive_accept_key(key.as_bytes()).as_str()) {
-        return Err(no_upgrade(url, "its answer does not fit our key".to_owned()));
+        return Err(no_upgrade(url, "wrong Sec-WebSocket-Accept header".to_owned()));
     }
     response.upgrade().await.map_err(|error| no_upgrade(url, error.without_url().to_string()))
 }
 
 fn no_upgrade(url: &Url, reason: String) -> NegotiateError {
-    NegotiateError::NoUpgrade { url: shown(url), reason }
+    NegotiateError::NoUpgrade { url: without_query(url), reason }
 }
 
 fn authorized(request: RequestBuilder, token: Option<&SecretString>) -> RequestBuilder {
@@ -223,7 +289,7 @@ async fn send(request: RequestBuilder, url: &Url) -> Result<Response, NegotiateE
 
 fn refusal(url: &Url, response: &Response, body: &[u8]) -> HttpRefusal {
     HttpRefusal {
-        url: shown(url),
+        url: without_query(url),
         status: response.status(),
         location: location(url, response),
         text: ServerText::from_body(body),
@@ -239,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn negotiate_goes_behind_the_path_and_keeps_the_query() {
+    fn negotiate_is_appended_to_the_path_and_keeps_the_query() {
         assert_eq!(
-            negotiate_url(&url("https://h/p/runnerhub?a=b%20c")).as_str(),
-            "https://h/p/runnerhub/negotiate?a=b%20c&negotiateVersion=1"
+            negotiate_url(&url("https://h/p/hub?a=b%20c")).as_str(),
+            "https://h/p/hub/negotiate?a=b%20c&negotiateVersion=1"
         );
         assert_eq!(
             negotiate_url(&url("https://h/client/?hub=x")).as_str(),
@@ -251,12 +317,12 @@ mod tests {
     }
 
     fn problem(body: &str) -> String {
-        read(body.as_bytes(), &url("https://h/runnerhub?secret=1")).unwrap_err().to_string()
+        read(body.as_bytes(), &url("https://h/hub?secret=1")).unwrap_err().to_string()
     }
 
     #[test]
-    fn an_answer_that_leads_nowhere_says_what_is_wrong_with_it() {
-        assert!(problem(r#"{"error":"no such runner"}"#).contains("no such runner"));
+    fn an_unusable_response_is_explained() {
+        assert!(problem(r#"{"error":"no such user"}"#).contains("no such user"));
         assert!(problem("<html>").contains("not JSON"));
         assert!(problem("{}").contains("offered: nothing"));
         assert!(problem(r#"{"ProtocolVersion":"1.5"}"#).contains("ASP.NET Core"));
@@ -268,15 +334,15 @@ mod tests {
         let no_id = r#"{"availableTransports":[{"transport":"WebSockets","transferFormats":["Text"]}]}"#;
         assert!(problem(no_id).contains("no connection token"));
         for body in ["{}", "<html>", sse, no_id] {
-            assert!(!problem(body).contains("secret"), "the query is not shown");
+            assert!(!problem(body).contains("secret"), "the query is not without_query");
         }
     }
 
     #[test]
-    fn a_server_of_the_first_version_is_called_back_by_its_connection_id() {
+    fn version_0_of_negotiate_uses_the_connection_id() {
         let body = br#"{"connectionId":"c","availableTransports":[
             {"transport":"WebSockets","transferFormats":["Text","Binary"]}]}"#;
-        let Ok(Next::Here { id }) = read(body, &url("https://h/")) else { panic!("not here") };
+        let Ok(Next::Connect { id }) = read(body, &url("https://h/")) else { panic!("not here") };
         assert_eq!(id, "c");
     }
 }

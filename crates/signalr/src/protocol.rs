@@ -1,18 +1,19 @@
-//! What one connection does, without doing it: bytes, calls and the clock come in as events, and what is to be
-//! sent, delivered and answered goes out as actions.
+//! The client's side of one connection as a pure state machine: received bytes, calls and timers are events; messages to
+//! send, invocations to deliver and results of calls are actions.
 //!
 //! ```text
-//! Shaking ──{} received──→ Open ──Close, silence or rubbish──→ Ended
-//!    └──refused, time-out or rubbish────────────────────────────↑
+//! Handshake ──{} received──→ Open ──Close, silence, malformed message──→ Ended
+//!    └──refused, timeout, malformed response──────────────────────────────↑
 //! ```
 //!
-//! `C` is the caller's ticket for a call (in the program the sender of its answer).
+//! `C` is the caller's ticket for a call (a connection uses the sender of its result).
 //!
-//! Invariants: no call is sent before the handshake is answered; every ticket comes back exactly once, in an
-//! [`Action::Answer`] or from [`Machine::abandon`]; only sending moves the ping timer and only receiving moves
-//! the silence timer (a client that also moves the ping timer when it receives is dropped by the server, which
-//! then hears nothing for 30 s); one event causes at most one [`Action::Send`], so that whoever holds room for one
-//! message can carry out any event.
+//! Invariants:
+//! - No call is sent before the handshake is complete.
+//! - Every ticket is returned exactly once, in an [`Action::Answer`] or by [`Protocol::abandon`].
+//! - Only sending resets the ping timer, and only receiving resets the silence timer. A client that also resets the
+//!   ping timer on receipt would send nothing while the server talks, and the server would time out.
+//! - One event causes at most one [`Action::Send`], so a caller with room for one message can handle any event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,82 +21,110 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::backoff::RetryPace;
 use crate::client::CallError;
 use crate::codec::{self, Answer, CodecError, Message, Splitter};
 use crate::timing::Timing;
 
-/// What a message from the server may grow to: extra files ride along with pushes, so much more than what the
-/// server takes from us.
+/// The largest message accepted from the server.
 pub(crate) const MAX_INCOMING_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) enum Event<'a, C> {
-    /// The socket is there.
+    /// The WebSocket is open.
     Start,
-    /// A frame came.
+    /// A frame was received.
     Received(&'a [u8]),
-    /// A part of a frame came: the server lives, though there is nothing to read yet.
-    Heard,
+    /// A part of a frame was received, which proves that the server is alive.
+    Activity,
     Call {
         method: &'a str,
         arguments: &'a str,
         ticket: C,
     },
-    /// A pushed invocation that waits for its answer got it.
-    Replied {
+    /// The application answered an invocation.
+    Reply {
         invocation_id: String,
         answer: Answer,
     },
-    /// [`Machine::deadline`] has passed.
+    /// [`Protocol::deadline`] has passed.
     Tick,
 }
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action<C> {
     Send(String),
-    /// The handshake is done.
+    /// The handshake is complete.
     Opened,
-    Push {
+    Invocation {
         target: String,
         arguments: Vec<Value>,
         invocation_id: Option<String>,
     },
-    /// The server wants an answer to what we do not offer.
+    /// Answer the server with an error: it asked for something that is not supported.
     Decline {
         invocation_id: String,
         reason: String,
     },
     Answer(C, Result<Value, CallError>),
-    /// The connection is over. No further action follows.
-    End(Ending),
+    /// The connection has ended. No action follows.
+    End(CloseReason),
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Ending {
-    #[error("the server did not answer the handshake within {} s", .0.as_secs_f64())]
+pub enum CloseReason {
+    /// The server did not respond to the handshake within this time.
+    #[error("handshake timed out after {} s", .0.as_secs_f64())]
     HandshakeTimeout(Duration),
-    #[error("the server refused the handshake: {0}")]
+    /// The server refused the handshake with this error.
+    #[error("server refused the handshake: {0}")]
     HandshakeRefused(String),
-    #[error("the server was silent for {} s", .0.as_secs_f64())]
+    /// Nothing was received for this long.
+    #[error("server was silent for {} s", .0.as_secs_f64())]
     Silence(Duration),
-    #[error("the server took nothing that was sent to it for {} s", .0.as_secs_f64())]
+    /// A write made no progress for this long.
+    #[error("write timed out after {} s", .0.as_secs_f64())]
     WriteStalled(Duration),
-    #[error("the server closed the connection{}", reason(.error.as_deref()))]
-    Closed { error: Option<String>, allow_reconnect: bool },
-    #[error("the server closed the socket (code {code}){}", reason(Some(.text)))]
-    SocketClosed { code: u16, text: String },
-    #[error("the connection was lost: {0}")]
+    /// The server sent a close message.
+    #[error("server closed the connection{}", suffix(.error.as_deref()))]
+    Closed {
+        /// The error in the message.
+        error: Option<String>,
+        /// Whether the server invites the client to reconnect.
+        allow_reconnect: bool,
+    },
+    /// The server closed the WebSocket without a close message.
+    #[error("server closed the WebSocket (code {code}){}", suffix(Some(.text)))]
+    SocketClosed {
+        /// The status code of the close frame.
+        code: u16,
+        /// The reason in the close frame.
+        text: String,
+    },
+    /// The connection failed below the WebSocket.
+    #[error("connection lost: {0}")]
     Lost(String),
-    #[error("the server sent what cannot be read: {0}")]
+    /// The server sent a malformed message.
+    #[error("malformed message from the server: {0}")]
     Unreadable(String),
 }
 
-fn reason(text: Option<&str>) -> String {
+fn suffix(text: Option<&str>) -> String {
     text.filter(|text| !text.is_empty()).map(|text| format!(": {text}")).unwrap_or_default()
 }
 
-impl From<CodecError> for Ending {
+impl CloseReason {
+    /// When to reconnect: later if the server does not want this client, soon otherwise.
+    pub fn pace(&self) -> RetryPace {
+        match self {
+            Self::HandshakeRefused(_) | Self::Closed { allow_reconnect: false, .. } => RetryPace::Later,
+            _ => RetryPace::Soon,
+        }
+    }
+}
+
+impl From<CodecError> for CloseReason {
     fn from(error: CodecError) -> Self {
         Self::Unreadable(error.to_string())
     }
@@ -103,13 +132,13 @@ impl From<CodecError> for Ending {
 
 #[derive(Debug)]
 enum State<C> {
-    Shaking { until: Instant },
+    Handshake { until: Instant },
     Open { ping_at: Instant, silent_at: Instant, next_id: u64, calls: BTreeMap<u64, C> },
     Ended,
 }
 
 #[derive(Debug)]
-pub(crate) struct Machine<C> {
+pub(crate) struct Protocol<C> {
     state: State<C>,
     splitter: Splitter,
     ping_after: Duration,
@@ -118,10 +147,10 @@ pub(crate) struct Machine<C> {
     max_message_bytes: usize,
 }
 
-impl<C> Machine<C> {
+impl<C> Protocol<C> {
     pub(crate) fn new(timing: &Timing, max_message_bytes: usize, now: Instant) -> Self {
         Self {
-            state: State::Shaking { until: now + timing.handshake_timeout },
+            state: State::Handshake { until: now + timing.handshake_timeout },
             splitter: Splitter::new(MAX_INCOMING_BYTES),
             ping_after: timing.ping_after,
             server_timeout: timing.server_timeout,
@@ -130,20 +159,20 @@ impl<C> Machine<C> {
         }
     }
 
-    /// When the machine wants its next [`Event::Tick`].
+    /// When the next [`Event::Tick`] is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Shaking { until } => Some(*until),
+            State::Handshake { until } => Some(*until),
             State::Open { ping_at, silent_at, .. } => Some(*ping_at.min(silent_at)),
             State::Ended => None,
         }
     }
 
-    /// The calls that will not be answered any more.
+    /// Ends the connection and returns the calls without a completion.
     pub(crate) fn abandon(&mut self) -> Vec<C> {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Open { calls, .. } => calls.into_values().collect(),
-            State::Shaking { .. } | State::Ended => Vec::new(),
+            State::Handshake { .. } | State::Ended => Vec::new(),
         }
     }
 
@@ -151,32 +180,32 @@ impl<C> Machine<C> {
         match event {
             Event::Start => vec![Action::Send(codec::handshake_request())],
             Event::Received(frame) => self.received(frame, now),
-            Event::Heard => {
-                self.heard(now);
+            Event::Activity => {
+                self.received_something(now);
                 Vec::new()
             }
             Event::Call { method, arguments, ticket } => vec![self.call(method, arguments, ticket, now)],
-            Event::Replied { invocation_id, answer } => {
-                self.replied(&invocation_id, &answer, now).into_iter().collect()
+            Event::Reply { invocation_id, answer } => {
+                self.reply(&invocation_id, &answer, now).into_iter().collect()
             }
             Event::Tick => self.tick(now).into_iter().collect(),
         }
     }
 
     fn received(&mut self, frame: &[u8], now: Instant) -> Vec<Action<C>> {
-        self.heard(now);
+        self.received_something(now);
         let mut actions = Vec::new();
         let messages = match self.splitter.push(frame) {
             Ok(messages) => messages,
             Err(error) => return vec![Action::End(error.into())],
         };
         for text in messages {
-            // The keep-alive of some servers is an empty record; there is nothing in it to read.
+            // Some servers send an empty record as a keep-alive.
             if text.is_empty() {
                 continue;
             }
             let action = match self.state {
-                State::Shaking { .. } => Some(self.handshake(&text, now)),
+                State::Handshake { .. } => Some(self.handshake(&text, now)),
                 State::Open { .. } => self.message(&text),
                 State::Ended => None,
             };
@@ -200,7 +229,7 @@ impl<C> Machine<C> {
                 };
                 Action::Opened
             }
-            Ok(Err(refusal)) => Action::End(Ending::HandshakeRefused(refusal)),
+            Ok(Err(refusal)) => Action::End(CloseReason::HandshakeRefused(refusal)),
             Err(error) => Action::End(error.into()),
         }
     }
@@ -208,22 +237,22 @@ impl<C> Machine<C> {
     fn message(&mut self, text: &[u8]) -> Option<Action<C>> {
         match Message::read(text) {
             Ok(Message::Invocation { invocation_id, target, arguments }) => {
-                Some(Action::Push { target, arguments, invocation_id })
+                Some(Action::Invocation { target, arguments, invocation_id })
             }
             Ok(Message::Completion { invocation_id, answer }) => {
                 let State::Open { calls, .. } = &mut self.state else { return None };
-                // An answer to what nobody asked does no harm.
+                // Completions of unknown calls are ignored.
                 let ticket = calls.remove(&invocation_id.parse().ok()?)?;
                 Some(Action::Answer(ticket, answer.map_err(CallError::Refused)))
             }
             Ok(Message::StreamInvocation { invocation_id, target }) => Some(Action::Decline {
                 invocation_id,
-                reason: format!("the runner offers no stream, and so none named {target:?}"),
+                reason: format!("client does not support streams: {target:?}"),
             }),
             Ok(Message::Close { error, allow_reconnect }) => {
-                Some(Action::End(Ending::Closed { error, allow_reconnect }))
+                Some(Action::End(CloseReason::Closed { error, allow_reconnect }))
             }
-            // We open no streams and do not ask for stateful reconnects, so these concern nobody.
+            // Irrelevant to a client without streams and stateful reconnect.
             Ok(
                 Message::StreamItem { .. }
                 | Message::CancelInvocation { .. }
@@ -251,13 +280,13 @@ impl<C> Machine<C> {
         self.send(text, now)
     }
 
-    fn replied(&mut self, invocation_id: &str, answer: &Answer, now: Instant) -> Option<Action<C>> {
+    fn reply(&mut self, invocation_id: &str, answer: &Answer, now: Instant) -> Option<Action<C>> {
         if !matches!(self.state, State::Open { .. }) {
             return None;
         }
         let mut text = codec::write_client_answer(invocation_id, answer);
         if text.len() > self.max_message_bytes {
-            let error = format!("the answer takes {} bytes, more than the server accepts", text.len());
+            let error = format!("result too large ({} bytes, limit {})", text.len(), self.max_message_bytes);
             text = codec::write_client_answer(invocation_id, &Err(error));
         }
         Some(self.send(text, now))
@@ -265,11 +294,11 @@ impl<C> Machine<C> {
 
     fn tick(&mut self, now: Instant) -> Option<Action<C>> {
         match self.state {
-            State::Shaking { until } if now >= until => {
-                Some(Action::End(Ending::HandshakeTimeout(self.handshake_timeout)))
+            State::Handshake { until } if now >= until => {
+                Some(Action::End(CloseReason::HandshakeTimeout(self.handshake_timeout)))
             }
             State::Open { silent_at, .. } if now >= silent_at => {
-                Some(Action::End(Ending::Silence(self.server_timeout)))
+                Some(Action::End(CloseReason::Silence(self.server_timeout)))
             }
             State::Open { ping_at, .. } if now >= ping_at => Some(self.send(Message::Ping.write(), now)),
             _ => None,
@@ -283,7 +312,7 @@ impl<C> Machine<C> {
         Action::Send(text)
     }
 
-    fn heard(&mut self, now: Instant) {
+    fn received_something(&mut self, now: Instant) {
         if let State::Open { silent_at, .. } = &mut self.state {
             *silent_at = now + self.server_timeout;
         }

@@ -1,54 +1,32 @@
-//! Makes one connection after another, for ever, and publishes how it stands.
+//! Opens one connection after another, forever, and publishes the status.
 //!
-//! Whatever the session is busy with (getting a token, negotiating, waiting for the next attempt), calls that
-//! come meanwhile are answered with "disconnected" at once, and pushes that were held go on to their taker.
+//! While there is no connection (the session is dialing, or waits for the next attempt), calls fail at once with
+//! [`CallError::Disconnected`], and held invocations are still delivered.
 
-use std::convert::Infallible;
-
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::backoff::{Backoff, Pace};
-use crate::client::{CallError, LineEnd, LineStatus, Outgoing};
-use crate::connection::{self, Context, Ended};
+use crate::backoff::Backoff;
+use crate::client::{CallError, ClientDriver, ConnectionStatus, OutgoingCall};
+use crate::connection::{self, ConnectionEnd, Context};
+use crate::dial::{Dial, DialError};
 use crate::inbox::Inbox;
-use crate::log_throttle::Repeats;
-use crate::protocol::Ending;
+use crate::log_throttle::LogThrottle;
 use crate::timing::Timing;
 
-/// The edge to the network: what a session needs in order to get a connection.
-pub trait Dial: Send {
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    type Error: DialError;
-
-    /// Gets a stream over which a WebSocket's frames can go.
-    fn dial(&mut self) -> impl Future<Output = Result<Self::Stream, Self::Error>> + Send;
-
-    /// What there is to do while a connection is up.
-    fn tend(&mut self) -> impl Future<Output = Infallible> + Send;
-
-    /// Puts the end of a connection into words.
-    fn explain(&mut self, ending: Ending) -> Self::Error;
-}
-
-/// Why there is no connection, in words for the log and with the pace of the next attempts.
-pub trait DialError: std::fmt::Display + Send {
-    fn pace(&self) -> Pace;
-}
-
+/// Opens connections and keeps the client's state up to date.
 pub(crate) struct Session<D> {
     dialer: D,
     timing: Timing,
     max_message_bytes: usize,
-    calls: mpsc::Receiver<Outgoing>,
-    status: watch::Sender<LineStatus>,
+    calls: mpsc::Receiver<OutgoingCall>,
+    status: watch::Sender<ConnectionStatus>,
     inbox: Inbox,
     stop: CancellationToken,
     backoff: Backoff,
-    repeats: Repeats,
+    throttle: LogThrottle,
     generation: u64,
 }
 
@@ -57,13 +35,13 @@ impl<D: Dial> Session<D> {
         dialer: D,
         timing: Timing,
         max_message_bytes: usize,
-        line: LineEnd,
+        driver: ClientDriver,
         inbox: Inbox,
         stop: CancellationToken,
     ) -> Self {
-        let LineEnd { outgoing: calls, status } = line;
+        let ClientDriver { outgoing: calls, status } = driver;
         let backoff = Backoff::new(&timing);
-        let repeats = Repeats::default();
+        let throttle = LogThrottle::default();
         Self {
             dialer,
             timing,
@@ -73,42 +51,42 @@ impl<D: Dial> Session<D> {
             inbox,
             stop,
             backoff,
-            repeats,
+            throttle,
             generation: 0,
         }
     }
 
-    /// Ends only when it is told to stop.
+    /// Runs until the session is stopped.
     pub(crate) async fn run(mut self) {
         while let Some(problem) = self.connect_once().await {
             let delay = self.backoff.next(problem.pace(), fastrand::f64());
-            self.repeats.failed("no connection to the server", &problem.to_string(), delay, Instant::now());
+            self.throttle.failed("no connection to the server", &problem.to_string(), delay, Instant::now());
             let stop = self.stop.clone();
-            if meanwhile(&mut self.calls, &mut self.inbox, &stop, sleep(delay)).await.is_none() {
+            if while_disconnected(&mut self.calls, &mut self.inbox, &stop, sleep(delay)).await.is_none() {
                 break;
             }
         }
-        self.status.send_replace(LineStatus::Stopped);
+        self.status.send_replace(ConnectionStatus::Stopped);
     }
 
-    /// One connection from the token to its end. Says why it ended; nothing when the session is to stop.
+    /// Opens one connection and runs it to its end. Returns why it ended, or `None` if the session was stopped.
     async fn connect_once(&mut self) -> Option<D::Error> {
         let stop = self.stop.clone();
-        let dialled = meanwhile(&mut self.calls, &mut self.inbox, &stop, self.dialer.dial()).await?;
-        let stream = match dialled {
+        let dialed = while_disconnected(&mut self.calls, &mut self.inbox, &stop, self.dialer.dial()).await?;
+        let stream = match dialed {
             Ok(stream) => stream,
             Err(problem) => {
-                self.publish_down(&problem);
+                self.publish_problem(&problem);
                 return Some(problem);
             }
         };
         let generation = self.generation + 1;
         let opened = {
-            let (status, repeats) = (&self.status, &mut self.repeats);
+            let (status, throttle) = (&self.status, &mut self.throttle);
             move || {
                 info!(generation, "connected to the server");
-                repeats.recovered("connected again", Instant::now());
-                status.send_replace(LineStatus::Connected { generation });
+                throttle.recovered("connected again", Instant::now());
+                status.send_replace(ConnectionStatus::Connected { generation });
             }
         };
         let context = Context {
@@ -118,49 +96,49 @@ impl<D: Dial> Session<D> {
             inbox: &mut self.inbox,
             stop: &stop,
         };
-        let Ended { ending, opened_at, accepted, unanswered, goodbye } = tokio::select! {
+        let ConnectionEnd { reason, opened_at, accepted, unanswered, close } = tokio::select! {
             ended = connection::run(stream, context, opened) => ended,
-            never = self.dialer.tend() => match never {},
+            never = self.dialer.maintain() => match never {},
         };
         if let Some(opened_at) = opened_at {
             self.generation = generation;
             if accepted || opened_at.elapsed() >= self.timing.settled_after {
-                self.backoff.settle();
+                self.backoff.reset();
             }
         }
-        let problem = ending.map(|ending| self.dialer.explain(ending));
-        // First the status and then the answers: who hears "disconnected" must not find the line up.
+        let problem = reason.map(|reason| self.dialer.closed(reason));
+        // Publish the status before failing the calls: after `Disconnected` a caller must not see `Connected`.
         match &problem {
-            Some(problem) => self.publish_down(problem),
-            None => drop(self.status.send_replace(LineStatus::Stopped)),
+            Some(problem) => self.publish_problem(problem),
+            None => drop(self.status.send_replace(ConnectionStatus::Stopped)),
         }
         for ticket in unanswered {
             drop(ticket.send(Err(CallError::Disconnected)));
         }
         match problem {
             Some(problem) => {
-                meanwhile(&mut self.calls, &mut self.inbox, &stop, goodbye).await?;
+                while_disconnected(&mut self.calls, &mut self.inbox, &stop, close).await?;
                 Some(problem)
             }
             None => {
-                // Calls that still wait in the queue hear at once that they will not be made.
+                // Fails the calls that are still queued.
                 self.calls.close();
                 while self.calls.try_recv().is_ok() {}
-                goodbye.await;
-                info!("the connection to the server is closed");
+                close.await;
+                info!("connection to the server closed");
                 None
             }
         }
     }
 
-    fn publish_down(&self, problem: &D::Error) {
-        self.status.send_replace(LineStatus::Connecting { problem: Some(problem.to_string()) });
+    fn publish_problem(&self, problem: &D::Error) {
+        self.status.send_replace(ConnectionStatus::Connecting { problem: Some(problem.to_string()) });
     }
 }
 
-/// Does something while the line is down: nothing when it was told to stop before that was done.
-async fn meanwhile<T>(
-    calls: &mut mpsc::Receiver<Outgoing>,
+/// Awaits `work` while there is no connection. Returns `None` if the session was stopped first.
+async fn while_disconnected<T>(
+    calls: &mut mpsc::Receiver<OutgoingCall>,
     inbox: &mut Inbox,
     stop: &CancellationToken,
     work: impl Future<Output = T>,

@@ -1,26 +1,28 @@
-//! All waiting times of a session.
+//! The timeouts and delays of a client session.
 
 use std::time::Duration;
 
-/// How patient a session is. The defaults are those of Microsoft's clients where these have one; tests shrink them.
+/// Timeouts and delays of a client session.
+///
+/// The defaults match Microsoft's clients wherever those define a value.
 #[derive(Debug, Clone)]
 pub struct Timing {
-    /// A ping goes out when nothing was sent for so long.
+    /// A ping is sent after this long without sending anything.
     pub ping_after: Duration,
-    /// The server is given up when nothing came from it, or nothing could be sent to it, for so long.
+    /// The connection is closed after this long without receiving anything, or with a write that makes no progress.
     pub server_timeout: Duration,
-    /// How long the server may take to answer the SignalR handshake.
+    /// The time limit for the server's response to the SignalR handshake.
     pub handshake_timeout: Duration,
-    /// How long the server may take to answer our goodbye.
+    /// The time limit for the closing handshake of the WebSocket.
     pub close_timeout: Duration,
-    /// Waits between attempts to connect; the last one repeats for ever.
+    /// Delays between attempts to connect. The last one repeats forever.
     pub reconnect_delays: Vec<Duration>,
-    /// The least wait after a refusal that only an operator can put right.
+    /// The minimum delay after a failure with [`RetryPace::Later`](crate::RetryPace::Later).
     pub refused_delay: Duration,
-    /// A connection that lasted so long, or over which the server accepted a call, starts the delays anew. One that
-    /// is lost sooner does not, so that a server which drops everybody on sight is not stormed.
+    /// A connection that lasted this long, or over which the server accepted a call, resets the delays. A shorter one
+    /// does not, so that a server that drops every client at once is not flooded with attempts.
     pub settled_after: Duration,
-    /// The share of a delay by which it is made shorter or longer at random, 0.0 to 1.0.
+    /// The fraction by which each delay is randomly shortened or extended, from 0.0 to 1.0.
     pub jitter: f64,
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use hawser_signalr::LineStatus;
+use hawser_signalr::ConnectionStatus;
 use tokio::process::Command;
 
 use super::{Client, endpoint, soon, timing};
@@ -20,7 +20,7 @@ async fn the_client_in_a_process_of_its_own() {
     endpoint.ca_file = std::env::var_os("HAWSER_TEST_CA").map(Into::into);
     let client = Client::with(endpoint, timing());
     let mut status = client.line.status();
-    let news = |status: &LineStatus| !matches!(status, LineStatus::Connecting { problem: None });
+    let news = |status: &ConnectionStatus| !matches!(status, ConnectionStatus::Connecting { problem: None });
     let status = soon("news of the line", status.wait_for(news)).await.unwrap().clone();
     println!("REPORT {status:?}");
 }

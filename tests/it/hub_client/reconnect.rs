@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hawser_signalr::{CallError, LineStatus};
+use hawser_signalr::{CallError, ConnectionStatus};
 use serde_json::json;
 
 use super::{Client, endpoint, soon, timing, until};
@@ -190,6 +190,6 @@ async fn our_own_token_goes_to_no_other_host_and_a_circle_of_redirects_ends() {
     drop(peer);
     let problem = client.problem_with("100 times").await;
     assert!(problem.contains("Server.Url"), "{problem}");
-    assert!(matches!(*client.line.status().borrow(), LineStatus::Connecting { .. }));
+    assert!(matches!(*client.line.status().borrow(), ConnectionStatus::Connecting { .. }));
     until("all redirects", || hub.seen("/elsewhere/negotiate").len() >= 100).await;
 }

@@ -137,7 +137,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
             // A runner that is started anew has learnt nothing yet.
             bed.vault = Vault::new(Rules::new(&bed.settings.job_log_stream).unwrap());
             let (line, mut end) = line();
-            end.status.send_replace(LineStatus::Connected { generation: 1 });
+            end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
             let (shipper, stop) = bed.start(line);
             let _shipped = shipper.add(step.clone()).await;
             for _ in 0..if runner == 0 { answered } else { 6 - answered } {

@@ -6,14 +6,14 @@ use super::*;
 const LIMIT: usize = 200;
 
 struct Bench {
-    machine: Machine<u32>,
+    protocol: Protocol<u32>,
     start: Instant,
 }
 
 impl Bench {
     fn new() -> Self {
         let start = Instant::now();
-        Self { machine: Machine::new(&Timing::default(), LIMIT, start), start }
+        Self { protocol: Protocol::new(&Timing::default(), LIMIT, start), start }
     }
 
     fn open() -> Self {
@@ -23,7 +23,7 @@ impl Bench {
     }
 
     fn at(&mut self, seconds: u64, event: Event<'_, u32>) -> Vec<Action<u32>> {
-        self.machine.on(event, self.start + Duration::from_secs(seconds))
+        self.protocol.on(event, self.start + Duration::from_secs(seconds))
     }
 
     fn receive(&mut self, seconds: u64, text: &str) -> Vec<Action<u32>> {
@@ -35,7 +35,7 @@ impl Bench {
     }
 
     fn deadline(&self) -> u64 {
-        self.machine.deadline().unwrap().duration_since(self.start).as_secs()
+        self.protocol.deadline().unwrap().duration_since(self.start).as_secs()
     }
 }
 
@@ -43,40 +43,40 @@ fn send(text: &str) -> Vec<Action<u32>> {
     vec![Action::Send(format!("{text}\x1e"))]
 }
 
-fn push(target: &str, id: Option<&str>) -> Action<u32> {
-    Action::Push { target: target.into(), arguments: vec![], invocation_id: id.map(Into::into) }
+fn invocation(target: &str, id: Option<&str>) -> Action<u32> {
+    Action::Invocation { target: target.into(), arguments: vec![], invocation_id: id.map(Into::into) }
 }
 
 #[test]
-fn the_handshake_goes_first_and_a_call_before_its_answer_is_not_sent() {
+fn a_call_before_the_handshake_is_complete_is_not_sent() {
     let mut bench = Bench::new();
     assert_eq!(bench.at(0, Event::Start), send(r#"{"protocol":"json","version":1}"#));
     assert_eq!(bench.call(1, 7), [Action::Answer(7, Err(CallError::Disconnected))]);
 }
 
 #[test]
-fn messages_in_the_frame_of_the_handshake_answer_are_not_lost() {
+fn messages_in_the_frame_of_the_handshake_response_are_not_lost() {
     let mut bench = Bench::new();
     let actions =
         bench.receive(0, "{}\x1e{\"type\":1,\"target\":\"A\",\"arguments\":[]}\x1e{\"type\":6}\x1e");
-    assert_eq!(actions, [Action::Opened, push("A", None)]);
+    assert_eq!(actions, [Action::Opened, invocation("A", None)]);
 }
 
 #[test]
-fn a_handshake_that_is_refused_or_not_answered_ends_the_connection() {
+fn a_handshake_that_is_refused_or_times_out_ends_the_connection() {
     let mut bench = Bench::new();
-    let refused = Ending::HandshakeRefused("no".into());
+    let refused = CloseReason::HandshakeRefused("no".into());
     assert_eq!(bench.receive(0, "{\"error\":\"no\"}\x1e"), [Action::End(refused)]);
 
     let mut bench = Bench::new();
     assert_eq!(bench.deadline(), 15);
     assert_eq!(bench.at(14, Event::Tick), []);
-    let late = Ending::HandshakeTimeout(Duration::from_secs(15));
+    let late = CloseReason::HandshakeTimeout(Duration::from_secs(15));
     assert_eq!(bench.at(15, Event::Tick), [Action::End(late)]);
 }
 
 #[test]
-fn a_ping_goes_out_when_nothing_was_sent_for_15_s_whatever_was_received() {
+fn a_ping_is_sent_after_15_s_without_sending_whatever_was_received() {
     let mut bench = Bench::open();
     assert_eq!(bench.deadline(), 15);
     bench.receive(14, "{\"type\":6}\x1e");
@@ -88,29 +88,29 @@ fn a_ping_goes_out_when_nothing_was_sent_for_15_s_whatever_was_received() {
 }
 
 #[test]
-fn a_server_that_is_silent_for_30_s_is_given_up_whatever_we_send() {
+fn a_server_that_is_silent_for_30_s_times_out_whatever_is_sent() {
     let mut bench = Bench::open();
     bench.receive(5, "{\"type\":6}\x1e");
     bench.call(18, 1);
     bench.call(30, 2);
     assert_eq!(bench.deadline(), 35);
-    let silent = Ending::Silence(Duration::from_secs(30));
+    let silent = CloseReason::Silence(Duration::from_secs(30));
     assert_eq!(bench.at(35, Event::Tick), [Action::End(silent)]);
-    assert_eq!(bench.machine.abandon(), [1, 2]);
-    assert!(bench.machine.abandon().is_empty());
+    assert_eq!(bench.protocol.abandon(), [1, 2]);
+    assert!(bench.protocol.abandon().is_empty());
 }
 
 #[test]
-fn a_part_of_a_frame_is_no_silence() {
+fn a_partial_frame_counts_as_activity() {
     let mut bench = Bench::open();
     bench.call(25, 1);
-    bench.at(29, Event::Heard);
+    bench.at(29, Event::Activity);
     assert_eq!(bench.at(30, Event::Tick), []);
     assert_eq!(bench.deadline(), 40);
 }
 
 #[test]
-fn each_call_gets_the_answer_that_carries_its_id() {
+fn each_call_gets_the_completion_with_its_id() {
     let mut bench = Bench::open();
     let invocation =
         |id: u32| send(&format!(r#"{{"type":1,"invocationId":"{id}","target":"M","arguments":[1]}}"#));
@@ -130,7 +130,7 @@ fn each_call_gets_the_answer_that_carries_its_id() {
             Action::Answer(11, Ok(Value::Null)),
         ]
     );
-    assert!(bench.machine.abandon().is_empty());
+    assert!(bench.protocol.abandon().is_empty());
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn a_call_beyond_the_limit_is_not_sent() {
 }
 
 #[test]
-fn a_push_is_answered_under_its_id_and_an_answer_beyond_the_limit_becomes_an_error() {
+fn an_invocation_is_completed_and_a_result_beyond_the_limit_becomes_an_error() {
     let mut bench = Bench::open();
     let text = "{\"type\":1,\"target\":\"A\",\"arguments\":[],\"invocationId\":\"s1\"}\x1e";
-    assert_eq!(bench.receive(0, text), [push("A", Some("s1"))]);
-    let reply = |answer| Event::Replied { invocation_id: "s1".into(), answer };
+    assert_eq!(bench.receive(0, text), [invocation("A", Some("s1"))]);
+    let reply = |answer| Event::Reply { invocation_id: "s1".into(), answer };
     assert_eq!(bench.at(0, reply(Ok(json!(5)))), send(r#"{"invocationId":"s1","result":5,"type":3}"#));
     let [Action::Send(text)] = &bench.at(0, reply(Ok("x".repeat(LIMIT).into())))[..] else {
         panic!("not sent")
@@ -158,7 +158,7 @@ fn a_push_is_answered_under_its_id_and_an_answer_beyond_the_limit_becomes_an_err
 }
 
 #[test]
-fn what_does_not_concern_us_is_ignored() {
+fn irrelevant_messages_are_ignored() {
     let mut bench = Bench::open();
     let texts = "{\"type\":2,\"invocationId\":\"1\",\"item\":3}\x1e{\"type\":5,\"invocationId\":\"1\"}\x1e\
                  {\"type\":8,\"sequenceId\":4}\x1e{\"type\":9,\"sequenceId\":4}\x1e{\"type\":77,\"x\":[]}\x1e\x1e";
@@ -166,27 +166,30 @@ fn what_does_not_concern_us_is_ignored() {
 }
 
 #[test]
-fn a_stream_that_the_server_asks_for_is_declined() {
+fn a_stream_requested_by_the_server_is_declined() {
     let mut bench = Bench::open();
     let actions = bench.receive(0, "{\"type\":4,\"invocationId\":\"9\",\"target\":\"S\"}\x1e");
     assert!(matches!(&actions[..], [Action::Decline { invocation_id, .. }] if invocation_id == "9"));
 }
 
 #[test]
-fn a_close_and_rubbish_end_the_connection_and_nothing_follows() {
-    for (text, ending) in [
-        ("{\"type\":7}", Ending::Closed { error: None, allow_reconnect: false }),
+fn a_close_or_a_malformed_message_ends_the_connection_and_nothing_follows() {
+    for (text, reason) in [
+        ("{\"type\":7}", CloseReason::Closed { error: None, allow_reconnect: false }),
         (
             "{\"type\":7,\"error\":\"e\",\"allowReconnect\":true}",
-            Ending::Closed { error: Some("e".into()), allow_reconnect: true },
+            CloseReason::Closed { error: Some("e".into()), allow_reconnect: true },
         ),
     ] {
         let frame = format!("{text}\x1e{{\"type\":1,\"target\":\"A\"}}\x1e");
-        assert_eq!(Bench::open().receive(0, &frame), [Action::End(ending)]);
+        assert_eq!(Bench::open().receive(0, &frame), [Action::End(reason)]);
     }
-    for rubbish in ["nonsense", "{}", "[]", "{\"type\":\"1\"}", "{\"type\":1}", "{\"type\":3}", "\u{0}"] {
-        let actions = Bench::open().receive(0, &format!("{rubbish}\x1e"));
-        assert!(matches!(&actions[..], [Action::End(Ending::Unreadable(_))]), "{rubbish}: {actions:?}");
+    for malformed in ["nonsense", "{}", "[]", "{\"type\":\"1\"}", "{\"type\":1}", "{\"type\":3}", "\u{0}"] {
+        let actions = Bench::open().receive(0, &format!("{malformed}\x1e"));
+        assert!(
+            matches!(&actions[..], [Action::End(CloseReason::Unreadable(_))]),
+            "{malformed}: {actions:?}"
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! The session and the connection under paused time, over streams in memory.
+//! Sessions and connections with paused time, over in-memory streams.
 
 use std::time::Duration;
 
@@ -13,55 +13,52 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::*;
-use crate::client::{Line, Pushed, line};
+use crate::backoff::RetryPace;
+use crate::client::{HubClient, Invocation, channel};
 use crate::codec;
 use crate::inbox::inbox;
+use crate::protocol::CloseReason;
 
-/// Why a dial of the test failed.
+/// A failure made up by a test.
 #[derive(Debug)]
-struct Problem(Pace, String);
+struct TestError(RetryPace, String);
 
-impl std::fmt::Display for Problem {
+impl std::fmt::Display for TestError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.1)
     }
 }
 
-impl DialError for Problem {
-    fn pace(&self) -> Pace {
+impl DialError for TestError {
+    fn pace(&self) -> RetryPace {
         self.0
     }
 }
 
-/// A network that the test answers for.
+/// A network whose attempts to connect are answered by the test.
 struct FakeNetwork {
-    attempts: mpsc::Sender<oneshot::Sender<Result<DuplexStream, Problem>>>,
+    attempts: mpsc::Sender<oneshot::Sender<Result<DuplexStream, TestError>>>,
 }
 
 impl Dial for FakeNetwork {
     type Stream = DuplexStream;
-    type Error = Problem;
+    type Error = TestError;
 
-    async fn dial(&mut self) -> Result<DuplexStream, Problem> {
+    async fn dial(&mut self) -> Result<DuplexStream, TestError> {
         let (answer, wait) = oneshot::channel();
         self.attempts.send(answer).await.unwrap();
         wait.await.unwrap()
     }
 
-    async fn tend(&mut self) -> Infallible {
-        std::future::pending().await
-    }
-
-    fn explain(&mut self, ending: Ending) -> Problem {
-        let refused = matches!(ending, Ending::Closed { allow_reconnect: false, .. });
-        Problem(if refused { Pace::Slow } else { Pace::Quick }, ending.to_string())
+    fn closed(&mut self, reason: CloseReason) -> TestError {
+        TestError(reason.pace(), reason.to_string())
     }
 }
 
 struct Bench {
-    line: Line,
-    pushes: mpsc::Receiver<Pushed>,
-    attempts: mpsc::Receiver<oneshot::Sender<Result<DuplexStream, Problem>>>,
+    client: HubClient,
+    invocations: mpsc::Receiver<Invocation>,
+    attempts: mpsc::Receiver<oneshot::Sender<Result<DuplexStream, TestError>>>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     start: Instant,
@@ -70,29 +67,29 @@ struct Bench {
 impl Bench {
     fn start() -> Self {
         let timing = Timing { jitter: 0.0, ..Timing::default() };
-        let (line, end) = line();
-        let (inbox, pushes) = inbox();
+        let (client, driver) = channel();
+        let (inbox, invocations) = inbox();
         let (to_test, attempts) = mpsc::channel(1);
         let stop = CancellationToken::new();
         let session =
-            Session::new(FakeNetwork { attempts: to_test }, timing, 32 * 1024, end, inbox, stop.clone());
+            Session::new(FakeNetwork { attempts: to_test }, timing, 32 * 1024, driver, inbox, stop.clone());
         let task = tokio::spawn(session.run());
-        Self { line, pushes, attempts, stop, task, start: Instant::now() }
+        Self { client, invocations, attempts, stop, task, start: Instant::now() }
     }
 
-    /// Waits for the next attempt; says at which second it came.
-    async fn attempt(&mut self) -> (u64, oneshot::Sender<Result<DuplexStream, Problem>>) {
+    /// Waits for the next attempt and returns the second at which it came.
+    async fn attempt(&mut self) -> (u64, oneshot::Sender<Result<DuplexStream, TestError>>) {
         let answer = self.attempts.recv().await.unwrap();
         (self.start.elapsed().as_secs(), answer)
     }
 
-    async fn refuse(&mut self, problem: Problem) -> u64 {
+    async fn refuse(&mut self, problem: TestError) -> u64 {
         let (second, answer) = self.attempt().await;
         answer.send(Err(problem)).unwrap();
         second
     }
 
-    /// Lets the next attempt have a stream, which holds so many bytes.
+    /// Gives the next attempt a stream with a buffer of so many bytes.
     async fn accept_with(&mut self, bytes: usize) -> (u64, Server) {
         let (second, answer) = self.attempt().await;
         let (ours, theirs) = tokio::io::duplex(bytes);
@@ -103,14 +100,18 @@ impl Bench {
     /// Lets the next attempt succeed.
     async fn accept(&mut self) -> (u64, Server) {
         let (second, mut server) = self.accept_with(1 << 20).await;
-        server.shake().await;
-        self.line.status().wait_for(|status| matches!(status, LineStatus::Connected { .. })).await.unwrap();
+        server.accept_handshake().await;
+        self.client
+            .status()
+            .wait_for(|status| matches!(status, ConnectionStatus::Connected { .. }))
+            .await
+            .unwrap();
         (second, server)
     }
 
     fn problem(&self) -> String {
-        match &*self.line.status().borrow() {
-            LineStatus::Connecting { problem: Some(problem) } => problem.clone(),
+        match &*self.client.status().borrow() {
+            ConnectionStatus::Connecting { problem: Some(problem) } => problem.clone(),
             other => panic!("{other:?}"),
         }
     }
@@ -119,7 +120,7 @@ impl Bench {
 struct Server(WebSocketStream<DuplexStream>);
 
 impl Server {
-    async fn shake(&mut self) {
+    async fn accept_handshake(&mut self) {
         assert_eq!(self.read().await, codec::handshake_request());
         self.write("{}\u{1e}").await;
     }
@@ -147,29 +148,29 @@ impl Server {
 
 const PING: &str = "{\"type\":6}\u{1e}";
 
-fn turned_away() -> Problem {
-    Problem(Pace::Slow, "turned away".to_owned())
+fn refused() -> TestError {
+    TestError(RetryPace::Later, "not welcome".to_owned())
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_connect_is_retried_for_ever_like_any_other() {
+async fn the_first_attempt_is_retried_forever_like_any_other() {
     let mut bench = Bench::start();
     let mut seconds = Vec::new();
     for _ in 0..9 {
-        seconds.push(bench.refuse(Problem(Pace::Quick, "try again".to_owned())).await);
+        seconds.push(bench.refuse(TestError(RetryPace::Soon, "try again".to_owned())).await);
     }
     assert_eq!(seconds, [0, 1, 3, 8, 18, 38, 68, 98, 128]);
     assert_eq!(bench.accept().await.0, 158);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_retried_slowly_and_its_problem_is_published() {
+async fn a_refusal_is_retried_later_and_its_problem_is_published() {
     let mut bench = Bench::start();
     for expected in [0, 30, 60] {
-        assert_eq!(bench.refuse(turned_away()).await, expected);
+        assert_eq!(bench.refuse(refused()).await, expected);
     }
     let _attempt = bench.attempt().await;
-    assert!(bench.problem().contains("turned away"), "{}", bench.problem());
+    assert!(bench.problem().contains("not welcome"), "{}", bench.problem());
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,13 +182,13 @@ async fn a_close_without_allow_reconnect_is_a_refusal_and_one_with_it_is_not() {
     assert_eq!(second, 30);
     server.write("{\"type\":7,\"error\":\"restarting\",\"allowReconnect\":true}\u{1e}").await;
     let (second, _attempt) = bench.attempt().await;
-    // The second delay: neither connection lasted long enough to start the delays anew.
+    // The second delay: neither connection lasted long enough to reset the delays.
     assert_eq!(second, 32);
     assert!(bench.problem().contains("restarting"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_connection_that_lasted_starts_the_delays_anew() {
+async fn only_a_connection_that_lasted_resets_the_delays() {
     let mut bench = Bench::start();
     drop(bench.accept().await);
     drop(bench.accept().await);
@@ -199,7 +200,7 @@ async fn only_a_connection_that_lasted_starts_the_delays_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pings_go_out_every_15_s_and_a_silent_server_is_given_up_after_30_s() {
+async fn pings_are_sent_every_15_s_and_a_silent_server_times_out_after_30_s() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
     for second in [15, 30, 45] {
@@ -207,9 +208,9 @@ async fn pings_go_out_every_15_s_and_a_silent_server_is_given_up_after_30_s() {
         assert_eq!(server.read().await, PING);
         assert_eq!(bench.start.elapsed().as_secs(), second);
     }
-    let call = bench.line.start("M", "[]".to_owned()).await.unwrap();
+    let call = bench.client.start("M", "[]".to_owned()).await.unwrap();
     assert!(server.read().await.contains("\"M\""));
-    // The last ping of the server was heard at 30 s.
+    // The last ping of the server was received at 30 s.
     assert_eq!(call.answer().await, Err(CallError::Disconnected));
     assert_eq!(bench.start.elapsed().as_secs(), 60);
     assert!(bench.problem().contains("silent for 30 s"), "{}", bench.problem());
@@ -217,48 +218,48 @@ async fn pings_go_out_every_15_s_and_a_silent_server_is_given_up_after_30_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_while_the_line_is_down_are_answered_at_once() {
+async fn calls_without_a_connection_fail_at_once() {
     let mut bench = Bench::start();
-    assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
-    bench.refuse(Problem(Pace::Quick, "try again".to_owned())).await;
-    assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
+    assert_eq!(bench.client.invoke("M", ()).await, Err(CallError::Disconnected));
+    bench.refuse(TestError(RetryPace::Soon, "try again".to_owned())).await;
+    assert_eq!(bench.client.invoke("M", ()).await, Err(CallError::Disconnected));
     let (_, mut server) = bench.accept_with(1 << 16).await;
     assert_eq!(server.read().await, codec::handshake_request());
-    assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
+    assert_eq!(bench.client.invoke("M", ()).await, Err(CallError::Disconnected));
     assert_eq!(bench.start.elapsed().as_secs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_hears_disconnected_finds_the_line_down() {
+async fn after_a_call_fails_the_status_is_not_connected() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
-    let call = bench.line.start("M", "[]".to_owned()).await.unwrap();
+    let call = bench.client.start("M", "[]".to_owned()).await.unwrap();
     server.read().await;
     drop(server);
     assert_eq!(call.answer().await, Err(CallError::Disconnected));
-    assert!(matches!(*bench.line.status().borrow(), LineStatus::Connecting { .. }));
+    assert!(matches!(*bench.client.status().borrow(), ConnectionStatus::Connecting { .. }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_push_is_lost_when_they_are_not_taken_and_the_pings_go_on() {
+async fn no_invocation_is_lost_when_none_is_received_and_pings_continue() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
     for number in 0..3000 {
         server.push(&number.to_string()).await;
     }
-    // Ten minutes pass, in which the server hears us.
+    // Ten minutes pass, in which the server receives pings.
     for _ in 0..40 {
         assert_eq!(server.read().await, PING);
     }
     for number in 0..3000 {
-        assert_eq!(bench.pushes.recv().await.unwrap().target, number.to_string());
+        assert_eq!(bench.invocations.recv().await.unwrap().target, number.to_string());
     }
     server.write(PING).await;
-    assert!(matches!(*bench.line.status().borrow(), LineStatus::Connected { generation: 1 }));
+    assert!(matches!(*bench.client.status().borrow(), ConnectionStatus::Connected { generation: 1 }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn pushes_that_were_read_outlive_their_connection() {
+async fn invocations_that_were_read_outlive_their_connection() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
     let frame: String = (0..2000)
@@ -266,11 +267,11 @@ async fn pushes_that_were_read_outlive_their_connection() {
         .collect();
     server.write(&frame).await;
     assert_eq!(server.read().await, PING);
-    // As nothing is read, the next ping tells that the server is gone.
+    // Reads are paused, so the next ping detects that the server is gone.
     drop(server);
-    bench.refuse(Problem(Pace::Quick, "try again".to_owned())).await;
+    bench.refuse(TestError(RetryPace::Soon, "try again".to_owned())).await;
     for number in 0..2000 {
-        assert_eq!(bench.pushes.recv().await.unwrap().target, number.to_string());
+        assert_eq!(bench.invocations.recv().await.unwrap().target, number.to_string());
     }
 }
 
@@ -288,17 +289,17 @@ async fn a_large_message_on_a_slow_network_is_not_silence() {
         raw.write_all(part).await.unwrap();
         sleep(Duration::from_secs(20)).await;
     }
-    assert_eq!(bench.pushes.recv().await.unwrap().target, "big");
-    assert!(matches!(*bench.line.status().borrow(), LineStatus::Connected { generation: 1 }));
+    assert_eq!(bench.invocations.recv().await.unwrap().target, "big");
+    assert!(matches!(*bench.client.status().borrow(), ConnectionStatus::Connected { generation: 1 }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn pings_of_the_socket_do_not_hide_that_the_server_is_silent() {
+async fn websocket_pings_do_not_hide_a_silent_server() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
     let pinging = async {
         loop {
-            // What stands between the server and us pings the socket, also when that is closed.
+            // A proxy pings the socket, even when it is closed.
             let _ = server.0.send(Frame::Ping("from the ingress".into())).await;
             sleep(Duration::from_secs(10)).await;
         }
@@ -312,12 +313,12 @@ async fn pings_of_the_socket_do_not_hide_that_the_server_is_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_nothing_is_given_up_though_it_talks() {
+async fn a_server_that_sends_but_does_not_read_times_out() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept_with(2048).await;
-    server.shake().await;
-    bench.line.status().wait_for(|s| matches!(s, LineStatus::Connected { .. })).await.unwrap();
-    let call = bench.line.start("M", json!(["x".repeat(30_000)]).to_string()).await.unwrap();
+    server.accept_handshake().await;
+    bench.client.status().wait_for(|s| matches!(s, ConnectionStatus::Connected { .. })).await.unwrap();
+    let call = bench.client.start("M", json!(["x".repeat(30_000)]).to_string()).await.unwrap();
     let talking = async {
         loop {
             let _ = server.0.send(Frame::text(PING)).await;
@@ -328,19 +329,19 @@ async fn a_server_that_takes_nothing_is_given_up_though_it_talks() {
         answer = call.answer() => assert_eq!(answer, Err(CallError::Disconnected)),
         () = talking => {}
     }
-    assert!(bench.problem().contains("took nothing"), "{}", bench.problem());
+    assert!(bench.problem().contains("write timed out"), "{}", bench.problem());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_answers_the_handshake_is_given_up_after_15_s() {
+async fn a_server_that_never_completes_the_handshake_times_out_after_15_s() {
     let mut bench = Bench::start();
     let (_, _server) = bench.accept_with(1 << 16).await;
     assert_eq!(bench.attempt().await.0, 16);
-    assert!(bench.problem().contains("handshake within 15 s"), "{}", bench.problem());
+    assert!(bench.problem().contains("handshake timed out"), "{}", bench.problem());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_beyond_all_reason_ends_the_connection_and_not_the_runner() {
+async fn a_huge_message_ends_the_connection_and_not_the_session() {
     let mut bench = Bench::start();
     let (_, answer) = bench.attempt().await;
     let (ours, theirs) = tokio::io::duplex(1 << 16);
@@ -348,15 +349,15 @@ async fn a_message_beyond_all_reason_ends_the_connection_and_not_the_runner() {
     let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
     let socket = WebSocketStream::from_raw_socket(ours, Role::Server, Some(config)).await;
     let mut server = Server(socket);
-    server.shake().await;
-    // The client hangs up in the middle of it.
+    server.accept_handshake().await;
+    // The client closes the connection in the middle of it.
     let _ = server.0.send(Frame::text("x".repeat(17 * 1024 * 1024))).await;
     drop(server);
     bench.accept().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_socket_that_the_server_closes_is_closed_from_our_side_too() {
+async fn a_websocket_closed_by_the_server_is_closed_by_the_client_too() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
     let frame = CloseFrame { code: CloseCode::Away, reason: "going down".into() };
@@ -368,10 +369,10 @@ async fn a_socket_that_the_server_closes_is_closed_from_our_side_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_says_goodbye_and_answers_every_call() {
+async fn stopping_closes_the_websocket_and_fails_every_call() {
     let mut bench = Bench::start();
     let (_, mut server) = bench.accept().await;
-    let call = bench.line.start("M", "[]".to_owned()).await.unwrap();
+    let call = bench.client.start("M", "[]".to_owned()).await.unwrap();
     assert!(server.read().await.contains("\"M\""));
     bench.stop.cancel();
     assert_eq!(call.answer().await, Err(CallError::Disconnected));
@@ -381,8 +382,8 @@ async fn stopping_says_goodbye_and_answers_every_call() {
     }
     assert!(server.0.next().await.is_none());
     bench.task.await.unwrap();
-    assert_eq!(*bench.line.status().borrow(), LineStatus::Stopped);
-    assert_eq!(bench.line.invoke("M", ()).await, Err(CallError::Disconnected));
+    assert_eq!(*bench.client.status().borrow(), ConnectionStatus::Stopped);
+    assert_eq!(bench.client.invoke("M", ()).await, Err(CallError::Disconnected));
     assert_eq!(bench.start.elapsed().as_secs(), 0);
 }
 
@@ -393,11 +394,11 @@ async fn stopping_works_at_any_time() {
     bench.task.await.unwrap();
 
     let mut bench = Bench::start();
-    bench.refuse(turned_away()).await;
+    bench.refuse(refused()).await;
     bench.stop.cancel();
     bench.task.await.unwrap();
 
-    // A server that does not answer the goodbye is not waited for.
+    // A server that does not answer the close frame does not block the session.
     let mut bench = Bench::start();
     let (_, _server) = bench.accept().await;
     bench.stop.cancel();
