@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use axum::extract::ws::{self, WebSocket};
-use futures::stream::{SplitSink, SplitStream};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -19,12 +18,10 @@ use crate::orchestrator::Event;
 use crate::reader::Reader;
 use crate::shared::Shared;
 use hawser_signalr::codec::Message;
-use hawser_signalr::server::{
-    PendingResults, ReadError, ServerOptions, ServerReader, ServerWriter, WriteError, split,
-};
+use hawser_signalr::server::{self, PendingResults, ReadError, ServerOptions, WriteError, split};
 
-pub(super) type SocketReader = ServerReader<SplitStream<WebSocket>>;
-type SocketWriter = ServerWriter<SplitSink<WebSocket, ws::Message>, ws::Message>;
+pub(super) type SocketReader = server::SocketReader<WebSocket>;
+type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;
 
 /// Messages that may wait for the writer. A client that leaves more unread is given up.
 pub(super) const QUEUED_MESSAGES: usize = 1024;

@@ -16,9 +16,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let upgrade = |upgrade: WebSocketUpgrade| async {
         upgrade.on_upgrade(async |socket| eprintln!("connection ended: {:?}", serve(socket).await))
     };
-    let hub = Router::new()
-        .route("/echo/negotiate", post(async || Json(negotiated)))
-        .route("/echo", get(upgrade));
+    let hub =
+        Router::new().route("/echo/negotiate", post(async || Json(negotiated))).route("/echo", get(upgrade));
     Ok(axum::serve(tokio::net::TcpListener::bind("127.0.0.1:5000").await?, hub).await?)
 }
 

@@ -136,11 +136,14 @@ impl WebSocketMessage for axum::extract::ws::Message {
     }
 }
 
+/// The reader of a WebSocket `S`.
+pub type SocketReader<S> = ServerReader<SplitStream<S>>;
+
+/// The writer of a WebSocket `S` with messages `M`.
+pub type SocketWriter<S, M> = ServerWriter<SplitSink<S, M>, M>;
+
 /// Splits an accepted WebSocket into a reader and a writer.
-pub fn split<S, M, E>(
-    socket: S,
-    options: &ServerOptions,
-) -> (ServerReader<SplitStream<S>>, ServerWriter<SplitSink<S, M>, M>)
+pub fn split<S, M, E>(socket: S, options: &ServerOptions) -> (SocketReader<S>, SocketWriter<S, M>)
 where
     S: Stream<Item = Result<M, E>> + Sink<M>,
     M: WebSocketMessage,
