@@ -61,7 +61,7 @@ pub(super) enum Problem {
     #[error(
         "{url} sends the connection on to {next}, where it does not go ({reason}): have the server name an https address"
     )]
-    RedirectForbidden { url: Url, next: Url, reason: String },
+    RedirectForbidden { url: String, next: String, reason: String },
     #[error("negotiate was sent on from one address to the next {0} times: check Server.Url")]
     TooManyRedirects(usize),
     #[error(
@@ -103,7 +103,7 @@ impl Problem {
     pub(super) fn from_negotiate(error: NegotiateError, endpoint: &Endpoint) -> Self {
         match error {
             NegotiateError::Http { url, source } => Unreachable::new(&url, source).into(),
-            NegotiateError::Status(answer) => Self::from_status(answer, endpoint),
+            NegotiateError::Status(answer) => Self::from_status(*answer, endpoint),
             NegotiateError::Unreadable { url, reason } => Self::NegotiateAnswer { url, reason },
             NegotiateError::Refused { text } => Self::NegotiateRefused { text },
             NegotiateError::NoWebSockets { url, offered } => Self::NoWebSockets { url, offered },

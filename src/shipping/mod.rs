@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! output.log ─ tail ─→ entries ─→ batch ─┐                       ┌─→ shipped (how far is acknowledged)
-//!                                  log ──┴─ lane ─→ shipper ─→ hub::Line ─→ server
+//!                                  log ──┴─ lane ─→ shipper ─→ HubClient ─→ server
 //! outcome.json ───── outbox ────────────────┘                    └─→ the folder is removed
 //! ```
 //!

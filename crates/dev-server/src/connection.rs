@@ -4,23 +4,24 @@
 //! next, so the calls of a client are handled one by one and in order. The writer sends whatever is queued,
 //! and a ping when nothing was for a while. The `cut` token ends both; either sets it off when it ends.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::extract::ws::{self, WebSocket};
-use futures::stream::SplitSink;
-use futures::{SinkExt, StreamExt};
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::ConnectionId;
 use crate::faults::{Fault, Moment, Rubbish};
 use crate::orchestrator::Event;
-use crate::reader::{Incoming, Reader};
+use crate::reader::Reader;
 use crate::shared::Shared;
-use hawser_signalr::codec::{Answer, Message, handshake_response, read_handshake_request};
+use hawser_signalr::codec::Message;
+use hawser_signalr::server::{self, PendingResults, ReadError, ServerOptions, WriteError, split};
+
+pub(super) type SocketReader = server::SocketReader<WebSocket>;
+type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;
 
 /// Messages that may wait for the writer. A client that leaves more unread is given up.
 pub(super) const QUEUED_MESSAGES: usize = 1024;
@@ -41,33 +42,6 @@ pub(super) enum Out {
     },
     /// Send nothing more, and keep the socket open.
     Stall,
-}
-
-/// Invocations towards the client that wait for its answer.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ClientResults(Arc<Mutex<HashMap<String, oneshot::Sender<Answer>>>>);
-
-impl ClientResults {
-    pub(super) fn expect(&self, invocation_id: &str) -> oneshot::Receiver<Answer> {
-        let (sender, receiver) = oneshot::channel();
-        self.lock().insert(invocation_id.to_owned(), sender);
-        receiver
-    }
-
-    /// Whether somebody waited for this answer.
-    pub(super) fn answer(&self, invocation_id: &str, answer: Answer) -> bool {
-        let waiting = self.lock().remove(invocation_id);
-        waiting.is_some_and(|sender| sender.send(answer).is_ok())
-    }
-
-    /// Whoever still waits learns that the connection is gone.
-    fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<Answer>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A name that is taken in the registry for as long as this lives, whether its socket comes about or not.
@@ -92,7 +66,7 @@ pub(super) struct Connection {
     pub(super) out: mpsc::Sender<Out>,
     pub(super) queue: mpsc::Receiver<Out>,
     pub(super) cut: CancellationToken,
-    pub(super) results: ClientResults,
+    pub(super) results: PendingResults,
     /// When the token that the connection was opened with runs out, if that is to close it.
     pub(super) expires: Option<Instant>,
 }
@@ -102,11 +76,16 @@ impl Connection {
     pub(super) async fn serve(self, socket: WebSocket) {
         let Self { place, instance, out, queue, cut, results, expires } = self;
         let (shared, id) = (&*place.shared, place.id);
-        let (mut sink, stream) = socket.split();
-        let mut incoming = Incoming::new(stream, shared.options.max_message_bytes);
+        let options = ServerOptions {
+            handshake_timeout: shared.options.handshake_timeout,
+            keep_alive: shared.options.keep_alive,
+            client_timeout: shared.options.client_timeout,
+            max_message_bytes: shared.options.max_message_bytes,
+        };
+        let (mut incoming, mut outgoing) = split(socket, &options);
         let greeted = tokio::select! {
             () = cut.cancelled() => return,
-            greeted = handshake(shared, &instance, &mut incoming, &mut sink) => greeted,
+            greeted = handshake(shared, &instance, &mut incoming, &mut outgoing) => greeted,
         };
         if let Err(reason) = greeted {
             shared.refused(Some(&instance), reason);
@@ -116,14 +95,14 @@ impl Connection {
         let _ = shared.act(Event::Connected { connection: id, instance: instance.clone() });
         let (cut, out, results) = (&cut, &out, &results);
         let reader = Reader { shared, instance: &instance, id, out, cut, results, expires };
-        let writer = Writer { shared, instance: &instance, cut };
+        let writer = Writer { shared, instance: &instance, cut, socket: outgoing };
         let read = async {
             let reason = reader.run(incoming).await;
             cut.cancel();
             reason
         };
         let write = async {
-            let reason = writer.run(sink, queue).await;
+            let reason = writer.run(queue).await;
             cut.cancel();
             reason
         };
@@ -138,136 +117,98 @@ impl Connection {
 async fn handshake(
     shared: &Shared,
     instance: &str,
-    incoming: &mut Incoming,
-    sink: &mut SplitSink<WebSocket, ws::Message>,
+    reader: &mut SocketReader,
+    writer: &mut SocketWriter,
 ) -> Result<(), String> {
-    let first = timeout(shared.options.handshake_timeout, incoming.message())
-        .await
-        .map_err(|_| "the client sent no handshake in time".to_owned())?
-        .map_err(|error| error.to_string())?;
-    let refusal = match shared.fault(&Moment::Handshake, Some(instance)) {
-        Some(Fault::Refuse(error)) => Some(error),
+    let asked = match reader.handshake().await {
+        Ok(request) => request.check(),
+        Err(ReadError::Malformed(error)) => Err(error.to_string()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let answer = match shared.fault(&Moment::Handshake, Some(instance)) {
+        Some(Fault::Refuse(error)) => Err(error),
         Some(Fault::Lose | Fault::Forget | Fault::Stall) => {
             shared.core().registry.mark_stalled(instance);
             std::future::pending().await
         }
         Some(Fault::Delay(time)) => {
             sleep(time).await;
-            None
+            asked
         }
         Some(_) => return Err("cut off by the hub during the handshake".to_owned()),
-        None => match read_handshake_request(&first) {
-            Ok(request) if request.protocol == "json" && request.version == 1 => None,
-            Ok(request) => Some(format!(
-                "the protocol {:?} in version {} is not supported, only json in version 1",
-                request.protocol, request.version
-            )),
-            Err(error) => Some(error.to_string()),
-        },
+        None => asked,
     };
-    let answer = handshake_response(refusal.as_deref());
-    sink.send(ws::Message::text(answer)).await.map_err(|error| error.to_string())?;
-    refusal.map_or(Ok(()), Err)
+    writer.answer_handshake(answer.clone()).await.map_err(|error| error.to_string())?;
+    answer
 }
 
-/// Sends what is queued, in order, and keeps the line alive.
+/// Sends what is queued, in order, and keeps the connection alive.
 struct Writer<'a> {
     shared: &'a Shared,
     instance: &'a str,
     cut: &'a CancellationToken,
+    socket: SocketWriter,
 }
 
 impl Writer<'_> {
     /// Ends with the reason, or with none when the connection was cut.
-    async fn run(
-        self,
-        mut sink: SplitSink<WebSocket, ws::Message>,
-        mut queue: mpsc::Receiver<Out>,
-    ) -> Option<String> {
-        let keep_alive = self.shared.options.keep_alive;
-        loop {
-            let out = tokio::select! {
-                () = self.cut.cancelled() => return None,
-                out = queue.recv() => out?,
-                () = sleep(keep_alive) => Out::Message(Message::Ping),
-            };
-            let mut last = None;
-            let mut end = false;
-            let frame = match out {
-                Out::Message(message) => text(&message),
-                Out::Rubbish(rubbish) => rubbish_frame(&rubbish),
-                Out::Close { error, allow_reconnect } => {
-                    last = Some(error.clone().unwrap_or_else(|| "closed by the hub".to_owned()));
-                    text(&Message::Close { error, allow_reconnect })
-                }
-                Out::Stall => {
-                    self.shared.core().registry.mark_stalled(self.instance);
-                    self.cut.cancelled().await;
-                    return None;
-                }
-                Out::Push { invocation_id, method, arguments } => {
-                    let moment = Moment::Push(Some(method.clone()));
-                    let push = text(&Message::Invocation { invocation_id, target: method, arguments });
-                    match self.shared.fault(&moment, Some(self.instance)) {
-                        Some(Fault::DropBefore) => return None,
-                        Some(Fault::DropAfter) => end = true,
-                        Some(Fault::Lose | Fault::Forget | Fault::Refuse(_)) => continue,
-                        Some(Fault::Delay(time)) => tokio::select! {
-                            () = self.cut.cancelled() => return None,
-                            () = sleep(time) => {}
-                        },
-                        Some(Fault::Send(rubbish)) => {
-                            self.send(&mut sink, rubbish_frame(&rubbish)).await.ok()?;
-                        }
-                        Some(Fault::Close { error, allow_reconnect }) => {
-                            self.send(&mut sink, push).await.ok()?;
-                            self.send(&mut sink, text(&Message::Close { error, allow_reconnect }))
-                                .await
-                                .ok()?;
-                            return Some("closed by the hub".to_owned());
-                        }
-                        Some(Fault::StopReading | Fault::Stall) => {
-                            self.shared.core().registry.mark_stalled(self.instance);
-                            self.cut.cancelled().await;
-                            return None;
-                        }
-                        Some(Fault::Status(_)) | None => {}
-                    }
-                    push
-                }
-            };
-            if let Err(reason) = self.send(&mut sink, frame).await {
-                return Some(reason);
-            }
-            if end {
-                return None;
-            }
-            if last.is_some() {
-                // The Close message said it all; the WebSocket's own farewell is a courtesy.
-                let _ = self.send(&mut sink, ws::Message::Close(None)).await;
-                return last;
-            }
-        }
-    }
-
-    async fn send(
-        &self,
-        sink: &mut SplitSink<WebSocket, ws::Message>,
-        frame: ws::Message,
-    ) -> Result<(), String> {
+    async fn run(mut self, queue: mpsc::Receiver<Out>) -> Option<String> {
+        let cut = self.cut;
         tokio::select! {
-            () = self.cut.cancelled() => Err("cut off by the hub".to_owned()),
-            sent = timeout(self.shared.options.client_timeout, sink.send(frame)) => match sent {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(error)) => Err(format!("cannot write: {error}")),
-                Err(_) => Err("the client reads nothing any more".to_owned()),
+            () = cut.cancelled() => None,
+            ended = self.write(queue) => match ended {
+                Ok(reason) => reason,
+                Err(error) => Some(error.to_string()),
             },
         }
     }
-}
 
-fn text(message: &Message) -> ws::Message {
-    ws::Message::text(message.write())
+    async fn write(&mut self, mut queue: mpsc::Receiver<Out>) -> Result<Option<String>, WriteError> {
+        while let Some(out) = self.socket.keep_alive_while(queue.recv()).await? {
+            match out {
+                Out::Message(message) => self.socket.send(&message).await?,
+                Out::Rubbish(rubbish) => self.socket.send_raw(rubbish_frame(&rubbish)).await?,
+                Out::Close { error, allow_reconnect } => {
+                    let reason = error.clone().unwrap_or_else(|| "closed by the hub".to_owned());
+                    self.socket.send(&Message::Close { error, allow_reconnect }).await?;
+                    // The Close message is what counts; the WebSocket's own close frame is a courtesy.
+                    let _ = self.socket.send_raw(ws::Message::Close(None)).await;
+                    return Ok(Some(reason));
+                }
+                Out::Stall => return self.stall().await,
+                Out::Push { invocation_id, method, arguments } => {
+                    let fault = self.shared.fault(&Moment::Push(Some(method.clone())), Some(self.instance));
+                    let push = Message::Invocation { invocation_id, target: method, arguments };
+                    match fault {
+                        Some(Fault::DropBefore) => return Ok(None),
+                        Some(Fault::Lose | Fault::Forget | Fault::Refuse(_)) => continue,
+                        Some(Fault::StopReading | Fault::Stall) => return self.stall().await,
+                        Some(Fault::Delay(time)) => sleep(time).await,
+                        Some(Fault::Send(ref rubbish)) => {
+                            self.socket.send_raw(rubbish_frame(rubbish)).await?;
+                        }
+                        Some(Fault::DropAfter | Fault::Close { .. } | Fault::Status(_)) | None => {}
+                    }
+                    self.socket.send(&push).await?;
+                    match fault {
+                        Some(Fault::DropAfter) => return Ok(None),
+                        Some(Fault::Close { error, allow_reconnect }) => {
+                            self.socket.send(&Message::Close { error, allow_reconnect }).await?;
+                            return Ok(Some("closed by the hub".to_owned()));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends nothing more and keeps the socket open until the connection is cut.
+    async fn stall(&self) -> Result<Option<String>, WriteError> {
+        self.shared.core().registry.mark_stalled(self.instance);
+        std::future::pending().await
+    }
 }
 
 fn rubbish_frame(rubbish: &Rubbish) -> ws::Message {

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::connection::{ClientResults, Connection, Place, QUEUED_MESSAGES};
+use crate::connection::{Connection, Place, QUEUED_MESSAGES};
 use crate::events::HubEvent;
 use crate::faults::{Fault, Moment};
 use crate::shared::Shared;
@@ -135,7 +135,7 @@ async fn upgrade(
         return refused(&shared, Some(&instance), StatusCode::NOT_FOUND, "no connection with that id");
     }
     let (out, queue) = mpsc::channel(QUEUED_MESSAGES);
-    let (own_cut, results) = (cut.child_token(), ClientResults::default());
+    let (own_cut, results) = (cut.child_token(), hawser_signalr::server::PendingResults::default());
     let place = shared.core().registry.reserve(&instance, out.clone(), own_cut.clone(), results.clone());
     let Some(id) = place else {
         return refused(&shared, Some(&instance), StatusCode::CONFLICT, &taken(&instance));

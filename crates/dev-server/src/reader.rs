@@ -1,74 +1,19 @@
-//! What a client says on its connection: frames become messages, and each call is checked, taken and answered.
+//! Handles the messages of a client: each call is checked, processed and completed.
 
-use std::borrow::Cow;
-use std::collections::VecDeque;
-
-use axum::extract::ws::{self, WebSocket};
-use futures::StreamExt;
-use futures::stream::SplitStream;
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::{ClientResults, Out};
+use crate::connection::{Out, SocketReader};
 use crate::events::ConnectionId;
 use crate::faults::{Fault, Moment};
 use crate::orchestrator::Event;
 use crate::reports::Report;
 use crate::shared::Shared;
-use hawser_signalr::codec::{Answer, CodecError, Message, Splitter};
-
-/// The messages of a client, whatever the frames that they come in.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    stream: SplitStream<WebSocket>,
-    splitter: Splitter,
-    complete: VecDeque<Vec<u8>>,
-}
-
-impl Incoming {
-    /// `limit` counts the end mark, as ASP.NET does.
-    pub(super) fn new(stream: SplitStream<WebSocket>, limit: usize) -> Self {
-        Self { stream, splitter: Splitter::new(limit.saturating_sub(1)), complete: VecDeque::new() }
-    }
-
-    /// The next message without its end mark, or why there will be none.
-    pub(super) async fn message(&mut self) -> Result<Vec<u8>, ReadError> {
-        loop {
-            if let Some(message) = self.complete.pop_front() {
-                return Ok(message);
-            }
-            let frame = match self.stream.next().await {
-                Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Err(ReadError::Broken(error)),
-                None => return Err(ReadError::Closed),
-            };
-            let bytes = match &frame {
-                ws::Message::Text(text) => text.as_bytes(),
-                ws::Message::Binary(bytes) => bytes,
-                ws::Message::Close(_) => return Err(ReadError::ClosedByClient),
-                ws::Message::Ping(_) | ws::Message::Pong(_) => continue,
-            };
-            self.complete.extend(self.splitter.push(bytes)?);
-        }
-    }
-}
-
-/// Why no further message can be read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReadError {
-    #[error("the connection broke: {0}")]
-    Broken(axum::Error),
-    #[error("the connection was closed")]
-    Closed,
-    #[error("the client closed the WebSocket")]
-    ClosedByClient,
-    #[error(transparent)]
-    Unreadable(#[from] CodecError),
-}
+use hawser_signalr::codec::{Answer, CodecError, Message};
+use hawser_signalr::server::{ClientMessage, PendingResults, ReadError};
 
 /// What the reader does after a message.
 enum Next {
@@ -78,35 +23,19 @@ enum Next {
     End(String),
 }
 
-/// Enough of a message to tell calls, which are read strictly, from the rest. Arguments stay text: floods of
-/// logs pass through here.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Peek<'a> {
-    #[serde(rename = "type")]
-    kind: u64,
-    #[serde(borrow)]
-    invocation_id: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    target: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
-}
-
 pub(super) struct Reader<'a> {
     pub(super) shared: &'a Shared,
     pub(super) instance: &'a str,
     pub(super) id: ConnectionId,
     pub(super) out: &'a mpsc::Sender<Out>,
     pub(super) cut: &'a CancellationToken,
-    pub(super) results: &'a ClientResults,
+    pub(super) results: &'a PendingResults,
     pub(super) expires: Option<Instant>,
 }
 
 impl Reader<'_> {
     /// Ends with the reason, or with none when the connection was cut or closed from this side.
-    pub(super) async fn run(self, mut incoming: Incoming) -> Option<String> {
-        let patience = self.shared.options.client_timeout;
+    pub(super) async fn run(self, mut incoming: SocketReader) -> Option<String> {
         loop {
             let next = tokio::select! {
                 () = self.cut.cancelled() => return None,
@@ -114,11 +43,10 @@ impl Reader<'_> {
                     self.close("the token of this connection has run out").await;
                     Next::Wait
                 }
-                message = timeout(patience, incoming.message()) => match message {
-                    Ok(Ok(message)) => self.take(&message).await,
-                    Ok(Err(ReadError::Unreadable(error))) => self.give_up(&error).await,
-                    Ok(Err(error)) => Next::End(error.to_string()),
-                    Err(_) => Next::End("the client has been silent for too long".to_owned()),
+                message = incoming.next() => match message {
+                    Ok(message) => self.take(message).await,
+                    Err(ReadError::Malformed(error)) => self.give_up(&error).await,
+                    Err(error) => Next::End(error.to_string()),
                 },
             };
             match next {
@@ -132,43 +60,33 @@ impl Reader<'_> {
         }
     }
 
-    async fn take(&self, message: &[u8]) -> Next {
-        let peek: Result<Peek<'_>, _> = serde_json::from_slice(message);
-        match peek {
-            Ok(Peek { kind: 1, invocation_id, target: Some(target), arguments }) => {
-                let arguments = arguments.unwrap_or(RawValue::NULL);
-                self.call(invocation_id.as_deref(), &target, arguments).await
+    async fn take(&self, message: ClientMessage) -> Next {
+        match message {
+            ClientMessage::Invocation { invocation_id, target, arguments } => {
+                self.call(invocation_id.as_deref(), &target, &arguments).await
             }
-            _ => self.other(message).await,
-        }
-    }
-
-    async fn other(&self, text: &[u8]) -> Next {
-        match Message::read(text) {
-            Ok(Message::Ping) => Next::GoOn,
-            Ok(Message::Completion { invocation_id, answer }) => {
-                if !self.results.answer(&invocation_id, answer) {
-                    let reason = format!("nobody waits for a Completion of {invocation_id:?}");
+            ClientMessage::Completion { invocation_id, answer } => {
+                if !self.results.complete(&invocation_id, answer) {
+                    let reason = format!("no invocation {invocation_id:?} is pending");
                     self.shared.violation(self.instance, "(Completion)", reason);
                 }
                 Next::GoOn
             }
-            Ok(Message::Close { error: None, .. }) => Next::End("the client said good-bye".to_owned()),
-            Ok(Message::Close { error: Some(error), .. }) => {
-                Next::End(format!("the client closed with an error: {error}"))
+            ClientMessage::Close { error: None } => Next::End("closed by the client".to_owned()),
+            ClientMessage::Close { error: Some(error) } => {
+                Next::End(format!("closed by the client with an error: {error}"))
             }
-            Ok(Message::StreamInvocation { invocation_id, target }) => {
-                let error = format!("{target} is no stream");
+            ClientMessage::Other(Message::StreamInvocation { invocation_id, target }) => {
+                let error = format!("{target} is not a stream");
                 self.shared.violation(self.instance, &target, error.clone());
                 self.answer(Some(&invocation_id), Err(error)).await;
                 Next::GoOn
             }
-            Ok(other) => {
-                let reason = format!("a client has no reason to send {other:?}");
+            ClientMessage::Other(other) => {
+                let reason = format!("unexpected message from a client: {other:?}");
                 self.shared.violation(self.instance, "(message)", reason);
                 Next::GoOn
             }
-            Err(error) => self.give_up(&error).await,
         }
     }
 

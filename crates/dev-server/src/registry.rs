@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::connection::{ClientResults, Out};
+use crate::connection::Out;
 use crate::events::ConnectionId;
+use hawser_signalr::server::PendingResults;
 
 /// How long a negotiated token waits for its WebSocket.
 const NEGOTIATION_LIFETIME: Duration = Duration::from_secs(15);
@@ -21,7 +22,7 @@ pub(super) struct Handle {
     pub(super) out: mpsc::Sender<Out>,
     /// Ends the connection without a word.
     pub(super) cut: CancellationToken,
-    pub(super) results: ClientResults,
+    pub(super) results: PendingResults,
     /// The hub was told to leave this connection hanging: it will not notice when the client goes.
     pub(super) stalled: bool,
 }
@@ -60,7 +61,7 @@ impl Registry {
         instance: &str,
         out: mpsc::Sender<Out>,
         cut: CancellationToken,
-        results: ClientResults,
+        results: PendingResults,
     ) -> Option<ConnectionId> {
         if self.is_taken(instance) {
             return None;

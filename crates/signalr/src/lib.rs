@@ -105,3 +105,8 @@ pub fn connect<D: Dial + 'static>(
     let session = session::Session::new(dialer, timing, max_message_bytes, driver, inbox, stop);
     (client, invocations, tokio::spawn(session.run()))
 }
+
+/// Compiles the examples in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -21,12 +21,17 @@ use crate::http::{self, HttpRefusal, ServerText, location, without_query};
 const MAX_REDIRECTS: usize = 100;
 
 /// The address of one connection, for [`upgrade`].
-#[derive(Debug)]
 pub struct Negotiated {
     /// The address, including the secret connection token.
     pub url: Url,
     /// The bearer token for this address.
     pub token: Option<SecretString>,
+}
+
+impl std::fmt::Debug for Negotiated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Negotiated").field("url", &without_query(&self.url).as_str()).finish_non_exhaustive()
+    }
 }
 
 /// The response to a negotiate request.
@@ -88,16 +93,16 @@ pub trait Negotiation {
 #[derive(Debug, thiserror::Error)]
 pub enum NegotiateError {
     /// The request failed.
-    #[error("request to {} failed: {source}", without_query(.url))]
+    #[error("request to {url} failed: {source}")]
     Http {
-        /// The requested URL.
+        /// The requested URL, without its query.
         url: Url,
-        /// The cause.
+        /// The cause, without the URL.
         source: reqwest::Error,
     },
     /// The response has an unexpected status.
     #[error(transparent)]
-    Status(HttpRefusal),
+    Status(Box<HttpRefusal>),
     /// The response is malformed.
     #[error("invalid negotiate response from {url}: {reason}")]
     Unreadable {
@@ -124,9 +129,9 @@ pub enum NegotiateError {
     #[error("redirect from {url} to {next} not allowed: {reason}")]
     RedirectForbidden {
         /// The requested URL.
-        url: Url,
+        url: String,
         /// The target of the redirect.
-        next: Url,
+        next: String,
         /// Why it is not allowed.
         reason: String,
     },
@@ -144,12 +149,17 @@ pub enum NegotiateError {
 }
 
 impl NegotiateError {
+    /// The query may contain a token.
+    fn http(url: &Url, source: reqwest::Error) -> Self {
+        Self::Http { url: without_query(url), source: source.without_url() }
+    }
+
     /// When to try again: soon after failures of the network and of the server, later after refusals.
     pub fn pace(&self) -> RetryPace {
         match self {
             Self::Http { .. } | Self::NoUpgrade { .. } => RetryPace::Soon,
-            Self::Status(HttpRefusal { status, .. })
-                if status.is_server_error() || matches!(status.as_u16(), 408 | 429) =>
+            Self::Status(refusal)
+                if refusal.status.is_server_error() || matches!(refusal.status.as_u16(), 408 | 429) =>
             {
                 RetryPace::Soon
             }
@@ -170,11 +180,9 @@ pub async fn negotiate(
     for _ in 0..=MAX_REDIRECTS {
         let request = http.post(negotiate_url(&url)).body("");
         let mut response = send(authorized(request, token.as_ref()), &url).await?;
-        let body = http::body(&mut response)
-            .await
-            .map_err(|source| NegotiateError::Http { url: url.clone(), source })?;
+        let body = http::body(&mut response).await.map_err(|source| NegotiateError::http(&url, source))?;
         if !response.status().is_success() {
-            return Err(NegotiateError::Status(refusal(&url, &response, &body)));
+            return Err(NegotiateError::Status(Box::new(refusal(&url, &response, &body))));
         }
         match read(&body, &url)? {
             Next::Connect { id } => {
@@ -188,8 +196,8 @@ pub async fn negotiate(
                     caller.learn_secret(given.expose_secret());
                 }
                 caller.allow_redirect(&url, &next).map_err(|reason| NegotiateError::RedirectForbidden {
-                    url: without_query(&url),
-                    next: without_query(&next),
+                    url: without_query(&url).into(),
+                    next: without_query(&next).into(),
                     reason,
                 })?;
                 let same_host = next.origin() == url.origin();
@@ -258,7 +266,7 @@ pub async fn upgrade(http: &Client, target: &Negotiated) -> Result<Upgraded, Neg
         }
         // The body is only additional information.
         let body = http::body(&mut response).await.unwrap_or_default();
-        return Err(NegotiateError::Status(refusal(url, &response, &body)));
+        return Err(NegotiateError::Status(Box::new(refusal(url, &response, &body))));
     }
     let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
     if accept != Some(derive_accept_key(key.as_bytes()).as_str()) {
@@ -284,7 +292,7 @@ fn authorized(request: RequestBuilder, token: Option<&SecretString>) -> RequestB
 }
 
 async fn send(request: RequestBuilder, url: &Url) -> Result<Response, NegotiateError> {
-    request.send().await.map_err(|source| NegotiateError::Http { url: url.clone(), source })
+    request.send().await.map_err(|source| NegotiateError::http(url, source))
 }
 
 fn refusal(url: &Url, response: &Response, body: &[u8]) -> HttpRefusal {

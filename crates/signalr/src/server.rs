@@ -31,11 +31,13 @@
 //! A server also needs an endpoint `POST <hub>/negotiate`, unless its clients skip the negotiation. See the example
 //! `server` of this crate.
 
+mod pending_results;
+mod websocket;
+
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{SplitSink, SplitStream};
@@ -43,12 +45,14 @@ use futures::{Sink, SinkExt, Stream, StreamExt};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::codec::{
     Answer, CodecError, HandshakeRequest, Message, Splitter, handshake_response, read_handshake_request,
 };
+
+pub use pending_results::PendingResults;
+pub use websocket::{Payload, WebSocketMessage};
 
 /// Timeouts and limits of a connection. The defaults are those of ASP.NET Core.
 #[derive(Debug, Clone)]
@@ -74,73 +78,14 @@ impl Default for ServerOptions {
     }
 }
 
-/// A message of a WebSocket library.
-pub trait WebSocketMessage: Sized {
-    /// What the message contains.
-    fn payload(&self) -> Payload<'_>;
+/// The reader of a WebSocket `S`.
+pub type SocketReader<S> = ServerReader<SplitStream<S>>;
 
-    /// Creates a text message.
-    fn text(text: String) -> Self;
-
-    /// Creates a close frame.
-    fn close() -> Self;
-}
-
-/// The content of a [`WebSocketMessage`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Payload<'a> {
-    /// Text or binary data.
-    Data(&'a [u8]),
-    /// A ping or pong of the WebSocket.
-    Control,
-    /// A close frame.
-    Close,
-}
-
-impl WebSocketMessage for tokio_tungstenite::tungstenite::Message {
-    fn payload(&self) -> Payload<'_> {
-        match self {
-            Self::Text(text) => Payload::Data(text.as_bytes()),
-            Self::Binary(bytes) => Payload::Data(bytes),
-            Self::Close(_) => Payload::Close,
-            Self::Ping(_) | Self::Pong(_) | Self::Frame(_) => Payload::Control,
-        }
-    }
-
-    fn text(text: String) -> Self {
-        Self::text(text)
-    }
-
-    fn close() -> Self {
-        Self::Close(None)
-    }
-}
-
-#[cfg(feature = "axum")]
-impl WebSocketMessage for axum::extract::ws::Message {
-    fn payload(&self) -> Payload<'_> {
-        match self {
-            Self::Text(text) => Payload::Data(text.as_bytes()),
-            Self::Binary(bytes) => Payload::Data(bytes),
-            Self::Close(_) => Payload::Close,
-            Self::Ping(_) | Self::Pong(_) => Payload::Control,
-        }
-    }
-
-    fn text(text: String) -> Self {
-        Self::text(text)
-    }
-
-    fn close() -> Self {
-        Self::Close(None)
-    }
-}
+/// The writer of a WebSocket `S` with messages `M`.
+pub type SocketWriter<S, M> = ServerWriter<SplitSink<S, M>, M>;
 
 /// Splits an accepted WebSocket into a reader and a writer.
-pub fn split<S, M, E>(
-    socket: S,
-    options: &ServerOptions,
-) -> (ServerReader<SplitStream<S>>, ServerWriter<SplitSink<S, M>, M>)
+pub fn split<S, M, E>(socket: S, options: &ServerOptions) -> (SocketReader<S>, SocketWriter<S, M>)
 where
     S: Stream<Item = Result<M, E>> + Sink<M>,
     M: WebSocketMessage,
@@ -388,34 +333,6 @@ where
                 () = sleep(self.keep_alive) => self.send(&Message::Ping).await?,
             }
         }
-    }
-}
-
-/// The server's calls that wait for a completion from the client. Clones share the same calls.
-#[derive(Debug, Clone, Default)]
-pub struct PendingResults(Arc<Mutex<HashMap<String, oneshot::Sender<Answer>>>>);
-
-impl PendingResults {
-    /// Registers a call before it is sent. The receiver fails if the connection ends first.
-    pub fn expect(&self, invocation_id: &str) -> oneshot::Receiver<Answer> {
-        let (sender, receiver) = oneshot::channel();
-        self.lock().insert(invocation_id.to_owned(), sender);
-        receiver
-    }
-
-    /// Passes on a completion. Returns whether the call was pending.
-    pub fn complete(&self, invocation_id: &str, answer: Answer) -> bool {
-        let waiting = self.lock().remove(invocation_id);
-        waiting.is_some_and(|sender| sender.send(answer).is_ok())
-    }
-
-    /// Fails all pending calls. Call this when the connection has ended.
-    pub fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Answer>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

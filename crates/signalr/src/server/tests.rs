@@ -9,7 +9,7 @@ use super::*;
 use crate::codec::handshake_request;
 
 type Socket = WebSocketStream<DuplexStream>;
-type Server = (ServerReader<SplitStream<Socket>>, ServerWriter<SplitSink<Socket, Frame>, Frame>);
+type Server = (SocketReader<Socket>, SocketWriter<Socket, Frame>);
 
 async fn pair() -> (Socket, Server) {
     let (client, server) = tokio::io::duplex(1 << 16);
