@@ -1,8 +1,10 @@
 //! What several test modules share.
 
+pub(crate) mod audit;
 pub(crate) mod authority;
 pub(crate) mod git;
 pub(crate) mod git_server;
+pub(crate) mod module;
 pub(crate) mod processes;
 pub(crate) mod proxy;
 pub(crate) mod relay;

@@ -1,10 +1,11 @@
 //! A hub in this process, git repositories, and runners as processes of their own.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use hawser_contract::Task;
 use hawser_dev_server::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -16,6 +17,9 @@ use super::own_loopback;
 pub(crate) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
 pub(crate) use super::PATIENCE;
+
+/// A module with nothing to apply.
+pub(crate) const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
 
 /// Awaits something that must happen, or says what did not.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -130,6 +134,22 @@ impl World {
 pub(crate) fn job(kind: JobKind, url: &str, module: &str) -> JobSpec {
     let mut spec = JobSpec::new(kind, url);
     spec.module_name = module.to_owned();
+    spec
+}
+
+/// A job whose one task waits for a file.
+pub(crate) fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
+    let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
+    spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));
+    let ran = world.path(&format!("{module}.ran"));
+    spec.hooks.validate_before =
+        // A script that is still waiting when its test is over ends with the test's folder.
+        Some(format!(
+            "touch '{}'; while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done",
+            ran.display(),
+            world.dir.path().display(),
+            gate.display()
+        ));
     spec
 }
 

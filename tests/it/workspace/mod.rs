@@ -1,5 +1,8 @@
 //! Names, the private folder, the environment and the lock of a module.
 
+mod extra_files;
+mod state;
+
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -8,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use hawser::workspace::{ModuleLock, PrivateFile, Workspace, WorkspaceError};
 
-use super::{Module, variables};
 use crate::support::PATIENCE;
 use crate::support::git::Repo;
+use crate::support::module::{Module, git_source, variables};
 
 #[test]
 fn no_name_or_subdirectory_leads_outside() {
@@ -273,7 +276,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
         };
         let workspace = module.workspace().holding(Some(share));
         let (source, request) =
-            (super::git_source(&repo.url(), "main"), hawser_contract::requests::GetModule::default());
+            (git_source(&repo.url(), "main"), hawser_contract::requests::GetModule::default());
         let is_given_up = tokio::select! {
             done = workspace.get_module(&source, &request, &module.fetcher, &log, &module.cancel) => {
                 done.unwrap();

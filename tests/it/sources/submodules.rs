@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use hawser_contract::requests::GetModule;
 
-use super::{Module, git_source, serve_files};
+use super::serve_files;
 use crate::support::PATIENCE;
 use crate::support::git::{Repo, git_in};
+use crate::support::module::{Module, git_source, variables};
 
 /// Commits another repository at `path`, with `settings` as its lines in `.gitmodules`.
 fn add(repo: &Repo, path: &str, commit: &str, settings: &str) -> String {
@@ -179,7 +180,7 @@ async fn state_in_a_submodule_is_kept_and_its_own_files_follow_it() {
     let module = Module::in_subdirectory("lib");
     module.get_main(&repo).await.unwrap();
     module.write("lib/terraform.tfstate", "precious");
-    module.workspace().save_environment(&super::variables(&[("A", "1")])).unwrap();
+    module.workspace().save_environment(&variables(&[("A", "1")])).unwrap();
 
     let second = lib.commit(&[("lib.tf", "# two"), ("fixture.tfstate", "fixture two")]);
     repo.git(&["update-index", "--cacheinfo", &format!("160000,{second},lib")]);
@@ -189,7 +190,7 @@ async fn state_in_a_submodule_is_kept_and_its_own_files_follow_it() {
     assert_eq!(module.read("lib/lib.tf").unwrap(), "# two");
     assert_eq!(module.read("lib/fixture.tfstate").unwrap(), "fixture two");
     assert_eq!(module.read("lib/terraform.tfstate").unwrap(), "precious");
-    assert_eq!(module.workspace().load_environment().unwrap(), super::variables(&[("A", "1")]));
+    assert_eq!(module.workspace().load_environment().unwrap(), variables(&[("A", "1")]));
 }
 
 #[tokio::test]

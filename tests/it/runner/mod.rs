@@ -1,6 +1,9 @@
 //! Promises 1 to 5: the runner, the server or the line goes away in the middle of things, and nothing is lost,
 //! nothing runs twice and nobody is told a lie.
 
+mod container;
+mod jobs;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +19,7 @@ use rustix::process::Signal;
 use uuid::Uuid;
 
 use crate::support::PATIENCE;
-use crate::support::world::{Runner, World, job, soon, until};
-
-const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
+use crate::support::world::{EMPTY, Runner, World, job, soon, until};
 
 /// A job that prints `lines` numbered lines in Validate, then waits for a file to appear.
 fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Path>) -> JobSpec {

@@ -1,7 +1,5 @@
 //! The local veto: what the settings do not allow is not done, whoever asks for it and in whatever way.
 
-mod audit;
-
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,27 +14,10 @@ use hawser_dev_server::{HubEvent, JobKind, JobSpec, JobState};
 use serde_json::Value;
 use uuid::Uuid;
 
+use crate::support::audit::{audit_log, events};
 use crate::support::git::git_in;
 use crate::support::git_server::GitServer;
-use crate::support::world::{Runner, World, job, soon, until};
-
-const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
-
-/// All lines of the audit log, each of them complete.
-fn audit_log(runner: &Runner) -> Vec<Value> {
-    let text = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
-}
-
-/// The events of a job in the order in which they were recorded.
-fn events(runner: &Runner, job: Uuid) -> Vec<String> {
-    let is_meant = |line: &Value| line["jobId"] == job.to_string();
-    let told = |line: &Value| {
-        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
-        [text("event"), text("task"), text("rule"), text("result")].join(" ").trim_end().replace("  ", " ")
-    };
-    audit_log(runner).iter().filter(|line| is_meant(line)).map(told).collect()
-}
+use crate::support::world::{EMPTY, World, job, soon, until, waiting};
 
 fn was_claimed(world: &World, id: Uuid) -> bool {
     world.hub.all_events().iter().any(|it| matches!(it.event, HubEvent::Running { job, .. } if job == id))
@@ -381,22 +362,6 @@ async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_so
     }
     assert!(!elsewhere.asked().is_empty());
     world.assert_no_violation();
-}
-
-/// A job whose one task waits for a file.
-fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
-    let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
-    spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));
-    let ran = world.path(&format!("{module}.ran"));
-    spec.hooks.validate_before =
-        // A script that is still waiting when its test is over ends with the test's folder.
-        Some(format!(
-            "touch '{}'; while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done",
-            ran.display(),
-            world.dir.path().display(),
-            gate.display()
-        ));
-    spec
 }
 
 #[tokio::test(flavor = "multi_thread")]

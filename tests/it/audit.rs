@@ -15,10 +15,10 @@ use hawser_dev_server::{Fault, JobKind, JobState, Moment, Rule};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{EMPTY, audit_log, events, waiting};
 use crate::support::PATIENCE;
+use crate::support::audit::{audit_log, events};
 use crate::support::git::git_in;
-use crate::support::world::{HAWSER, Runner, World, job, until};
+use crate::support::world::{EMPTY, HAWSER, Runner, World, job, until, waiting};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_apply_is_recorded_in_order_with_commit_version_hooks_and_exit() {

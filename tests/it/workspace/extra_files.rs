@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use hawser::workspace::WorkspaceError;
 use hawser_contract::requests::{ExtraFile, GetModule};
 
-use super::{Module, extra, git_source, with_extra};
 use crate::support::git::Repo;
+use crate::support::module::{Module, extra, git_source, with_extra};
 
 async fn place(module: &Module, repo: &Repo, files: &[ExtraFile]) -> Result<String, WorkspaceError> {
     module.get(&git_source(&repo.url(), "main"), &with_extra(files)).await

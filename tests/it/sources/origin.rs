@@ -9,8 +9,9 @@ use hawser_contract::requests::GetModule;
 use hawser_contract::{Source, SourceType};
 
 use super::resolving::serve;
-use super::{Module, git_source, serve_files};
+use super::serve_files;
 use crate::support::git::{Repo, git_in};
+use crate::support::module::{Module, extra, git_source, with_extra};
 
 /// As Git LFS does it: a filter that must not fail, and that has to know the server.
 fn with_asking_filter(mut module: Module) -> Module {
@@ -86,10 +87,10 @@ async fn the_id_of_an_annotated_tag_is_good_for_its_commit_and_checked_out_once(
         module.write("left-by-a-hook", "x");
         // By either id, and by the tag's again after the extra files have changed.
         for id in [&tag, &commit, &tag] {
-            let extra = super::extra("extra.tf", id, false);
+            let file = extra("extra.tf", id, false);
             let source =
                 Source { source_definitive_revision: Some(id.clone()), ..git_source(&repo.url(), "main") };
-            assert_eq!(module.get(&source, &super::with_extra(&[extra])).await.unwrap(), commit);
+            assert_eq!(module.get(&source, &with_extra(&[file])).await.unwrap(), commit);
         }
         assert!(!module.log().contains("made anew"), "{}", module.log());
         assert_eq!(module.read("left-by-a-hook").unwrap(), "x");

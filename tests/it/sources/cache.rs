@@ -14,8 +14,9 @@ use hawser_contract::requests::GetModule;
 use hawser_contract::{Source, TaskRequest};
 use serde_json::json;
 
-use super::{Module, git_source, serve_files};
+use super::serve_files;
 use crate::support::git::{Repo, git_in};
+use crate::support::module::{Module, git_source};
 use crate::support::steps::Bench;
 
 struct Store(tempfile::TempDir);

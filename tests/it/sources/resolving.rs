@@ -11,8 +11,8 @@ use hawser::sources::{Fetcher, SourceError, resolve};
 use hawser_contract::{Source, SourceRevisionType, SourceType};
 use tokio_util::sync::CancellationToken;
 
-use super::{fetcher, git_source};
 use crate::support::git::{Repo, git_in};
+use crate::support::module::{fetcher, git_source, http};
 
 async fn resolve_with_log(source: &Source) -> (Result<String, SourceError>, String) {
     let scratch = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ async fn a_login_in_the_url_reaches_the_server_and_no_argument_list() {
     let real = hawser::base::process::find_program("git", &[]).unwrap();
     let script = format!("echo \"$*\" >> '{}'; exec {} \"$@\"", seen.display(), real.display());
     stand_in(folder.path(), "git", &script);
-    let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
+    let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
 
     let source = git_source(&format!("{url}/repo"), "main");
     let resolved = resolve(&source, &fetcher, &|_| {}, &CancellationToken::new()).await;
@@ -219,7 +219,7 @@ fn stand_in(folder: &Path, name: &str, script: &str) {
 async fn git_is_looked_for_in_the_folders_of_the_settings_first() {
     let folder = tempfile::tempdir().unwrap();
     stand_in(folder.path(), "git", "echo own git >&2; exit 42");
-    let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
+    let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
     let source = git_source("https://127.0.0.1:1/repo", "main");
     let error = resolve(&source, &fetcher, &|_| {}, &CancellationToken::new()).await.unwrap_err().to_string();
     assert!(error.contains("exit code 42") && error.contains("own git"), "{error}");
@@ -232,7 +232,7 @@ async fn gits_exit_code_decides_and_never_what_it_says() {
     let noisy = format!("echo 'fatal: error: everything is lost' >&2; exec '{}' \"$@\"", real.display());
     stand_in(folder.path(), "git", &noisy);
     let repo = Repo::with(&[("main.tf", "")]);
-    let fetcher = Fetcher::new(super::http(), &[folder.path().to_owned()], folder.path());
+    let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
     let cancel = CancellationToken::new();
     let resolved = resolve(&git_source(&repo.url(), "main"), &fetcher, &|_| {}, &cancel).await.unwrap();
     assert_eq!(resolved, repo.head());

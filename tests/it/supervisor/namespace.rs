@@ -24,7 +24,7 @@ async fn run_in(namespace: &'static [&'static str], test: &'static str) {
             return;
         }
     }
-    let test = format!("supervise::namespace::{test}");
+    let test = format!("supervisor::namespace::{test}");
     let mut command = unshare();
     command.arg(std::env::current_exe().unwrap()).args(["--exact", &test, "--ignored", "--nocapture"]);
     let done = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();

@@ -16,7 +16,7 @@ const PLACE: &str = "HAWSER_TEST_PLACE";
 /// Runs [`another_process`] in a role.
 fn start(role: &str, place: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "supervise::runner_death::another_process", "--ignored"])
+        .args(["--exact", "supervisor::runner_death::another_process", "--ignored"])
         .env(ROLE, role)
         .env(PLACE, place)
         .stdout(Stdio::null())

@@ -7,8 +7,8 @@ use std::process::Command;
 use hawser_contract::requests::GetModule;
 use serde_json::json;
 
-use super::{Module, git_source, variables};
 use crate::support::git::Repo;
+use crate::support::module::{Module, git_source, variables};
 
 const BACKEND: &str = "terraform {\n  backend \"local\" {\n    path = \"state/prod.json\"\n  }\n}\n\
     resource \"terraform_data\" \"it\" {}\n";

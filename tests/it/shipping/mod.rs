@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-mod redaction;
+mod masking;
 
 const ENVELOPE: usize =
     r#"{"type":1,"invocationId":"18446744073709551615","target":"","arguments":}"#.len() + 1;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use hawser_contract::requests::GetModule;
 
-use super::super::git_source;
 use super::{Store, files_below, release};
 use crate::support::PATIENCE;
 use crate::support::git::{Repo, git_in};
+use crate::support::module::git_source;
 
 #[tokio::test]
 async fn whoever_holds_the_cache_for_too_long_is_gone_around() {

@@ -14,8 +14,8 @@ use hawser_contract::requests::GetModule;
 use hawser_contract::{Source, SourceType};
 
 use super::resolving::serve;
-use super::{Module, extra, git_source, variables, with_extra};
 use crate::support::git::Repo;
+use crate::support::module::{Module, extra, git_source, variables, with_extra};
 
 const CLEAN: fn() -> GetModule = || GetModule { clean_init_enabled: true, ..GetModule::default() };
 

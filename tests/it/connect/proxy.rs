@@ -28,12 +28,7 @@ async fn the_client_in_a_process_of_its_own() {
 async fn report(url: &str, ca_file: &Path, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([
-            "--exact",
-            "hub_client::proxy::the_client_in_a_process_of_its_own",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "connect::proxy::the_client_in_a_process_of_its_own", "--ignored", "--nocapture"])
         .env("HAWSER_TEST_URL", url)
         .env("HAWSER_TEST_CA", ca_file);
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"] {
