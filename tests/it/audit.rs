@@ -15,10 +15,10 @@ use hawser_dev_server::{Fault, JobKind, JobState, Moment, Rule};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::PATIENCE;
 use crate::support::audit::{audit_log, events};
+use crate::support::eventually::{LIMIT, eventually};
 use crate::support::git::git_in;
-use crate::support::world::{EMPTY, HAWSER, Runner, World, job, until, waiting};
+use crate::support::world::{EMPTY, HAWSER, Runner, World, job, waiting};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_apply_is_recorded_in_order_with_commit_version_hooks_and_exit() {
@@ -82,7 +82,7 @@ async fn a_cancel_and_a_failure_are_recorded_with_their_exits() {
     let never = world.path("never");
     let runner = world.runner("one");
     let id = world.hub.submit(waiting(&world, &url, "cancelled", &never));
-    until("the hook runs", || world.path("cancelled.ran").exists().then_some(())).await;
+    eventually("the hook runs", || world.path("cancelled.ran").exists()).await;
     world.hub.cancel(id, CancelKind::Kill).unwrap();
     assert_eq!(world.ended(id).await.state, JobState::Cancelled);
     assert_eq!(
@@ -126,7 +126,7 @@ async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_onc
 /// The folder of a job's task, once it is there and as wanted.
 async fn step(runner: &Runner, id: Uuid, task: &str, is_wanted: impl Fn(&Folder) -> bool) -> Folder {
     let name = format!("{id}.{task}");
-    until(&format!("the step {name} is as wanted"), || {
+    eventually(&format!("the step {name} is as wanted"), || {
         let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(Folder::at);
         found.filter(&is_wanted)
     })
@@ -176,7 +176,7 @@ async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_
     let narrow = [("Runner__MaxConcurrentSteps", "1")];
     let mut runner = world.runner_with("one", &narrow);
     let first = world.hub.submit(waiting(&world, &url, "first", &gate));
-    until("the hook runs", || world.path("first.ran").exists().then_some(())).await;
+    eventually("the hook runs", || world.path("first.ran").exists()).await;
     // It waits for the slot.
     let id = world.hub.submit(waiting(&world, &url, "second", &gate));
     let is_noted = |it: &Folder| it.audited().unwrap().is_some_and(|noted| noted.accepted);
@@ -216,7 +216,7 @@ async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
         let seen = tokio::task::spawn_blocking(move || {
             let (id, event) = (format!("\"jobId\":\"{id}\""), format!("\"event\":\"{line}\""));
             let begun = Instant::now();
-            while begun.elapsed() < PATIENCE {
+            while begun.elapsed() < LIMIT {
                 let text = fs::read_to_string(&place).unwrap_or_default();
                 if text.lines().any(|line| line.contains(&id) && line.contains(&event)) {
                     return true;
@@ -250,12 +250,11 @@ async fn a_log_that_cannot_be_written_is_said_and_caught_up_with_while_the_step_
         .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
     let mut runner = world.runner_with("one", &[("Audit__File", &file)]);
     let id = world.hub.submit(waiting(&world, &url, "unwritten", &gate));
-    until("the outcome is on the disk", || {
+    eventually("the outcome is on the disk", || {
         runner
             .steps()
             .iter()
             .any(|step| step.ends_with(format!("{id}.Validate")) && step.join("outcome.json").exists())
-            .then_some(())
     })
     .await;
     let log = runner.log();

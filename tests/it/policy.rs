@@ -15,9 +15,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::support::audit::{audit_log, events};
+use crate::support::eventually::{eventually, in_time};
 use crate::support::git::git_in;
 use crate::support::git_server::GitServer;
-use crate::support::world::{EMPTY, World, job, soon, until, waiting};
+use crate::support::world::{EMPTY, World, job, waiting};
 
 fn was_claimed(world: &World, id: Uuid) -> bool {
     world.hub.all_events().iter().any(|it| matches!(it.event, HubEvent::Running { job, .. } if job == id))
@@ -118,7 +119,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
         HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
         _ => None,
     });
-    let fault = soon("the refresh is answered", answered).await.unwrap_err();
+    let fault = in_time("the refresh is answered", answered).await.unwrap_err();
     assert!(fault.message.contains("Policy.AllowedSources"), "{}", fault.message);
     let line = audit_log(&runner).pop().unwrap();
     assert_eq!((&line["event"], &line["task"]), (&"refused".into(), &"SourceRefresh".into()));
@@ -127,7 +128,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
     let ended = world.ended(fine).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     world.assert_no_violation();
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,7 +254,7 @@ async fn a_registry_that_sends_the_runner_on_is_not_believed_from_there() {
     let mut runner = world.runner_with("one", &lists);
     let (_, message) = error_of(&world, world.hub.submit(spec("sent-on"))).await;
     assert!(message.contains("Policy.AllowedSources") && message.contains(&elsewhere), "{message}");
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     let second = format!("{elsewhere}/*");
@@ -287,7 +288,7 @@ async fn a_registry_that_is_not_on_the_list_is_not_even_asked_on_the_way_to_one_
     let (_, message) = error_of(&world, world.hub.submit(spec("between"))).await;
     assert!(message.contains("Policy.AllowedSources") && message.contains(&between), "{message}");
     assert_eq!(asked_between.load(Ordering::SeqCst), 0);
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     let _wider = world.runner_with("one", &lists);
@@ -338,7 +339,7 @@ async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_so
     add_submodule(&parent, &moved, spec.source.source_definitive_revision.as_ref().unwrap());
     let parent = GitServer::start(Path::new(&parent), None).await;
     assert_eq!(elsewhere.asked(), [""; 0]);
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     let lists =
@@ -350,7 +351,7 @@ async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_so
     assert_eq!(task, Task::GetModule);
     assert!(message.contains(&moved) && message.contains("the submodule \"lib\""), "{message}");
     assert_eq!(elsewhere.asked(), [""; 0]);
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     // Without a list git goes where it is sent, so the refusals were no accident.
@@ -371,10 +372,10 @@ async fn a_step_that_was_accepted_and_not_begun_is_judged_again_by_the_next_star
     let gate = world.path("gate");
     let mut runner = world.runner_with("one", &[("Runner__MaxConcurrentSteps", "1")]);
     let first = world.hub.submit(waiting(&world, &url, "first", &gate));
-    until("the first job runs its hook", || world.path("first.ran").exists().then_some(())).await;
+    eventually("the first job runs its hook", || world.path("first.ran").exists()).await;
     let second = world.hub.submit(waiting(&world, &url, "second", &gate));
-    until("the second job is accepted", || {
-        events(&runner, second).contains(&"accepted GetModule".to_owned()).then_some(())
+    eventually("the second job is accepted", || {
+        events(&runner, second).contains(&"accepted GetModule".to_owned())
     })
     .await;
     runner.kill();
@@ -410,7 +411,7 @@ async fn extra_files_and_variables_that_are_not_on_the_list_reach_no_module() {
     wide.env_vars.insert("GIT_SSH_COMMAND".into(), "evil".into());
     let ended = world.ended(world.hub.submit(wide)).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     let lists = [("Policy__AllowedExtraFiles__0", "*.yaml"), ("Policy__AllowedVariables__0", "MY_*")];
@@ -453,7 +454,7 @@ async fn variables_that_an_earlier_init_left_are_judged_by_the_settings_of_today
     spec.env_vars.insert("TF_CLI_ARGS_plan".into(), "-refresh=false".into());
     let ended = world.ended(world.hub.submit(spec)).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     let _narrower = world.runner_with("one", &[("Policy__AllowedFlags__0", "Target")]);
@@ -480,7 +481,7 @@ async fn backend_settings_that_an_earlier_init_left_are_judged_by_the_settings_o
     let ended = world.ended(world.hub.submit(spec)).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert!(Path::new(&elsewhere).exists());
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
     let inside = "path=inside.tfstate";

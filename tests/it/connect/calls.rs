@@ -3,7 +3,8 @@
 use hawser_signalr::{CallError, LineStatus};
 use serde_json::{Value, json};
 
-use super::{Client, SECRET, endpoint, soon, timing};
+use super::{Client, SECRET, endpoint, timing};
+use crate::support::eventually::in_time;
 use crate::support::scripted_hub::ScriptedHub;
 
 #[tokio::test]
@@ -78,7 +79,7 @@ async fn pipelined_calls_go_out_in_order_and_each_gets_its_own_answer() {
             1 => Err(CallError::Refused(format!("no {number}"))),
             _ => Ok(Value::Null),
         };
-        assert_eq!(soon("an answer", call.answer()).await, expected);
+        assert_eq!(in_time("an answer", call.answer()).await, expected);
     }
 }
 
@@ -117,13 +118,13 @@ async fn a_call_beyond_the_server_s_limit_is_refused_here_and_the_line_stays_up(
     let mut peer = hub.connection().await;
     client.connected(1).await;
     let large = "x".repeat(32 * 1024);
-    let answer = soon("an answer", client.line.invoke("AddLogs", (large,))).await;
+    let answer = in_time("an answer", client.line.invoke("AddLogs", (large,))).await;
     assert!(matches!(answer, Err(CallError::TooLarge { limit: 32_768, .. })), "{answer:?}");
 
     let call = client.line.start("M", "[]".to_owned()).await.unwrap();
     let id = peer.read_call().await["invocationId"].clone();
     peer.write_json(&json!({"type": 3, "invocationId": id})).await;
-    assert_eq!(soon("an answer", call.answer()).await, Ok(Value::Null));
+    assert_eq!(in_time("an answer", call.answer()).await, Ok(Value::Null));
 }
 
 #[tokio::test]
@@ -144,7 +145,7 @@ async fn stopping_closes_the_socket_properly() {
     client.connected(1).await;
     drop(client.stop);
     assert_eq!(peer.gone().await, Some(1000));
-    soon("the end of the session", client.task).await.unwrap();
+    in_time("the end of the session", client.task).await.unwrap();
     assert_eq!(*client.line.status().borrow(), LineStatus::Stopped);
     assert_eq!(client.line.invoke("M", ()).await, Err(CallError::Disconnected));
 }

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::support::scripted_hub::soon;
+use crate::support::eventually::in_time;
 
 const SECRET: &str = "the&client secret";
 
@@ -77,7 +77,7 @@ impl Client {
     async fn connected(&self, at_least: u64) -> u64 {
         let mut status = self.line.status();
         let up = |status: &LineStatus| matches!(status, LineStatus::Connected { generation } if *generation >= at_least);
-        let status = soon("the line to be up", status.wait_for(up)).await.unwrap().clone();
+        let status = in_time("the line to be up", status.wait_for(up)).await.unwrap().clone();
         match status {
             LineStatus::Connected { generation } => generation,
             other => panic!("{other:?}"),
@@ -93,7 +93,8 @@ impl Client {
     async fn problem_with(&self, part: &str) -> String {
         let mut status = self.line.status();
         let wanted = |status: &LineStatus| matches!(status, LineStatus::Connecting { problem: Some(problem) } if problem.contains(part));
-        let found = soon(&format!("a problem with {part:?}"), status.wait_for(wanted)).await.unwrap().clone();
+        let found =
+            in_time(&format!("a problem with {part:?}"), status.wait_for(wanted)).await.unwrap().clone();
         match found {
             LineStatus::Connecting { problem: Some(problem) } => problem,
             other => panic!("{other:?}"),
@@ -101,16 +102,6 @@ impl Client {
     }
 
     async fn push(&mut self) -> Pushed {
-        soon("a push", self.pushes.recv()).await.unwrap()
+        in_time("a push", self.pushes.recv()).await.unwrap()
     }
-}
-
-/// Waits until a condition holds.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let waiting = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    soon(what, waiting).await;
 }

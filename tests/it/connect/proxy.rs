@@ -6,8 +6,9 @@ use std::path::Path;
 use hawser_signalr::LineStatus;
 use tokio::process::Command;
 
-use super::{Client, endpoint, soon, timing};
+use super::{Client, endpoint, timing};
 use crate::support::authority::Authority;
+use crate::support::eventually::in_time;
 use crate::support::proxy::Proxy;
 use crate::support::scripted_hub::ScriptedHub;
 
@@ -21,7 +22,7 @@ async fn the_client_in_a_process_of_its_own() {
     let client = Client::with(endpoint, timing());
     let mut status = client.line.status();
     let news = |status: &LineStatus| !matches!(status, LineStatus::Connecting { problem: None });
-    let status = soon("news of the line", status.wait_for(news)).await.unwrap().clone();
+    let status = in_time("news of the line", status.wait_for(news)).await.unwrap().clone();
     println!("REPORT {status:?}");
 }
 
@@ -75,7 +76,7 @@ async fn everything_goes_through_the_proxy_with_its_credentials() {
         report("https://hub.test:8443/prefix", &ca_file, &[("HTTPS_PROXY", &proxy)]).await
     });
     let mut peer = bench.hub.connection().await;
-    assert_eq!(soon("the report", reporting).await.unwrap(), "REPORT Connected { generation: 1 }");
+    assert_eq!(in_time("the report", reporting).await.unwrap(), "REPORT Connected { generation: 1 }");
     peer.gone().await;
     assert_eq!(bench.proxy.asked_for(), ["hub.test:8443"; 3]);
 }
@@ -128,7 +129,7 @@ async fn a_host_in_no_proxy_is_reached_directly() {
     let reporting =
         tokio::spawn(async move { report(&url, &ca_file, &[nowhere, ("NO_PROXY", "x.test,0.0.0.0")]).await });
     let _peer = bench.hub.connection().await;
-    assert_eq!(soon("the report", reporting).await.unwrap(), "REPORT Connected { generation: 1 }");
+    assert_eq!(in_time("the report", reporting).await.unwrap(), "REPORT Connected { generation: 1 }");
     assert!(bench.proxy.asked_for().is_empty());
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use hawser_signalr::{CallError, LineStatus};
 use serde_json::json;
 
-use super::{Client, endpoint, soon, timing, until};
+use super::{Client, endpoint, timing};
+use crate::support::eventually::{eventually, in_time};
 use crate::support::relay::Relay;
 use crate::support::scripted_hub::{Answer, ScriptedHub};
 
@@ -24,7 +25,7 @@ async fn a_cut_answers_every_pending_call_and_the_line_comes_back() {
         peer.read_call().await;
         relay.cut();
         for call in pending {
-            assert_eq!(soon("an answer", call.answer()).await, Err(CallError::Disconnected));
+            assert_eq!(in_time("an answer", call.answer()).await, Err(CallError::Disconnected));
         }
     }
     let _peer = hub.connection().await;
@@ -71,7 +72,7 @@ async fn a_stalled_network_is_noticed_and_the_line_comes_back_when_it_moves_agai
     let call = client.line.start("M", "[]".to_owned()).await.unwrap();
     peer.read_call().await;
     relay.stall();
-    assert_eq!(soon("an answer", call.answer()).await, Err(CallError::Disconnected));
+    assert_eq!(in_time("an answer", call.answer()).await, Err(CallError::Disconnected));
     let problem = client.problem_with("in time").await;
     assert!(problem.contains("Server.Url"), "{problem}");
     relay.resume();
@@ -191,5 +192,5 @@ async fn our_own_token_goes_to_no_other_host_and_a_circle_of_redirects_ends() {
     let problem = client.problem_with("100 times").await;
     assert!(problem.contains("Server.Url"), "{problem}");
     assert!(matches!(*client.line.status().borrow(), LineStatus::Connecting { .. }));
-    until("all redirects", || hub.seen("/elsewhere/negotiate").len() >= 100).await;
+    eventually("all redirects", || hub.seen("/elsewhere/negotiate").len() >= 100).await;
 }

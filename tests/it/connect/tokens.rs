@@ -8,8 +8,9 @@ use hawser_signalr::LineStatus;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::{Client, SECRET, endpoint, timing, until};
-use crate::support::scripted_hub::{Answer, ScriptedHub, soon};
+use super::{Client, SECRET, endpoint, timing};
+use crate::support::eventually::{eventually, in_time};
+use crate::support::scripted_hub::{Answer, ScriptedHub};
 
 #[tokio::test]
 async fn a_token_is_renewed_while_the_line_is_up_and_the_next_connection_uses_it() {
@@ -18,11 +19,11 @@ async fn a_token_is_renewed_while_the_line_is_up_and_the_next_connection_uses_it
     let client = Client::start(hub.address);
     let mut peer = hub.connection().await;
     client.connected(1).await;
-    until("two renewals", || hub.seen("/connect/token").len() >= 3).await;
+    eventually("two renewals", || hub.seen("/connect/token").len() >= 3).await;
     assert_eq!(client.connected(1).await, 1, "a renewal does not touch the connection");
 
     hub.script(|script| script.expires_in = json!(3600));
-    until("a renewal that lasts", || hub.seen("/connect/token").len() >= 4).await;
+    eventually("a renewal that lasts", || hub.seen("/connect/token").len() >= 4).await;
     let last = hub.seen("/connect/token").len();
     peer.write_json(&json!({"type": 7, "allowReconnect": true})).await;
     let _peer = hub.connection().await;
@@ -76,12 +77,12 @@ async fn a_token_that_the_hub_refuses_is_dropped_and_another_one_is_got() {
     let client = Client::start(hub.address);
     let problem = client.problem().await;
     assert!(problem.contains("401") && problem.contains("Runner.Credentials"), "{problem}");
-    until("another token", || hub.seen("/connect/token").len() >= 2).await;
+    eventually("another token", || hub.seen("/connect/token").len() >= 2).await;
     hub.script(|script| {
         script.negotiate = None;
         script.upgrade = Some(Answer::new(401, ""));
     });
-    until("a refused upgrade", || !hub.seen("/runnerhub").is_empty()).await;
+    eventually("a refused upgrade", || !hub.seen("/runnerhub").is_empty()).await;
     hub.script(|script| script.upgrade = None);
     let _peer = hub.connection().await;
     client.connected(1).await;
@@ -119,7 +120,7 @@ async fn a_token_that_the_hub_accepted_before_is_replaced_at_once_and_nobody_is_
     });
     hub.forget_tokens();
     hub.drop_connections();
-    let problems = soon("the line to be up again", problems).await.unwrap();
+    let problems = in_time("the line to be up again", problems).await.unwrap();
     assert!(problems.iter().all(|problem| !problem.contains("Runner.OrganizationId")), "{problems:?}");
     let refused = |recorded: &Recorded| matches!(recorded.event, HubEvent::Refused { .. });
     assert_eq!(hub.all_events().iter().filter(|it| refused(it)).count(), 1, "the old token was tried");
@@ -157,7 +158,7 @@ async fn every_token_is_masked_from_the_moment_that_it_comes() {
     client.connected(1).await;
     let masked = client.vault.redactor().text("token-1 for-the-service a+b/c= token-x").into_owned();
     assert_eq!(masked, "*** *** *** token-x");
-    until("a renewal", || client.vault.redactor().text("token-2") == "***").await;
+    eventually("a renewal", || client.vault.redactor().text("token-2") == "***").await;
 }
 
 #[derive(Clone, Default)]
@@ -198,7 +199,7 @@ async fn neither_secret_nor_token_is_in_the_log_and_a_problem_that_lasts_is_a_wa
     let mut hub = ScriptedHub::start().await;
     hub.script(|script| script.negotiate = Some(Answer::new(503, "")));
     let client = Client::start(hub.address);
-    until("several attempts", || hub.seen("/negotiate").len() >= 5).await;
+    eventually("several attempts", || hub.seen("/negotiate").len() >= 5).await;
     hub.script(|script| script.negotiate = None);
     let _peer = hub.connection().await;
     client.connected(1).await;

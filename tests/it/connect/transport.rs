@@ -7,9 +7,10 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::{Client, endpoint, timing, until};
+use super::{Client, endpoint, timing};
 use crate::support::authority::Authority;
-use crate::support::scripted_hub::{Answer, ScriptedHub, soon};
+use crate::support::eventually::{eventually, in_time};
+use crate::support::scripted_hub::{Answer, ScriptedHub};
 use crate::support::world::HAWSER;
 
 /// A `ServerHello` that chooses TLS 1.1, which is all that such a server can do.
@@ -33,7 +34,7 @@ async fn a_server_that_knows_nothing_newer_than_tls_1_1_is_not_spoken_to() {
     // Not even when everything else is let through.
     endpoint.accept_any_certificate = true;
     let client = Client::with(endpoint, timing());
-    let (mut stream, _) = soon("a connection", server.accept()).await.unwrap();
+    let (mut stream, _) = in_time("a connection", server.accept()).await.unwrap();
     let mut record = [0; 5];
     stream.read_exact(&mut record).await.unwrap();
     let mut hello = vec![0; usize::from(u16::from_be_bytes([record[3], record[4]]))];
@@ -43,7 +44,7 @@ async fn a_server_that_knows_nothing_newer_than_tls_1_1_is_not_spoken_to() {
     assert!(hello.windows(versions.len()).any(|part| part == versions), "{hello:02x?}");
     stream.write_all(&hello_of_tls_1_1()).await.unwrap();
     let mut answer = Vec::new();
-    soon("the end of the connection", stream.read_to_end(&mut answer)).await.unwrap();
+    in_time("the end of the connection", stream.read_to_end(&mut answer)).await.unwrap();
     assert_eq!(answer.first(), Some(&21), "an alert is all that comes back: {answer:02x?}");
     let problem = client.problem_with("TLS").await;
     assert!(problem.contains("Server.Url"), "{problem}");
@@ -118,7 +119,8 @@ async fn warns_at_every_start(url: &str, settings: &[(&str, &str)], wanted: &[&s
     for _ in 0..2 {
         let mut child = run(folder.path(), url, settings).spawn().unwrap();
         let log = || std::fs::read_to_string(folder.path().join("log")).unwrap();
-        until(&format!("{wanted:?} in the log"), || wanted.iter().all(|part| log().contains(part))).await;
+        eventually(&format!("{wanted:?} in the log"), || wanted.iter().all(|part| log().contains(part)))
+            .await;
         assert!(log().lines().any(|line| line.contains("WARN") && line.contains(wanted[0])), "{}", log());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -149,7 +151,7 @@ async fn a_server_on_this_machine_is_spoken_to_in_the_clear_without_a_word() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("http://{}", hub.address);
     let mut child = run(folder.path(), &url, &[("Server__RefusePlainHttp", "true")]).spawn().unwrap();
-    until("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
+    eventually("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
     child.kill().unwrap();
     child.wait().unwrap();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
@@ -164,7 +166,7 @@ async fn accepting_any_certificate_is_warned_about_at_every_start() {
     warns_at_every_start(&url, &[setting], &["Server.DangerouslyAcceptAnyCertificate", "pose as it"]).await;
     let folder = tempfile::tempdir().unwrap();
     let mut child = run(folder.path(), &url, &[setting]).spawn().unwrap();
-    until("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
+    eventually("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -181,7 +183,7 @@ async fn an_extra_authority_does_not_replace_those_of_the_system() {
         let hub = ScriptedHub::start_with(Some(authority.acceptor(&["localhost"]))).await;
         let url = format!("https://localhost:{}", hub.address.port());
         let mut child = run(folder.path(), &url, &settings).spawn().unwrap();
-        until("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
+        eventually("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
         child.kill().unwrap();
         child.wait().unwrap();
     }

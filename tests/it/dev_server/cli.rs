@@ -3,7 +3,6 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use hawser_contract::Task;
 use hawser_dev_server::{HubData, Identity, JobKind, listening_url};
@@ -12,10 +11,10 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::client::{Client, Reachable, entry, http};
-use super::{soon, work_off};
+use super::work_off;
+use crate::support::eventually::{eventually, in_time};
 use crate::support::git::Repo;
 use crate::support::own_loopback;
-use crate::support::world::until;
 
 /// `hawser hub` in a process of its own.
 struct HubProcess {
@@ -55,15 +54,8 @@ impl HubProcess {
             .unwrap();
         // The last of what it says of itself comes after the note of where it listens.
         let introduced = || std::fs::read_to_string(&printed).unwrap().contains("hawser job apply SOURCE\n");
-        let url = soon(async {
-            loop {
-                if let (Some(url), true) = (listening_url(&data).unwrap(), introduced()) {
-                    return url;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        });
-        let url = url.await;
+        let listening = || listening_url(&data).unwrap().filter(|_| introduced());
+        let url = eventually("the hub listens", listening).await;
         Self { process, url, identity: HubData::load(&data).unwrap().unwrap().identity }
     }
 
@@ -71,12 +63,12 @@ impl HubProcess {
     async fn stop(mut self) {
         let id = self.process.id().unwrap().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().await.unwrap().success());
-        assert!(soon(self.process.wait()).await.unwrap().success());
+        assert!(in_time("the program ends", self.process.wait()).await.unwrap().success());
     }
 }
 
 async fn job(directory: &Path, arguments: &[&str]) -> Output {
-    soon(hawser(directory).arg("job").args(arguments).output()).await.unwrap()
+    in_time("the program ends", hawser(directory).arg("job").args(arguments).output()).await.unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -275,7 +267,10 @@ async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
     let hub = HubProcess::start(directory, "127.0.0.1:0").await;
     // What git would add, and what `hawser local` would copy.
     let untracked = ["ls-files", "--others", "--exclude-standard"];
-    let listed = soon(Command::new("git").current_dir(directory).args(untracked).output()).await.unwrap();
+    let listed =
+        in_time("the program ends", Command::new("git").current_dir(directory).args(untracked).output())
+            .await
+            .unwrap();
     assert!(listed.status.success(), "{}", text(&listed.stderr));
     assert_eq!(text(&listed.stdout), "hub.out\n");
     hub.stop().await;
@@ -286,7 +281,9 @@ async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
     open.args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut open = open.spawn().unwrap();
     let mut warning = String::new();
-    soon(BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning)).await.unwrap();
+    in_time("a line comes", BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning))
+        .await
+        .unwrap();
     assert!(warning.contains("warning") && warning.contains(".hawser-hub/identity.json"), "{warning}");
     assert_eq!(identity.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -342,10 +339,10 @@ async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
         // Once it tells of the task it is following.
         let mut lines = BufReader::new(follow.stdout.take().unwrap());
         while !shown.contains("── GetDefinitiveRevision on a") {
-            assert_ne!(soon(lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+            assert_ne!(in_time("a line comes", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
         }
         assert!(Command::new("kill").args([name, &process]).status().await.unwrap().success());
-        let output = soon(follow.wait_with_output()).await.unwrap();
+        let output = in_time("the program ends", follow.wait_with_output()).await.unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
         // As it is said, it has to find the same hub.
@@ -372,7 +369,7 @@ async fn a_job_for_a_runner_that_is_not_there_says_which_ones_are_and_goes_on_wa
     let mut shown = String::new();
     let mut told = async |part: &str| {
         while !shown.contains(part) {
-            assert_ne!(soon(lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+            assert_ne!(in_time("a line comes", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
         }
     };
     told("waiting for the runner \"nobody\": none is connected\n").await;
@@ -386,7 +383,7 @@ async fn a_job_for_a_runner_that_is_not_there_says_which_ones_are_and_goes_on_wa
     }
     told("── GetDefinitiveRevision on nobody").await;
     told("completed\n").await;
-    assert!(soon(follow.wait()).await.unwrap().success());
+    assert!(in_time("the program ends", follow.wait()).await.unwrap().success());
     hub.stop().await;
 }
 
@@ -438,7 +435,7 @@ async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_wo
     std::fs::write(place.join("appsettings.json"), settings.to_string()).unwrap();
     let log = std::fs::File::create(place.join("runner.log")).unwrap();
     let mut runner = hawser(&place).arg("run").stdout(log).spawn().unwrap();
-    until("the runner connects", || printed().contains("runner-1 connected").then_some(())).await;
+    eventually("the runner connects", || printed().contains("runner-1 connected")).await;
 
     let applied = || async {
         let output = job(home.path(), &["apply", &source]).await;
@@ -468,7 +465,7 @@ async fn a_reader_that_goes_away_does_not_end_the_hub() {
         hawser(directory).args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(hub.stdout.take());
     let listening = || listening_url(&directory.join(".hawser-hub")).unwrap();
-    until("the hub listens", listening).await;
+    eventually("the hub listens", listening).await;
     // Each submission is an event that the hub wants to print.
     for _ in 0..3 {
         let submitted = job(directory, &["plan", "https://example.org/x.git", "--no-wait"]).await;
@@ -499,7 +496,7 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let token = HubData::load(&one.join(".hawser-hub")).unwrap().unwrap().admin_token;
     let mut with_token = hawser(home.path());
     with_token.args(["job", "--hub", &hub.url, "list"]).env("HAWSER_HUB_ADMIN_TOKEN", token);
-    check(&soon(with_token.output()).await.unwrap(), 0, &["no jobs"]);
+    check(&in_time("the program ends", with_token.output()).await.unwrap(), 0, &["no jobs"]);
     let unknown = uuid::Uuid::new_v4().to_string();
     check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
     check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
@@ -510,12 +507,17 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let taken = hub.url.trim_start_matches("http://").to_owned();
     let three = home.path().join("three");
     std::fs::create_dir(&three).unwrap();
-    let output = soon(hawser(&three).args(["hub", "--listen", &taken]).output()).await.unwrap();
+    let output =
+        in_time("the program ends", hawser(&three).args(["hub", "--listen", &taken]).output()).await.unwrap();
     check(&output, 69, &[&taken, "--listen"]);
-    let output = soon(hawser(&three).args(["hub", "--listen", "localhost"]).output()).await.unwrap();
+    let output = in_time("the program ends", hawser(&three).args(["hub", "--listen", "localhost"]).output())
+        .await
+        .unwrap();
     check(&output, 64, &["IP address", "127.0.0.1:8900"]);
     // A second hub would take the first one's place in the directory, and leave none there at its end.
-    let output = soon(hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output()).await.unwrap();
+    let output = in_time("the program ends", hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output())
+        .await
+        .unwrap();
     check(&output, 75, &["another hawser hub", &hub.url, "--data"]);
     check(&job(&one, &["list"]).await, 0, &["no jobs"]);
     check(&job(&one, &["list", "--hub", &taken]).await, 64, &["scheme", "http://127.0.0.1:8900"]);
@@ -536,7 +538,10 @@ async fn a_reader_that_has_gone_is_no_failure() {
         // The read end is closed before the program starts.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = soon(hawser(directory).args(arguments).stdout(writer).stderr(Stdio::piped()).output());
+        let output = in_time(
+            "the program ends",
+            hawser(directory).args(arguments).stdout(writer).stderr(Stdio::piped()).output(),
+        );
         let output = output.await.unwrap();
         assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{arguments:?}");
     }
@@ -550,7 +555,7 @@ async fn a_hub_that_listens_on_all_addresses_says_that_other_machines_need_its_o
     let port = hub.url.rsplit(':').next().unwrap().to_owned();
     let told = format!("another machine needs this machine's address in Server.Url: http://ADDRESS:{port}");
     let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
-    until("the hub says so", || printed().contains(&told).then_some(())).await;
+    eventually("the hub says so", || printed().contains(&told)).await;
     hub.stop().await;
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{self, protocol::Role};
 
-use super::soon;
+use crate::support::eventually::in_time;
 
 /// Long enough for a push that should not come to have come.
 const QUIET: Duration = Duration::from_millis(150);
@@ -162,7 +162,7 @@ impl Client {
             if let Some(message) = self.messages.pop_front() {
                 return Some(message);
             }
-            let frame = soon(self.socket.next()).await?.ok()?;
+            let frame = in_time("a frame comes", self.socket.next()).await?.ok()?;
             if frame.is_text() || frame.is_binary() {
                 for message in self.splitter.push(&frame.into_data()).unwrap() {
                     self.messages.push_back(serde_json::from_slice(&message).unwrap());

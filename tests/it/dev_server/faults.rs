@@ -7,7 +7,8 @@ use hawser_dev_server::{EmbeddedHub, Fault, JobSpec, JobState, Moment, Rubbish, 
 use serde_json::{Value, json};
 
 use super::client::{Client, negotiate, post_form, query, token, token_form};
-use super::{hub, soon};
+use super::hub;
+use crate::support::eventually::in_time;
 
 async fn at_work(hub: &EmbeddedHub) -> (Client, Value) {
     hub.submit(JobSpec::single(Task::Init, "x"));
@@ -39,7 +40,7 @@ async fn a_cut_comes_before_or_after_the_call_is_taken() {
         client.claim(&job, Task::Init).await.unwrap();
         let id = client.start("InitCompleted", vec![job]).await;
         assert_eq!(client.completion(&id).await, None, "no answer");
-        soon(hub.runners_until(0)).await;
+        in_time("the runner is gone", hub.runners_until(0)).await;
         assert_eq!(hub.jobs()[0].state == JobState::Completed, taken);
     }
 }
@@ -70,7 +71,7 @@ async fn a_close_says_whether_to_come_back() {
         hub.misbehave(Rule::new(Moment::call("InitCompleted"), fault));
         client.call("InitCompleted", vec![job]).await.unwrap();
         client.expect_close(error.as_deref(), allow_reconnect).await;
-        soon(hub.runners_until(0)).await;
+        in_time("the runner is gone", hub.runners_until(0)).await;
     }
     let mut client = Client::connect(&hub, "a").await;
     hub.close_connections(Some("bye"), true);
@@ -104,7 +105,7 @@ async fn pushes_are_lost_or_cut_off() {
     let mut client = Client::connect(&hub, "a").await;
     client.expect_no_push().await;
     hub.drop_connections();
-    soon(hub.runners_until(0)).await;
+    in_time("the runner is gone", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("Init").await;
     client.expect_end().await;

@@ -7,7 +7,8 @@ use hawser_dev_server::{HubEvent, JobSpec};
 use serde_json::{Value, json};
 
 use super::client::{Client, entry, http, negotiate, post_form, query, token, token_form, upgrade};
-use super::{hub, hub_with, soon};
+use super::{hub, hub_with};
+use crate::support::eventually::in_time;
 
 #[tokio::test]
 async fn a_token_is_only_given_for_the_right_form() {
@@ -159,7 +160,7 @@ async fn an_idle_hub_pings_and_gives_up_a_client_that_says_nothing() {
         HubEvent::Disconnected { reason, .. } => Some(reason.clone()),
         _ => None,
     };
-    assert!(soon(hub.events().find(gone)).await.contains("silent"));
+    assert!(in_time("the event comes", hub.events().find(gone)).await.contains("silent"));
 }
 
 #[tokio::test]

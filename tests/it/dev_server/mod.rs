@@ -6,7 +6,6 @@ mod faults;
 mod line;
 mod strictness;
 
-use std::future::Future;
 use std::time::Duration;
 
 use hawser_contract::requests::CancelKind;
@@ -18,11 +17,7 @@ use serde_json::{Value, json};
 
 use client::Client;
 
-use crate::support::PATIENCE;
-
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it did not happen in time")
-}
+use crate::support::eventually::in_time;
 
 async fn hub() -> EmbeddedHub {
     hub_with(|_| {}).await
@@ -84,7 +79,7 @@ async fn a_job_goes_through_all_its_tasks_and_its_snapshot_tells_the_story() {
             assert_eq!(request["sourceDefinitiveRevision"], "c0ffee");
         }
     }
-    let ended = soon(hub.ended(job)).await;
+    let ended = in_time("the job ends", hub.ended(job)).await;
     assert_eq!(ended.state, JobState::Completed);
     assert_eq!(ended.owner.as_deref(), Some("a"));
     assert_eq!(ended.plan.unwrap().create_count, 1);
@@ -105,7 +100,7 @@ async fn a_destroy_plans_and_destroys() {
     for task in JobKind::Destroy.tasks() {
         work_off(&mut client, task).await;
     }
-    assert_eq!(soon(hub.ended(job)).await.state, JobState::Completed);
+    assert_eq!(in_time("the job ends", hub.ended(job)).await.state, JobState::Completed);
 }
 
 #[tokio::test]
@@ -141,12 +136,12 @@ async fn a_runner_that_comes_back_gets_the_task_again_of_which_nothing_was_heard
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     drop(client);
-    soon(hub.runners_until(0)).await;
+    in_time("the runner is gone", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     client.claim(&json!(job), Task::GetDefinitiveRevision).await.unwrap();
     drop(client);
-    soon(hub.runners_until(0)).await;
+    in_time("the runner is gone", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.expect_no_push().await;
 }
@@ -159,11 +154,11 @@ async fn a_running_task_is_pushed_twice_when_the_hub_is_told_to() {
     client.pushed("GetDefinitiveRevision").await;
     client.claim(&json!(job), Task::GetDefinitiveRevision).await.unwrap();
     hub.drop_connections();
-    soon(hub.runners_until(0)).await;
+    in_time("the runner is gone", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     let again = |event: &HubEvent| matches!(event, HubEvent::Dispatched { again: true, .. }).then_some(());
-    soon(hub.events().find(again)).await;
+    in_time("the event comes", hub.events().find(again)).await;
 }
 
 #[tokio::test]
@@ -182,7 +177,7 @@ async fn jobs_outlive_a_hub_that_goes_away_and_comes_back_on_its_port() {
     for task in &JobKind::Apply.tasks()[1..] {
         work_off(&mut client, *task).await;
     }
-    assert_eq!(soon(hub.ended(job)).await.state, JobState::Completed);
+    assert_eq!(in_time("the job ends", hub.ended(job)).await.state, JobState::Completed);
     hub.shutdown().await;
     client.expect_close(None, true).await;
 }
@@ -201,11 +196,11 @@ async fn a_cancel_reaches_the_runner_and_its_answer_the_events() {
     client.pushed("CancelKill").await;
     client.call("CancelKillCompleted", vec![json!(job)]).await.unwrap();
     client.call("GetDefinitiveRevisionCancelled", vec![json!(job)]).await.unwrap();
-    assert_eq!(soon(hub.ended(job)).await.state, JobState::Cancelled);
+    assert_eq!(in_time("the job ends", hub.ended(job)).await.state, JobState::Cancelled);
     let killed = |event: &HubEvent| {
         matches!(event, HubEvent::CancelAnswered { kind: CancelKind::Kill, .. }).then_some(())
     };
-    soon(hub.events().find(killed)).await;
+    in_time("the event comes", hub.events().find(killed)).await;
     hub.cancel(job, CancelKind::Kill).unwrap_err();
 
     let queued = hub.submit(JobSpec { instance: Some("nobody".into()), ..apply() });
@@ -232,7 +227,7 @@ async fn a_refresh_is_pushed_and_its_answer_is_an_event() {
         HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
         _ => None,
     };
-    assert_eq!(soon(hub.events().find(ended)).await, Ok("abc".to_owned()));
+    assert_eq!(in_time("the event comes", hub.events().find(ended)).await, Ok("abc".to_owned()));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, entry};
 use super::hub;
+use crate::support::eventually::in_time;
 
 async fn at_work(hub: &EmbeddedHub) -> (Client, Value) {
     hub.submit(JobSpec::single(Task::Init, "x"));
@@ -65,7 +66,7 @@ async fn a_result_that_comes_twice_is_acknowledged_and_logs_after_it_are_not() {
     client.call("InitCompleted", vec![job.clone()]).await.unwrap();
     assert_eq!(hub.violations(), Vec::<String>::new());
     let twice = |event: &HubEvent| matches!(event, HubEvent::DuplicateResult { .. }).then_some(());
-    super::soon(hub.events().find(twice)).await;
+    in_time("the event comes", hub.events().find(twice)).await;
     client.log(&request, Task::Init, &["late"]).await.unwrap_err();
     assert_eq!(hub.violations().len(), 1);
 }

@@ -7,8 +7,9 @@ mod modes;
 use hawser_contract::Engine;
 use hawser_dev_server::{JobKind, JobSpec};
 
+use crate::support::eventually::eventually;
 use crate::support::processes::{Process, below};
-use crate::support::world::{Runner, World, job, until};
+use crate::support::world::{Runner, World, job};
 
 /// A module whose apply stands still until a file is there.
 const GATED: &[(&str, &str)] = &[(
@@ -42,7 +43,7 @@ fn gated(world: &World, url: &str, module: &str) -> JobSpec {
 
 /// The processes of the apply while it stands at the gate: supervisor, bash, terraform and the provisioner's shell.
 async fn at_the_gate(runner: &Runner) -> Vec<Process> {
-    until("the apply is at the gate", || {
+    eventually("the apply is at the gate", || {
         let found = below(runner.pid());
         let has = |name: &str| found.iter().any(|process| process.name == name);
         // The loop of the provisioner's shell is the last to start.

@@ -7,12 +7,12 @@ use std::fs;
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::support::world::{HAWSER, PATIENCE};
+use crate::support::eventually::eventually_or;
+use crate::support::world::HAWSER;
 
 /// A directory of a user, and a place of its own for what `hawser local` keeps.
 struct Case {
@@ -118,17 +118,14 @@ impl Done {
 }
 
 fn wait(mut child: Child) -> ExitStatus {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if start.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            panic!("hawser local did not end in {PATIENCE:?}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let pid = Pid::from_child(&child);
+    eventually_or(
+        || child.try_wait().unwrap(),
+        || {
+            kill_process(pid, Signal::KILL).unwrap();
+            panic!("hawser local does not end");
+        },
+    )
 }
 
 #[test]

@@ -12,7 +12,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use hawser_contract::Task;
 use hawser_dev_server::{JobKind, JobSnapshot, JobState};
 
-use crate::support::world::{Runner, World, job, until};
+use crate::support::eventually::eventually;
+use crate::support::world::{Runner, World, job};
 
 /// With a character for each disguise that treats some differently.
 const SECRET: &str = r#"p@ss/w"ör'd+${7} x"#;
@@ -100,7 +101,7 @@ async fn channels(texts: &[(&str, String)]) -> [(&'static str, String); 4] {
         let _ = writeln!(answers, "{}", answer.unwrap_err());
     }
     let last = format!("end-{}", texts.len() - 1);
-    until("the runtime log has all of them", || runner.log().contains(&last).then_some(())).await;
+    eventually("the runtime log has all of them", || runner.log().contains(&last)).await;
     let runtime = runner.log();
     runner.kill();
     [
@@ -202,7 +203,7 @@ async fn damaged_note(damage: String) {
         gate.display()
     ));
     let id = world.hub.submit(spec);
-    until("the script runs", || world.messages(id).iter().any(|line| line == "begin").then_some(())).await;
+    eventually("the script runs", || world.messages(id).iter().any(|line| line == "begin")).await;
     runner.kill();
     let name = format!("{id}.Validate");
     let folder = runner.steps().into_iter().find(|step| step.ends_with(&name)).unwrap();

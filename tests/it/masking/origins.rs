@@ -6,7 +6,8 @@ use hawser_dev_server::{HubEvent, JobKind, JobState};
 use secrecy::ExposeSecret as _;
 
 use super::seen;
-use crate::support::world::{World, job, soon, until};
+use crate::support::eventually::{eventually, in_time};
+use crate::support::world::{World, job};
 
 const MODULE: &[(&str, &str)] = &[
     (
@@ -142,7 +143,7 @@ async fn a_sensitive_output_is_known_while_the_after_hook_of_its_apply_runs() {
         let text = std::fs::read_to_string(folder.join("secrets.json")).ok()?;
         text.contains("origin-20").then_some(())
     };
-    until("the output is known before the script ends", noted).await;
+    eventually("the output is known before the script ends", noted).await;
     std::fs::write(&go, "").unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
@@ -187,7 +188,7 @@ async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
     };
     world.hub.refresh(refresh.clone(), None);
     let mut events = world.hub.events();
-    let told = soon("the refresh fails", async {
+    let told = in_time("the refresh fails", async {
         loop {
             let event = events.next().await.event;
             if let HubEvent::RefreshEnded { refresh, result: Err(fault), .. } = event {
@@ -215,10 +216,7 @@ async fn a_runner_that_is_started_anew_masks_what_an_earlier_one_knew() {
         go.display()
     ));
     let id = world.hub.submit(spec);
-    until("the first line is there", || {
-        world.messages(id).iter().any(|line| line == "early ***").then_some(())
-    })
-    .await;
+    eventually("the first line is there", || world.messages(id).iter().any(|line| line == "early ***")).await;
     runner.kill();
     std::fs::write(&go, "").unwrap();
     let runner = world.runner("one");

@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::eventually::eventually;
 use crate::support::processes::{Process, below};
-use crate::support::world::{HAWSER, Runner, World, until};
+use crate::support::world::{HAWSER, Runner, World};
 
 /// Starts what follows as process 1 of a pid namespace with its own `/proc`.
 fn unshare() -> Command {
@@ -60,8 +61,7 @@ async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
     assert!(!of_name("bash").is_empty(), "the orphan is there");
 
     fs::write(&gate, "").unwrap();
-    until("the orphan is gone, and no zombie is left of it", || of_name("bash").is_empty().then_some(()))
-        .await;
+    eventually("the orphan is gone, and no zombie is left of it", || of_name("bash").is_empty()).await;
 
     let first = of_name("hawser").iter().map(|process| process.pid).min().unwrap();
     kill_process(Pid::from_raw(i32::try_from(first).unwrap()).unwrap(), Signal::TERM).unwrap();

@@ -4,7 +4,8 @@ use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;
 use hawser_dev_server::{HubEvent, JobKind, JobState, TaskState};
 
-use crate::support::world::{World, job, soon, until};
+use crate::support::eventually::{eventually, in_time};
+use crate::support::world::{World, job};
 
 const GREETING: &[(&str, &str)] = &[(
     "main.tf",
@@ -51,7 +52,7 @@ async fn an_apply_and_a_destroy_run_terraform_from_the_first_task_to_the_last() 
     assert_eq!(ended.resources, Some(0));
     world.assert_no_violation();
 
-    until("every step folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.signal(rustix::process::Signal::TERM);
     assert!(runner.exit().await.success());
 }
@@ -101,10 +102,9 @@ async fn a_second_runner_with_a_connected_name_is_told_so() {
 
     let elsewhere = world.path("elsewhere").display().to_string();
     let second = world.runner_with("twin", &[("WorkingDirectory__WorkingDirectory", &elsewhere)]);
-    until("the second runner says what is wrong", || {
+    eventually("the second runner says what is wrong", || {
         let log = second.log();
-        (log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected"))
-            .then_some(())
+        log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected")
     })
     .await;
     assert_eq!(world.hub.runners(), ["twin"]);
@@ -158,7 +158,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
             HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
             _ => None,
         });
-        soon("the refresh is answered", found).await
+        in_time("the refresh is answered", found).await
     };
     assert_eq!(ended("main").await.unwrap().len(), 40);
     assert!(ended("nowhere").await.unwrap_err().message.contains("nowhere"));
@@ -211,8 +211,11 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     ));
     let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
     let mut events = world.hub.events();
-    soon("the push is lost", events.find(|event| matches!(event, HubEvent::Misbehaved { .. }).then_some(())))
-        .await;
+    in_time(
+        "the push is lost",
+        events.find(|event| matches!(event, HubEvent::Misbehaved { .. }).then_some(())),
+    )
+    .await;
     world
         .hub
         .push(
@@ -231,17 +234,18 @@ async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
     let world = World::new().await;
     let runner = world.runner("one");
     world.connected(1).await;
-    let answer = soon("the answer", world.hub.invoke("one", "MakeCoffee", vec![json!({})])).await.unwrap();
+    let answer = in_time("the answer", world.hub.invoke("one", "MakeCoffee", vec![json!({})])).await.unwrap();
     assert!(answer.as_ref().is_err_and(|error| error.contains("MakeCoffee")), "{answer:?}");
     // Neither log nor answer repeats a name of any length.
     let long = "Coffee".repeat(2000);
-    let answer = soon("the answer", world.hub.invoke("one", &long, vec![json!({})])).await.unwrap();
+    let answer = in_time("the answer", world.hub.invoke("one", &long, vec![json!({})])).await.unwrap();
     let error = answer.unwrap_err();
     assert!(error.contains("CoffeeCoffee") && error.len() < 300, "{error}");
     assert!(!runner.log().contains(&"Coffee".repeat(200)), "{}", runner.log());
     // A known one is taken and answered.
     let cancel = json!({"jobId": uuid::Uuid::new_v4()});
-    let answer = soon("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();
+    let answer =
+        in_time("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();
     assert_eq!(answer, Ok(serde_json::Value::Null));
 }
 
@@ -257,7 +261,7 @@ async fn a_graceful_cancel_that_is_not_obeyed_becomes_a_kill_after_the_grace() {
         pid_file.display()
     ));
     let id = world.hub.submit(spec);
-    until("it is deaf", || world.messages(id).iter().any(|line| line == "deaf").then_some(())).await;
+    eventually("it is deaf", || world.messages(id).iter().any(|line| line == "deaf")).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -309,8 +313,8 @@ async fn a_cancel_works_in_every_task_that_runs_a_script() {
     for tasks in [&scripted[..1], &scripted[1..]] {
         let jobs: Vec<_> = tasks.iter().map(|task| (*task, submit(*task))).collect();
         for (task, id) in jobs {
-            until(&format!("{task} is reached"), || {
-                world.messages(id).iter().any(|line| line == "reached").then_some(())
+            eventually(&format!("{task} is reached"), || {
+                world.messages(id).iter().any(|line| line == "reached")
             })
             .await;
             world.hub.cancel(id, CancelKind::Graceful).unwrap();
@@ -334,7 +338,7 @@ async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
         let mut spec = job(JobKind::Tasks(vec![task]), &url, &task.to_string());
         spec.source.source_definitive_revision = Some("0123456789012345678901234567890123456789".into());
         let id = world.hub.submit(spec);
-        let _silent = soon("git calls", server.accept()).await.unwrap();
+        let _silent = in_time("git calls", server.accept()).await.unwrap();
         world.hub.cancel(id, CancelKind::Graceful).unwrap();
         let ended = world.ended(id).await;
         assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -352,7 +356,7 @@ async fn a_cancel_ends_an_engine_that_waits_for_its_backend() {
     let url = world.repository("repo", &[("main.tf", &backend)]);
     let _runner = world.runner_with("one", &[("Runner__CancelGraceSeconds", "1")]);
     let id = world.hub.submit(job(JobKind::Plan, &url, "waiting"));
-    let (mut silent, _) = soon("terraform calls", server.accept()).await.unwrap();
+    let (mut silent, _) = in_time("terraform calls", server.accept()).await.unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -361,6 +365,6 @@ async fn a_cancel_ends_an_engine_that_waits_for_its_backend() {
     assert!(world.messages(id).iter().any(|line| line.contains("interrupt sent")));
     // The other end of the connection is gone.
     let mut rest = Vec::new();
-    let _ = soon("the end", tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut rest)).await;
+    let _ = in_time("the end", tokio::io::AsyncReadExt::read_to_end(&mut silent, &mut rest)).await;
     world.assert_no_violation();
 }

@@ -18,8 +18,8 @@ use hawser_dev_server::{
 use rustix::process::Signal;
 use uuid::Uuid;
 
-use crate::support::PATIENCE;
-use crate::support::world::{EMPTY, Runner, World, job, soon, until};
+use crate::support::eventually::{LIMIT, eventually, in_time};
+use crate::support::world::{EMPTY, Runner, World, job};
 
 /// A job that prints `lines` numbered lines in Validate, then waits for a file to appear.
 fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Path>) -> JobSpec {
@@ -76,10 +76,8 @@ fn runs(world: &World, module: &str) -> usize {
 
 /// Waits until a line of the job has arrived at the hub.
 async fn seen(world: &World, job: Uuid, text: &str) {
-    until(&format!("the line {text:?} arrives"), || {
-        world.messages(job).iter().any(|line| line == text).then_some(())
-    })
-    .await;
+    eventually(&format!("the line {text:?} arrives"), || world.messages(job).iter().any(|line| line == text))
+        .await;
 }
 
 /// The numbers of the printed lines in the order in which they arrived.
@@ -118,10 +116,8 @@ async fn a_runner_killed_in_the_middle_of_an_apply_delivers_every_line_and_the_r
     let url = world.repository("repo", &[("main.tf", &module)]);
     let mut runner = world.runner("one");
     let id = world.hub.submit(job(JobKind::Apply, &url, "apply"));
-    until("the apply is under way", || {
-        world.messages(id).iter().any(|line| line.contains("line 500")).then_some(())
-    })
-    .await;
+    eventually("the apply is under way", || world.messages(id).iter().any(|line| line.contains("line 500")))
+        .await;
 
     runner.kill();
     fs::write(&gate, "").unwrap();
@@ -156,8 +152,8 @@ async fn a_step_that_ends_while_runner_and_server_are_gone_is_delivered() {
     world.hub.go_offline().await.unwrap();
     runner.kill();
     fs::write(&gate, "").unwrap();
-    until("the script has ended by itself", || {
-        runner.steps().iter().any(|step| step.join("exit.json").exists()).then_some(())
+    eventually("the script has ended by itself", || {
+        runner.steps().iter().any(|step| step.join("exit.json").exists())
     })
     .await;
     let _again = world.runner("one");
@@ -206,11 +202,11 @@ async fn ended_with_its_lines(world: &World, id: Uuid, counter: &Mutex<Counter>)
     let arrived = || counter.lock().unwrap().next.get(&id).copied().unwrap_or_default();
     let mut before = 0;
     loop {
-        if let Ok(ended) = tokio::time::timeout(PATIENCE, world.hub.ended(id)).await {
+        if let Ok(ended) = tokio::time::timeout(LIMIT, world.hub.ended(id)).await {
             return ended;
         }
         let now = arrived();
-        assert!(now > before, "no line has arrived in {PATIENCE:?} after line {now}");
+        assert!(now > before, "no line has arrived in {LIMIT:?} after line {now}");
         before = now;
     }
 }
@@ -224,14 +220,12 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
     let gate = world.path("gate");
     let runner = world.runner("one");
     let id = world.hub.submit(printing(&world, &url, "flood", LINES, Some(&gate)));
-    until("the script runs", || (runs(&world, "flood") == 1).then_some(())).await;
+    eventually("the script runs", || runs(&world, "flood") == 1).await;
 
     world.hub.go_offline().await.unwrap();
     fs::write(&gate, "").unwrap();
-    until("the script has ended", || {
-        runner.steps().iter().any(|step| step.join("exit.json").exists()).then_some(())
-    })
-    .await;
+    eventually("the script has ended", || runner.steps().iter().any(|step| step.join("exit.json").exists()))
+        .await;
     world.hub.go_online().await.unwrap();
     let ended = ended_with_its_lines(&world, id, &counter).await;
 
@@ -298,14 +292,14 @@ async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
     const FLOOD: u32 = 600_000;
     let flood = world.hub.submit(printing(&world, &url, "flood", FLOOD, Some(&floodgate)));
     let quiet = world.hub.submit(printing(&world, &url, "quiet", 1, Some(&gate)));
-    until("both scripts run", || (runs(&world, "flood") + runs(&world, "quiet") == 2).then_some(())).await;
+    eventually("both scripts run", || runs(&world, "flood") + runs(&world, "quiet") == 2).await;
     fs::write(&floodgate, "").unwrap();
-    until("the flood flows", || (counter.lock().unwrap().next.get(&flood)? > &1000).then_some(())).await;
+    eventually("the flood flows", || (counter.lock().unwrap().next.get(&flood)? > &1000).then_some(())).await;
 
     fs::write(&gate, "").unwrap();
     let written = std::time::Instant::now();
-    until("the quiet line arrives", || {
-        counter.lock().unwrap().next.get(&quiet).is_some_and(|next| *next > 1).then_some(())
+    eventually("the quiet line arrives", || {
+        counter.lock().unwrap().next.get(&quiet).is_some_and(|next| *next > 1)
     })
     .await;
     let flooded = counter.lock().unwrap().next[&flood];
@@ -346,7 +340,7 @@ async fn a_result_that_the_server_refuses_four_times_arrives_once() {
     let log = runner.log();
     let said = log.lines().filter(|line| line.contains("the database is busy; sending again")).count();
     assert_eq!(said, 1, "{}", runner.log());
-    until("the folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("the folder is removed", || runner.steps().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -359,7 +353,7 @@ async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
     seen(&world, id, "begin").await;
 
     runner.signal(Signal::TERM);
-    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    eventually("the runner drains", || runner.log().contains("shutting down")).await;
     assert!(runner.child.try_wait().unwrap().is_none());
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
@@ -377,7 +371,7 @@ async fn a_drain_ends_though_a_result_is_refused_again_and_again_and_the_next_st
     let refuse = Fault::Refuse("the database is busy".into());
     world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).always());
     fs::write(&gate, "").unwrap();
-    until("the result is refused", || runner.log().contains("the database is busy").then_some(())).await;
+    eventually("the result is refused", || runner.log().contains("the database is busy")).await;
     runner.signal(Signal::TERM);
     assert!(runner.exit().await.success(), "{}", runner.log());
     let log = runner.log();
@@ -399,7 +393,7 @@ async fn a_result_that_is_refused_for_a_moment_is_shipped_before_a_drain_ends() 
     let refuse = Fault::Refuse("the database is busy".into());
     world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).times(4));
     runner.signal(Signal::TERM);
-    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    eventually("the runner drains", || runner.log().contains("shutting down")).await;
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert!(runner.steps().is_empty(), "{}", runner.log());
@@ -416,9 +410,9 @@ async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
     let id = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
     seen(&world, id, "begin").await;
     runner.signal(Signal::TERM);
-    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    eventually("the runner drains", || runner.log().contains("shutting down")).await;
     let later = world.hub.submit(printing(&world, &url, "second", 1, None));
-    until("the second job's task is kept", || (runner.steps().len() == 2).then_some(())).await;
+    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert_eq!(runner.steps().len(), 1);
@@ -467,7 +461,7 @@ async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
     runner.signal(Signal::TERM);
     runner.signal(Signal::INT);
     runner.signal(Signal::CONT);
-    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    eventually("the runner drains", || runner.log().contains("shutting down")).await;
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert!(!runner.log().contains("leaving at once"), "{}", runner.log());
@@ -484,9 +478,9 @@ async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
     let id = world.hub.submit(printing(&world, &url, "adopted", 100, Some(&gate)));
     seen(&world, id, "begin").await;
     runner.signal(Signal::TERM);
-    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
+    eventually("the runner drains", || runner.log().contains("shutting down")).await;
     // Two signals at once are one wish, so the second one is repeated until it counts.
-    let left = until("the runner leaves", || {
+    let left = eventually("the runner leaves", || {
         let left = runner.child.try_wait().unwrap();
         if left.is_none() {
             runner.signal(Signal::INT);
@@ -515,8 +509,8 @@ fn hang(world: &World, file: &Path) {
 /// Two signals at once are one wish, so the second one is repeated until it counts.
 async fn leaves_at_once(runner: &mut Runner) {
     runner.signal(Signal::TERM);
-    until("the runner drains", || runner.log().contains("shutting down").then_some(())).await;
-    let left = until("the runner leaves", || {
+    eventually("the runner drains", || runner.log().contains("shutting down")).await;
+    let left = eventually("the runner leaves", || {
         let left = runner.child.try_wait().unwrap();
         if left.is_none() {
             runner.signal(Signal::INT);
@@ -536,7 +530,7 @@ async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
     fs::write(&gate, "").unwrap();
     // The last thing before the note is read.
     let scratch = runner.working.join(".temp");
-    until("the step is concluded", || fs::read_dir(&scratch).unwrap().next().is_none().then_some(())).await;
+    eventually("the step is concluded", || fs::read_dir(&scratch).unwrap().next().is_none()).await;
 
     leaves_at_once(&mut runner).await;
 
@@ -559,20 +553,20 @@ async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
     let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
     seen(&world, first, "begin").await;
     let id = world.hub.submit(printing(&world, &url, "waits", 1, None));
-    let waiting = until("its first task waits", || {
+    let waiting = eventually("its first task waits", || {
         runner.steps().into_iter().find(|step| step.to_string_lossy().contains(&id.to_string()))
     })
     .await;
     // One task is taken in after the other: when the next one is, this one has its place in the queue.
     let third = world.hub.submit(printing(&world, &url, "third", 1, None));
-    until("the next task is taken in", || {
-        runner.steps().iter().any(|step| step.to_string_lossy().contains(&third.to_string())).then_some(())
+    eventually("the next task is taken in", || {
+        runner.steps().iter().any(|step| step.to_string_lossy().contains(&third.to_string()))
     })
     .await;
     hang(&world, &waiting.join("cancel.json"));
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    until("the cancel is taken in", || {
-        runner.steps().iter().any(|step| step.to_string_lossy().contains("Cancel")).then_some(())
+    eventually("the cancel is taken in", || {
+        runner.steps().iter().any(|step| step.to_string_lossy().contains("Cancel"))
     })
     .await;
     leaves_at_once(&mut runner).await;
@@ -597,14 +591,14 @@ async fn listens_for_signals(runner: &Runner) {
         let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
         (caught & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
     };
-    until("the runner listens for signals", caught).await;
+    eventually("the runner listens for signals", caught).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_word_to_the_server() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("first", 10).await;
     runner.kill();
-    until("the server knows that it is gone", || world.hub.runners().is_empty().then_some(())).await;
+    eventually("the server knows that it is gone", || world.hub.runners().is_empty()).await;
     let request = folder.join("request.json");
     fs::rename(&request, world.path("request.json")).unwrap();
     hang(&world, &request);
@@ -639,7 +633,7 @@ async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_ta
     hang(&world, &audited);
 
     let mut next = world.runner_with("one", &[("TOKIO_WORKER_THREADS", "1")]);
-    until("the step is found", || next.log().contains("left by an earlier run").then_some(())).await;
+    eventually("the step is found", || next.log().contains("left by an earlier run")).await;
     leaves_at_once(&mut next).await;
 
     fs::rename(world.path("audited.json"), &audited).unwrap();
@@ -655,14 +649,14 @@ async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_ta
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_leaves_at_once_though_the_only_thread_hangs() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("only", 10).await;
-    until("a line is noted as acknowledged", || folder.join("shipped").exists().then_some(())).await;
+    eventually("a line is noted as acknowledged", || folder.join("shipped").exists()).await;
     runner.kill();
     let log = folder.join("output.log");
     fs::rename(&log, world.path("output.log")).unwrap();
     hang(&world, &log);
 
     let mut next = world.runner_with("one", &[("TOKIO_WORKER_THREADS", "1")]);
-    until("the step is found", || next.log().contains("left by an earlier run").then_some(())).await;
+    eventually("the step is found", || next.log().contains("left by an earlier run")).await;
     leaves_at_once(&mut next).await;
 
     fs::rename(world.path("output.log"), &log).unwrap();
@@ -676,7 +670,7 @@ async fn a_second_signal_leaves_at_once_though_the_only_thread_hangs() {
 
 /// The step folder of a job's Validate, once its supervisor has started.
 async fn validate_folder(runner: &Runner) -> PathBuf {
-    until("the script is supervised", || {
+    eventually("the script is supervised", || {
         runner.steps().into_iter().find(|step| {
             step.to_string_lossy().ends_with(".Validate") && step.join("supervisor.json").exists()
         })
@@ -713,7 +707,7 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_said_after_that() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("cut", 1).await;
-    until("the line is noted as acknowledged", || folder.join("shipped").exists().then_some(())).await;
+    eventually("the line is noted as acknowledged", || folder.join("shipped").exists()).await;
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
     fs::write(&gate, "").unwrap();
@@ -749,7 +743,7 @@ async fn the_outputs_of_an_adopted_step_arrive_and_those_that_are_secret_stay_kn
     let folder = folder.unwrap();
     runner.kill();
     fs::write(&gate, "").unwrap();
-    until("the script has ended by itself", || folder.join("exit.json").exists().then_some(())).await;
+    eventually("the script has ended by itself", || folder.join("exit.json").exists()).await;
 
     let _next = world.runner("one");
     let ended = world.ended(id).await;
@@ -773,7 +767,7 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_
         .open(runner.working.join(".hawser/locks/local/local/busy.lock"))
         .unwrap();
     // It is free as soon as the supervisor is gone.
-    until("the module's lock", || lock.try_lock().ok()).await;
+    eventually("the module's lock", || lock.try_lock().ok()).await;
     fs::write(&gate, "").unwrap();
 
     let _next = world.runner("one");
@@ -797,9 +791,10 @@ async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_saf
     let url = world.repository("repo", &[("main.tf", &module)]);
     let mut runner = world.runner("one");
     let id = world.hub.submit(job(JobKind::Apply, &url, "lost"));
-    let terraform =
-        until("the apply runs", || fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n')))
-            .await;
+    let terraform = eventually("the apply runs", || {
+        fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n'))
+    })
+    .await;
     let folder = runner.steps().into_iter().find(|step| step.to_string_lossy().ends_with(".ApplyFromPlan"));
     let folder = folder.unwrap();
 
@@ -825,7 +820,7 @@ async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_saf
     let name = kept.file_name().into_string().unwrap();
     assert!(name.contains(&id.to_string()), "{name}");
     assert!(error.message.contains(&name), "{error:?}");
-    let said = until("the log says it too", || {
+    let said = eventually("the log says it too", || {
         world.messages(id).into_iter().find(|line| line.contains("state push"))
     });
     assert!(said.await.contains(&name));
@@ -844,12 +839,12 @@ async fn a_task_that_is_pushed_again_is_reported_again_and_runs_once() {
         let mut events = world.hub.events();
         while events.try_next().is_some() {}
         world.hub.drop_connections();
-        soon(
+        in_time(
             "the task is pushed again",
             events.find(|event| matches!(event, HubEvent::Dispatched { again: true, .. }).then_some(())),
         )
         .await;
-        soon(
+        in_time(
             "it is reported as running again",
             events
                 .find(|event| matches!(event, HubEvent::Running { task: Task::Validate, .. }).then_some(())),
@@ -886,7 +881,7 @@ async fn after_a_connect_all_running_tasks_are_reported_at_once() {
             HubEvent::Running { job, .. } => Some(*job),
             _ => None,
         });
-        reported.insert(soon("the running tasks are reported", found).await);
+        reported.insert(in_time("the running tasks are reported", found).await);
     }
     fs::write(&gate, "").unwrap();
     for id in jobs {
@@ -906,9 +901,9 @@ async fn forgotten_acknowledgements_and_a_stalled_server_lose_nothing() {
     world.hub.misbehave(Rule::new(Moment::call("AddLogs"), Fault::Forget).skip(3));
     fs::write(&gate, "").unwrap();
     // Nothing is answered behind the forgotten call until the line is cut.
-    until("the hub forgets an answer", || {
+    eventually("the hub forgets an answer", || {
         let forgot = |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::Misbehaved { .. });
-        world.hub.all_events().iter().any(forgot).then_some(())
+        world.hub.all_events().iter().any(forgot)
     })
     .await;
     world.hub.misbehave(Rule::new(Moment::call("AddLogs"), Fault::DropAfter).skip(5));
@@ -963,15 +958,14 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     seen(&world, id, "begin").await;
     let folder = validate_folder(&runner).await;
     let supervisor = supervisor_pid(&folder);
-    until("what the server has is noted", || folder.join("shipped").exists().then_some(())).await;
+    eventually("what the server has is noted", || folder.join("shipped").exists()).await;
     // In one go: the runner and the supervisor work in it.
     fs::rename(&folder, world.path("removed")).unwrap();
     rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
 
     // Its slot is free again.
     let other = world.hub.submit(printing(&world, &url, "other", 1, None));
-    let ended = tokio::time::timeout(PATIENCE / 2, world.ended(other)).await;
-    assert_eq!(ended.unwrap_or_else(|_| panic!("{}", runner.log())).state, JobState::Completed);
+    assert_eq!(world.ended(other).await.state, JobState::Completed);
     runner.signal(Signal::TERM);
     assert!(runner.exit().await.success(), "{}", runner.log());
     let log = runner.log();
@@ -996,16 +990,16 @@ async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can(
     block(&world, &blocked);
 
     let next = world.runner("one");
-    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    eventually("it cannot be looked at", || next.log().contains("could not be looked at")).await;
     world.connected(1).await;
     fs::write(&gate, "").unwrap();
-    until("the script has ended", || folder.join("exit.json").exists().then_some(())).await;
+    eventually("the script has ended", || folder.join("exit.json").exists()).await;
     fs::remove_file(&blocked).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert_eq!(runs(&world, "later"), 1);
     assert_complete(&numbers(&world.messages(id)), 10);
-    until("the folder is removed", || next.steps().is_empty().then_some(())).await;
+    eventually("the folder is removed", || next.steps().is_empty()).await;
     world.assert_no_violation();
 }
 
@@ -1016,12 +1010,12 @@ async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_da
     let blocked = folder.join("outcome.json");
     block(&world, &blocked);
     let next = world.runner_with("one", &[("Logging__LogLevel__Default", "Debug")]);
-    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    eventually("it cannot be looked at", || next.log().contains("could not be looked at")).await;
 
     let steps = folder.parent().unwrap();
     let away = steps.with_file_name("away");
     fs::rename(steps, &away).unwrap();
-    until("it is looked at again", || next.log().contains("its disk is away").then_some(())).await;
+    eventually("it is looked at again", || next.log().contains("its disk is away")).await;
     fs::rename(&away, steps).unwrap();
     fs::remove_file(&blocked).unwrap();
     fs::write(&gate, "").unwrap();
@@ -1040,14 +1034,14 @@ async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
     block(&world, &blocked);
 
     let next = world.runner("one");
-    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    eventually("it cannot be looked at", || next.log().contains("could not be looked at")).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    until("the script has ended", || folder.join("exit.json").exists().then_some(())).await;
+    eventually("the script has ended", || folder.join("exit.json").exists()).await;
     fs::remove_file(&blocked).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
-    until("the folders are removed", || next.steps().is_empty().then_some(())).await;
+    eventually("the folders are removed", || next.steps().is_empty()).await;
     world.assert_no_violation();
 }
 
@@ -1062,7 +1056,7 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
     let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
     seen(&world, first, "begin").await;
     let id = world.hub.submit(printing(&world, &url, "waits", 1, None));
-    let waiting = until("its first task waits", || {
+    let waiting = eventually("its first task waits", || {
         runner.steps().into_iter().find(|step| step.to_string_lossy().contains(&id.to_string()))
     })
     .await;
@@ -1071,17 +1065,17 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
     block(&world, &blocked);
 
     let next = world.runner_with("one", &one_slot);
-    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    eventually("it cannot be looked at", || next.log().contains("could not be looked at")).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    until("it cannot be noted", || next.log().contains("could not be carried out").then_some(())).await;
+    eventually("it cannot be noted", || next.log().contains("could not be carried out")).await;
     fs::remove_file(&blocked).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     fs::write(&gate, "").unwrap();
     assert_eq!(world.ended(first).await.state, JobState::Completed);
     assert_eq!(runs(&world, "waits"), 0);
-    until("the folders are removed", || next.steps().is_empty().then_some(())).await;
+    eventually("the folders are removed", || next.steps().is_empty()).await;
     world.assert_no_violation();
 }
 
@@ -1097,7 +1091,7 @@ async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
     let error = ended.error.unwrap();
     assert!(error.message.contains("unknown outcome") && error.message.contains("damaged"), "{error:?}");
     assert_eq!(runs(&world, "damaged"), 1);
-    until("the answer's folder is removed", || next.steps().is_empty().then_some(())).await;
+    eventually("the answer's folder is removed", || next.steps().is_empty()).await;
     world.assert_no_violation();
 }
 
@@ -1108,7 +1102,7 @@ async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_r
     let blocked = folder.join("outcome.json");
     block(&world, &blocked);
     let next = world.runner("one");
-    until("it cannot be looked at", || next.log().contains("could not be looked at").then_some(())).await;
+    eventually("it cannot be looked at", || next.log().contains("could not be looked at")).await;
     world.connected(1).await;
 
     fs::write(folder.join("request.json"), "{ not json").unwrap();
@@ -1118,7 +1112,7 @@ async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_r
     let error = ended.error.unwrap();
     assert!(error.message.contains("unknown outcome") && error.message.contains("damaged"), "{error:?}");
     assert_eq!(runs(&world, "damaged"), 1);
-    until("the answer's folder is removed", || next.steps().is_empty().then_some(())).await;
+    eventually("the answer's folder is removed", || next.steps().is_empty()).await;
     world.assert_no_violation();
 }
 
@@ -1133,22 +1127,22 @@ async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
     let unknown = Uuid::from_u128(42);
     // A payload that cannot be read.
     world.hub.push("one", "Validate", vec![serde_json::json!({"jobId": unknown, "metadata": 7})]).unwrap();
-    until("the answer is refused", || runner.log().contains("the database is busy").then_some(())).await;
+    eventually("the answer is refused", || runner.log().contains("the database is busy")).await;
     let [folder] = runner.steps().try_into().unwrap();
     fs::write(folder.join("outcome.json"), "{ not json").unwrap();
-    until("what it was is set aside, and an answer that says so is there", || {
+    eventually("what it was is set aside, and an answer that says so is there", || {
         let outcome = fs::read_to_string(folder.join("outcome.json")).ok()?;
         outcome.contains("unknown outcome: the runner's record of this task was damaged").then_some(())
     })
     .await;
     assert!(runner.log().contains("was set aside"), "{}", runner.log());
     world.hub.behave();
-    until("the server is told", || {
+    eventually("the server is told", || {
         let told = |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
-        world.hub.all_events().iter().any(told).then_some(())
+        world.hub.all_events().iter().any(told)
     })
     .await;
-    until("the answer's folder is removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("the answer's folder is removed", || runner.steps().is_empty()).await;
 }
 
 /// The name of a host or container that was made anew.
@@ -1169,7 +1163,7 @@ async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_runnin
 
     runner.kill();
     let after = world.runner_with("after", &same_place);
-    let line = until("it is warned", || {
+    let line = eventually("it is warned", || {
         let log = after.log();
         log.lines().find(|line| line.contains(WARNING)).map(str::to_owned)
     })
@@ -1198,10 +1192,8 @@ async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_r
     let url = world.repository("repo", &[("main.tf", &module)]);
     let runner = world.runner("one");
     let id = world.hub.submit(job(JobKind::Apply, &url, "cancelled"));
-    until("the provisioner sleeps", || {
-        world.messages(id).iter().any(|line| line.ends_with("started")).then_some(())
-    })
-    .await;
+    eventually("the provisioner sleeps", || world.messages(id).iter().any(|line| line.ends_with("started")))
+        .await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -1229,9 +1221,10 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     ));
     let id = world.hub.submit(spec);
     seen(&world, id, "begin").await;
-    let daemon =
-        until("the daemon runs", || fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n')))
-            .await;
+    let daemon = eventually("the daemon runs", || {
+        fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n'))
+    })
+    .await;
     world.hub.cancel(id, CancelKind::Kill).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -1239,7 +1232,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
     let answered = |event: &hawser_dev_server::Recorded| {
         matches!(event.event, HubEvent::CancelAnswered { kind: CancelKind::Kill, .. })
     };
-    until("the cancel is answered", || world.hub.all_events().iter().any(answered).then_some(())).await;
+    eventually("the cancel is answered", || world.hub.all_events().iter().any(answered)).await;
     world.assert_no_violation();
 }
 
@@ -1247,7 +1240,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
 async fn a_cancel_outlives_a_restart_of_the_runner() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    until("the cancel is noted", || folder.join("cancel.json").exists().then_some(())).await;
+    eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
     runner.kill();
     let _next = world.runner("one");
     let ended = world.ended(id).await;
@@ -1263,7 +1256,7 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
     // which wants something that it cannot read.)
     std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    until("it is tried again", || runner.log().contains("is tried again").then_some(())).await;
+    eventually("it is tried again", || runner.log().contains("is tried again")).await;
     let is_answer = |event: &hawser_dev_server::Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
     assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
     assert!(!folder.join("exit.json").exists(), "the script has not heard of it either");
@@ -1271,7 +1264,7 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
     fs::remove_file(folder.join("cancel.json")).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
-    until("the cancel is answered", || world.hub.all_events().iter().any(is_answer).then_some(())).await;
+    eventually("the cancel is answered", || world.hub.all_events().iter().any(is_answer)).await;
     world.assert_no_violation();
 }
 
@@ -1291,13 +1284,13 @@ async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_star
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     // This hub did not ask for it, and says so.
-    until("the cancel is answered", || {
+    eventually("the cancel is answered", || {
         let answer = |event: &hawser_dev_server::Recorded| match &event.event {
             HubEvent::CancelAnswered { job, .. } => *job == id,
             HubEvent::Violation { method, .. } => method == "CancelGracefulCompleted",
             _ => false,
         };
-        world.hub.all_events().iter().any(answer).then_some(())
+        world.hub.all_events().iter().any(answer)
     })
     .await;
 }
@@ -1311,7 +1304,7 @@ async fn a_waiting_step_is_cancelled_at_once_and_never_claimed() {
     let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
     seen(&world, first, "begin").await;
     let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
-    until("the second job's task is kept", || (runner.steps().len() == 2).then_some(())).await;
+    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
     world.hub.cancel(waiting, CancelKind::Graceful).unwrap();
     let ended = world.ended(waiting).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -1336,7 +1329,7 @@ async fn a_cancel_for_an_unknown_job_is_answered() {
         HubEvent::Violation { method, .. } if method == "CancelGracefulCompleted" => Some(()),
         _ => None,
     });
-    soon("the cancel is answered", called).await;
+    in_time("the cancel is answered", called).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1352,16 +1345,15 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
     };
     cancel();
     // The answer was refused and is kept, to be sent again.
-    until("the first answer is refused", || runner.log().contains("the database is busy").then_some(()))
-        .await;
+    eventually("the first answer is refused", || runner.log().contains("the database is busy")).await;
     cancel();
-    until("both are answered", || {
+    eventually("both are answered", || {
         let answered =
             |event: &hawser_dev_server::Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
-        (world.hub.all_events().iter().filter(|event| answered(event)).count() == 2).then_some(())
+        world.hub.all_events().iter().filter(|event| answered(event)).count() == 2
     })
     .await;
-    until("the folders are removed", || runner.steps().is_empty().then_some(())).await;
+    eventually("the folders are removed", || runner.steps().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1369,20 +1361,20 @@ async fn a_cancel_does_not_deny_what_a_script_did_that_only_waits_to_be_conclude
     let UnderWay { world, mut runner, id, folder, gate } = under_way("done", 1).await;
     runner.kill();
     fs::write(&gate, "").unwrap();
-    until("the script has ended by itself", || folder.join("exit.json").exists().then_some(())).await;
+    eventually("the script has ended by itself", || folder.join("exit.json").exists()).await;
 
     // Another process works in the module's directory.
     let lock = runner.working.join(".hawser/locks/local/local/done.lock");
     let lock = fs::OpenOptions::new().write(true).open(lock).unwrap();
-    until("the supervisor has let go", || lock.try_lock().ok()).await;
+    eventually("the supervisor has let go", || lock.try_lock().ok()).await;
     let next = world.runner("one");
-    until("the step is found again", || next.log().contains("left by an earlier run").then_some(())).await;
+    eventually("the step is found again", || next.log().contains("left by an earlier run")).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    until("the cancel is noted", || folder.join("cancel.json").exists().then_some(())).await;
+    eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
     drop(lock);
 
-    let result = until("the step's result arrives", || {
+    let result = eventually("the step's result arrives", || {
         world.hub.all_events().into_iter().find_map(|event| match event.event {
             HubEvent::Result { task: Task::Validate, call, .. } => Some(call.method),
             _ => None,
@@ -1402,7 +1394,7 @@ async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps
     let running = world.hub.submit(printing(&world, &url, "running", 1, Some(&never)));
     seen(&world, running, "begin").await;
     let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
-    until("the second job's task is kept", || (runner.steps().len() == 2).then_some(())).await;
+    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
     world.hub.go_offline().await.unwrap();
     runner.signal(Signal::TERM);
     assert!(runner.exit().await.success(), "{}", runner.log());
@@ -1434,7 +1426,7 @@ async fn systemd_hears_ready_after_the_recovery_and_of_the_drain() {
     let notify = world.path("notify").display().to_string();
     let settings = [("NOTIFY_SOCKET", notify.as_str())];
     let mut runner = world.runner_with("one", &settings);
-    until("it is ready", || hear().contains("READY=1").then_some(())).await;
+    eventually("it is ready", || hear().contains("READY=1")).await;
     let id = world.hub.submit(printing(&world, &url, "drained", 1, Some(&gate)));
     seen(&world, id, "begin").await;
 
@@ -1445,10 +1437,9 @@ async fn systemd_hears_ready_after_the_recovery_and_of_the_drain() {
     assert_eq!(hear().matches("READY=1").count(), ready);
 
     runner.signal(Signal::TERM);
-    until("the drain is told", || {
+    eventually("the drain is told", || {
         let heard = hear();
-        (heard.contains("STOPPING=1") && heard.contains("STATUS=shutting down; connected; 1 running"))
-            .then_some(())
+        heard.contains("STOPPING=1") && heard.contains("STATUS=shutting down; connected; 1 running")
     })
     .await;
     fs::write(&gate, "").unwrap();
@@ -1468,7 +1459,7 @@ async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
         gate.display()
     ));
     let id = world.hub.submit(spec);
-    let scratch = until("the script says where", || {
+    let scratch = eventually("the script says where", || {
         world.messages(id).iter().find_map(|line| Some(PathBuf::from(line.strip_prefix("scratch ")?)))
     })
     .await;
@@ -1482,10 +1473,10 @@ async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
     let leftover = temp.join(format!("{}-0123456789ab", name.split_once('-').unwrap().0));
     fs::create_dir(&leftover).unwrap();
     let _next = world.runner("one");
-    until("the leftover is removed", || (!leftover.exists()).then_some(())).await;
+    eventually("the leftover is removed", || !leftover.exists()).await;
     fs::write(&gate, "").unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert!(world.messages(id).iter().any(|line| line == "still there"));
-    until("the scratch space is removed", || (!scratch.exists()).then_some(())).await;
+    eventually("the scratch space is removed", || !scratch.exists()).await;
 }

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use hawser_dev_server::{JobKind, JobState};
 
 use super::*;
-use crate::support::world::{World, job, until};
+use crate::support::eventually::eventually;
+use crate::support::world::{World, job};
 
 const SECRET: &str = "s3cr3t/of-the+house&home";
 
@@ -72,9 +73,7 @@ async fn a_line_that_ends_like_the_beginning_of_a_secret_waits_for_the_period_an
     write(&step.folder, Stream::Stdout, &["first"]);
     tokio::time::sleep(Duration::from_secs(2)).await;
     write(&step.folder, Stream::Stdout, &["it is s3cr"]);
-    while all_messages(&record).len() < 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("both lines arrive", || all_messages(&record).len() == 2).await;
     assert_eq!(all_messages(&record), ["first", "it is s3cr"]);
     let times: Vec<_> = logs(&record).iter().map(|seen| (seen.at - begin).as_secs()).collect();
     assert_eq!(times, [5, 7]);
@@ -148,9 +147,8 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
                 }
                 let before = step.folder.shipped();
                 call.answer.send(Ok(Value::Null)).unwrap();
-                while step.folder.path().exists() && step.folder.shipped() == before {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
+                let moved_on = || !step.folder.path().exists() || step.folder.shipped() != before;
+                eventually("the note moves on", moved_on).await;
             }
             stop.cancel();
             shipper.stopped().await;
@@ -219,7 +217,7 @@ async fn a_job_prints_a_secret_in_every_way_and_the_hub_gets_none_of_it_even_if_
     spec.hooks.validate_before = Some(script(&gate));
     let id = world.hub.submit(spec);
     let seen = |text: &str| world.messages(id).iter().any(|line| line == text).then_some(());
-    until("the first half arrives", || seen("half ***")).await;
+    eventually("the first half arrives", || seen("half ***")).await;
     runner.kill();
     fs::write(&gate, "").unwrap();
     let _again = world.runner_with("one", &settings);

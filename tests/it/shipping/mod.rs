@@ -21,6 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::support::eventually::eventually;
+
 mod masking;
 
 const ENVELOPE: usize =
@@ -384,9 +386,7 @@ async fn a_split_line_that_is_cut_and_restarted_anywhere_is_whole_again() {
                     }
                     let before = step.folder.shipped();
                     call.answer.send(Ok(Value::Null)).unwrap();
-                    while step.folder.shipped() == before {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                    }
+                    eventually("the note moves on", || step.folder.shipped() != before).await;
                 } else {
                     call.answer.send(Ok(Value::Null)).unwrap();
                     assert!(shipped.wait().await);

@@ -15,6 +15,7 @@ use hawser_contract::{Source, TaskRequest};
 use serde_json::json;
 
 use super::serve_files;
+use crate::support::eventually::eventually;
 use crate::support::git::{Repo, git_in};
 use crate::support::module::{Module, git_source};
 use crate::support::steps::Bench;
@@ -173,9 +174,7 @@ async fn the_wait_for_another_process_is_said_once_and_can_be_cancelled() {
     let holder = store.hold();
     let (cancelled, patient) = (store.module(), store.module());
     let waits = async |module: &Module| {
-        while !module.log().contains("Waiting for another step") {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        eventually("it waits", || module.log().contains("Waiting for another step")).await;
     };
     let (got, ()) = tokio::join!(cancelled.get_commit(&repo, &commit), async {
         waits(&cancelled).await;

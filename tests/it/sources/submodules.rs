@@ -6,7 +6,7 @@ use std::time::Duration;
 use hawser_contract::requests::GetModule;
 
 use super::serve_files;
-use crate::support::PATIENCE;
+use crate::support::eventually::LIMIT;
 use crate::support::git::{Repo, git_in};
 use crate::support::module::{Module, git_source, variables};
 
@@ -211,7 +211,7 @@ async fn a_submodules_fetch_can_be_cancelled_and_runs_out_of_time() {
             break;
         }
         limit *= 2;
-        assert!(limit < PATIENCE, "{error}");
+        assert!(limit < LIMIT, "{error}");
     }
 
     // Those that ran out of time, if they came so far.

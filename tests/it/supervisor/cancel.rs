@@ -4,6 +4,7 @@ use hawser_contract::requests::CancelKind;
 use rustix::process::Signal;
 
 use super::*;
+use crate::support::eventually::eventually;
 
 /// A script that takes an interrupt as an engine does: it says so, cleans up, and ends.
 const POLITE: &str = "trap 'echo interrupted; exit 7' INT
@@ -27,7 +28,7 @@ async fn a_graceful_cancel_interrupts_once_and_lets_the_script_finish() {
     step.until_written("interrupts").await;
     // The same again, as after a restart of the runner: nothing more is sent.
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
-    until("the line", || step.stdout() == ["cleaning up"]).await;
+    eventually("the line", || step.stdout() == ["cleaning up"]).await;
     assert_eq!(step.folder.exit().unwrap(), None, "it takes the time it needs");
     step.go();
     step.wait().await;
@@ -95,7 +96,7 @@ async fn a_kill_ends_the_whole_tree_whatever_session_it_is_in() {
     }
     assert!(pids.iter().all(|pid| exists(*pid)));
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
-    until("the deaf script", || step.stdout().contains(&"deaf".to_owned())).await;
+    eventually("the deaf script", || step.stdout().contains(&"deaf".to_owned())).await;
     step.folder.request_cancel(CancelKind::Kill).unwrap();
     step.wait().await;
     assert!(!pids.iter().any(|pid| exists(*pid)), "{pids:?}");

@@ -1,6 +1,7 @@
 //! Full disks and limits.
 
 use super::*;
+use crate::support::eventually::eventually;
 
 /// Says a lot until it is interrupted, and then that it was.
 const TALKATIVE: &str = "trap 'touch interrupted; exit 7' INT
@@ -80,7 +81,7 @@ async fn without_room_for_its_notes_a_script_does_not_start() {
     step.launch();
     // The exit has to wait until there is room; each try for it changes the folder.
     let mut changes = std::collections::HashSet::new();
-    until("several tries", || {
+    eventually("several tries", || {
         changes.insert(fs::metadata(step.folder.path()).unwrap().modified().unwrap());
         changes.len() > 4
     })

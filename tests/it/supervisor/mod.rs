@@ -11,14 +11,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hawser::step::{Exit, Folder, Reader, Record, Stream};
 use hawser::supervisor::Launch;
 use hawser::supervisor::{LaunchError, launch, program, wait};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{PATIENCE, write_program};
+use crate::support::eventually::{eventually, in_time};
+use crate::support::write_program;
 
 const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
@@ -73,8 +74,8 @@ impl Step {
     }
 
     async fn wait(&self) {
-        let lock = tokio::time::timeout(PATIENCE, wait(&self.folder, &CancellationToken::new())).await;
-        let lock = lock.expect("the step ends").unwrap().expect("nobody has cancelled");
+        let lock = in_time("the step ends", wait(&self.folder, &CancellationToken::new())).await;
+        let lock = lock.unwrap().expect("nobody has cancelled");
         // Not by closing the file alone: another test may just be starting a program, which has a copy.
         lock.unlock().unwrap();
     }
@@ -118,28 +119,20 @@ impl Step {
     }
 
     async fn until_written(&self, name: &str) {
-        until(name, || self.work.join(name).exists()).await;
+        eventually(name, || self.work.join(name).exists()).await;
     }
 
     /// A number that the script has left in a file.
     async fn pid(&self, name: &str) -> i32 {
         let path = self.work.join(name);
         let read = || fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
-        until(name, || read().is_some()).await;
+        eventually(name, || read().is_some()).await;
         read().unwrap().trim().parse().unwrap()
     }
 }
 
 /// Code for scripts: waits until the test says `go`.
 const AWAIT_GO: &str = "until [ -e go ]; do sleep 0.02; done\n";
-
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !condition() {
-        assert!(since.elapsed() < PATIENCE, "{what} does not come");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 /// Whether there is such a process, a zombie included.
 fn exists(pid: i32) -> bool {
@@ -241,7 +234,7 @@ async fn a_script_whose_supervisor_was_killed_is_not_started_again() {
     assert_eq!(step.folder.exit().unwrap(), None);
     assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
     step.go();
-    until("the end of the script", || !runs(script)).await;
+    eventually("the end of the script", || !runs(script)).await;
 }
 
 #[tokio::test]
@@ -286,7 +279,7 @@ async fn what_cannot_be_started_says_why() {
     assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
     // A failed launch gives the lock back, though a program that another test is just starting may have it for a moment.
     let mut lock = None;
-    until("the lock", || {
+    eventually("the lock", || {
         lock = step.folder.try_lock().unwrap();
         lock.is_some()
     })
@@ -302,7 +295,7 @@ async fn a_supervisor_that_has_ended_does_not_stay_as_a_zombie() {
     let step = Step::new("true");
     let pid = i32::try_from(step.launch()).unwrap();
     step.wait().await;
-    until("the end of the supervisor", || !exists(pid)).await;
+    eventually("the end of the supervisor", || !exists(pid)).await;
 }
 
 #[tokio::test]
@@ -340,5 +333,5 @@ async fn a_lock_that_a_task_wants_held_is_held_until_its_script_has_ended() {
     assert!(take().is_none());
     step.go();
     step.wait().await;
-    until("the supervisor is gone", || take().is_some()).await;
+    eventually("the supervisor is gone", || take().is_some()).await;
 }

@@ -9,6 +9,7 @@ use hawser::step::store::Created;
 use rustix::process::{Pid, Signal, getsid, kill_process_group};
 
 use super::*;
+use crate::support::eventually::LIMIT;
 
 const ROLE: &str = "HAWSER_TEST_ROLE";
 const PLACE: &str = "HAWSER_TEST_PLACE";
@@ -37,7 +38,7 @@ fn another_process() {
             let what =
                 Launch { script: String::new(), directory: place.join("work"), environment, held: None };
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(LIMIT);
         }
         "store under an open umask" => {
             rustix::process::umask(rustix::fs::Mode::empty());

@@ -3,42 +3,25 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hawser_contract::Task;
 use hawser_dev_server::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::eventually::{eventually, in_time};
 use super::git::git_in;
 use super::own_loopback;
 
 /// The program under test.
 pub(crate) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
-pub(crate) use super::PATIENCE;
+/// How long a whole job may take.
+pub(crate) const JOB_LIMIT: Duration = Duration::from_secs(180);
 
 /// A module with nothing to apply.
 pub(crate) const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
-
-/// Awaits something that must happen, or says what did not.
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("{what} did not happen in {PATIENCE:?}"))
-}
-
-/// Looks again and again until there is something to see.
-pub(crate) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what} did not happen in {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 pub(crate) struct World {
     pub(crate) dir: TempDir,
@@ -111,12 +94,13 @@ impl World {
     }
 
     pub(crate) async fn connected(&self, count: usize) {
-        soon("the runners are connected", self.hub.runners_until(count)).await;
+        in_time("the runners are connected", self.hub.runners_until(count)).await;
     }
 
-    /// Waits for a job's end, and shows the runner's log when it does not come.
+    /// Waits for a job's end.
     pub(crate) async fn ended(&self, job: Uuid) -> JobSnapshot {
-        soon("the job ends", self.hub.ended(job)).await
+        let ended = tokio::time::timeout(JOB_LIMIT, self.hub.ended(job)).await;
+        ended.unwrap_or_else(|_| panic!("the job did not end in {JOB_LIMIT:?}"))
     }
 
     /// The messages of a job's log, in the order in which they arrived.
@@ -181,7 +165,7 @@ impl Runner {
     }
 
     pub(crate) async fn exit(&mut self) -> ExitStatus {
-        until("the runner exits", || self.child.try_wait().unwrap()).await
+        eventually("the runner exits", || self.child.try_wait().unwrap()).await
     }
 
     /// The most memory that the process has had, in bytes.

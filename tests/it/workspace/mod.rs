@@ -7,11 +7,11 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hawser::workspace::{ModuleLock, PrivateFile, Workspace, WorkspaceError};
 
-use crate::support::PATIENCE;
+use crate::support::eventually::{LIMIT, eventually, eventually_blocking};
 use crate::support::git::Repo;
 use crate::support::module::{Module, git_source, variables};
 
@@ -138,14 +138,7 @@ fn a_module_has_one_holder_who_is_named_to_others() {
 /// Takes the lock as soon as it is free. A process that another test is just starting has this one's files open for a
 /// moment, and a lock with them.
 fn lock_soon(module: &Module) -> ModuleLock {
-    let start = Instant::now();
-    loop {
-        match module.workspace().lock() {
-            Ok(lock) => return lock,
-            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually_blocking("the module's lock is free", || module.workspace().lock().ok())
 }
 
 #[test]
@@ -261,7 +254,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
     let begun = Instant::now();
     // On a busy machine the thread may be done before anybody could give it up.
     for round in 0.. {
-        assert!(begun.elapsed() < PATIENCE, "it was never given up");
+        assert!(begun.elapsed() < LIMIT, "it was never given up");
         let text = format!("# {round}");
         repo.commit(&[("main.tf", &text)]);
         let lock = lock_soon(&module);
@@ -286,7 +279,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
         };
         drop((lock, workspace));
         // Looked at without a call to the disk, which may be busy with the very change and make the test blind.
-        crate::support::world::until("the thread lets go", || held.upgrade().is_none().then_some(())).await;
+        eventually("the thread lets go", || held.upgrade().is_none()).await;
         assert_eq!(module.read("main.tf").as_deref(), Some(&*text), "the thread let go before it was done");
         drop(lock_soon(&module));
         assert_eq!(module.read("main.tf"), Some(text));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hawser_contract::requests::GetModule;
 
 use super::{Store, files_below, release};
-use crate::support::PATIENCE;
+use crate::support::eventually::LIMIT;
 use crate::support::git::{Repo, git_in};
 use crate::support::module::git_source;
 
@@ -32,7 +32,7 @@ async fn whoever_holds_the_cache_for_too_long_is_gone_around() {
             Err(error) => assert!(error.to_string().contains("took longer"), "{error}"),
         }
         limit *= 2;
-        assert!(limit < PATIENCE, "{}", module.log());
+        assert!(limit < LIMIT, "{}", module.log());
     }
     release(holder);
 }
