@@ -117,7 +117,7 @@ async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_onc
     step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
     runner.kill();
     world.hub.behave();
-    let runner = world.runner("one");
+    runner.restart();
     assert_eq!(world.ended(id).await.state, JobState::Completed);
     let events = events(&runner, id);
     assert_eq!(events[4..], ["accepted Validate", "finished Validate completed"], "{events:?}");
@@ -154,7 +154,7 @@ async fn an_end_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice(
     fs::remove_file(folder.path().join("outcome.json")).unwrap();
 
     world.hub.behave();
-    let runner = world.runner("one");
+    runner.restart();
     assert_eq!(world.ended(id).await.state, JobState::Completed);
     let told = events(&runner, id);
     let end = "finished Validate completed";
@@ -185,7 +185,7 @@ async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_
     fs::remove_file(folder.path().join("audited.json")).unwrap();
 
     fs::write(&gate, "").unwrap();
-    let runner = world.runner_with("one", &narrow);
+    runner.restart();
     for id in [first, id] {
         let ended = world.ended(id).await;
         assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
@@ -225,8 +225,7 @@ async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
             false
         });
         assert!(seen.await.unwrap(), "no line of {id}: {}", runner.log());
-        runner.kill();
-        runner = world.runner("one");
+        runner.restart();
         assert_eq!(world.ended(id).await.state, JobState::Completed);
         let mut told = events(&runner, id);
         repeats += told.len() - expected.len();
@@ -264,7 +263,7 @@ async fn a_log_that_cannot_be_written_is_said_and_caught_up_with_while_the_step_
 
     fs::remove_dir(&place).unwrap();
     world.hub.behave();
-    let _again = world.runner_with("one", &[("Audit__File", &file)]);
+    runner.restart();
     assert_eq!(world.ended(id).await.state, JobState::Completed);
     let text = fs::read_to_string(&place).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -281,7 +280,8 @@ async fn the_log_is_private_whatever_the_umask() {
     let working = world.path("work-open");
     let log = world.path("open.log");
     let out = fs::File::create(&log).unwrap();
-    let child = Command::new("sh")
+    let mut command = Command::new("sh");
+    command
         .args(["-c", "umask 0000; exec \"$0\" run", HAWSER])
         .current_dir(world.dir.path())
         .env("WorkingDirectory__WorkingDirectory", &working)
@@ -289,10 +289,8 @@ async fn the_log_is_private_whatever_the_umask() {
         .envs(world.hub.identity().runner_variables(&world.hub.url(), "open"))
         .stdin(Stdio::null())
         .stdout(out.try_clone().unwrap())
-        .stderr(out)
-        .spawn()
-        .unwrap();
-    let runner = Runner { child, working, log };
+        .stderr(out);
+    let runner = Runner::start(command, working, log);
     let ended = world.ended(world.hub.submit(job(JobKind::Plan, &url, "open"))).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert!(!audit_log(&runner).is_empty());

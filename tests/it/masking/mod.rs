@@ -209,7 +209,7 @@ async fn damaged_note(damage: String) {
     let folder = runner.steps().into_iter().find(|step| step.ends_with(&name)).unwrap();
     fs::write(folder.join("secrets.json"), damage).unwrap();
 
-    let next = world.runner("one");
+    runner.restart();
     world.connected(1).await;
     fs::write(&gate, "").unwrap();
     let ended = world.ended(id).await;
@@ -217,7 +217,7 @@ async fn damaged_note(damage: String) {
     let messages = world.messages(id);
     assert!(messages.iter().any(|line| line == "***"), "{messages:#?}");
     assert!(!messages.concat().contains(NOTED), "{messages:#?}");
-    let log = next.log();
+    let log = runner.log();
     assert!(log.contains(&format!("{name}/secrets.json cannot be read")), "{log}");
     assert!(!log.contains(NOTED), "{log}");
     world.assert_no_violation();

@@ -219,7 +219,7 @@ async fn a_runner_that_is_started_anew_masks_what_an_earlier_one_knew() {
     eventually("the first line is there", || world.messages(id).iter().any(|line| line == "early ***")).await;
     runner.kill();
     std::fs::write(&go, "").unwrap();
-    let runner = world.runner("one");
+    runner.restart();
     let ended = world.ended(id).await;
     let said = seen(&world, &ended, &runner);
     assert!(!said.contains("origin-kept"), "{said}");

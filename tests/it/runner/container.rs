@@ -42,17 +42,16 @@ async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
     );
     let log = world.path("one.log");
     let out = fs::File::create(&log).unwrap();
-    let child = unshare()
+    let mut command = unshare();
+    command
         .args(["bash", "-c", &script])
         .current_dir(world.dir.path())
         .env("WorkingDirectory__WorkingDirectory", &working)
         .env("WorkingDirectory__TempDirectory", working.join(".temp"))
         .envs(world.hub.identity().runner_variables(&world.hub.url(), "one"))
         .stdout(out.try_clone().unwrap())
-        .stderr(out)
-        .spawn()
-        .unwrap();
-    let mut runner = Runner { child, working, log };
+        .stderr(out);
+    let mut runner = Runner::start(command, working, log);
     world.connected(1).await;
     let of_name = |name: &str| -> Vec<Process> {
         below(runner.pid()).into_iter().filter(|process| process.name == name).collect()

@@ -220,7 +220,7 @@ async fn a_job_prints_a_secret_in_every_way_and_the_hub_gets_none_of_it_even_if_
     eventually("the first half arrives", || seen("half ***")).await;
     runner.kill();
     fs::write(&gate, "").unwrap();
-    let _again = world.runner_with("one", &settings);
+    runner.restart();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
 

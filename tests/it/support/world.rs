@@ -89,8 +89,7 @@ impl World {
             .stdout(out.try_clone().unwrap())
             .stderr(out);
         adjust(&mut command);
-        let child = command.spawn().expect("hawser run starts");
-        Runner { child, working, log }
+        Runner::start(command, working, log)
     }
 
     pub(crate) async fn connected(&self, count: usize) {
@@ -139,12 +138,24 @@ pub(crate) fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> Jo
 
 /// `hawser run` as a process. Killed when dropped.
 pub(crate) struct Runner {
+    command: Command,
     pub(crate) child: Child,
     pub(crate) working: PathBuf,
     pub(crate) log: PathBuf,
 }
 
 impl Runner {
+    pub(crate) fn start(mut command: Command, working: PathBuf, log: PathBuf) -> Self {
+        let child = command.spawn().expect("hawser run starts");
+        Self { command, child, working, log }
+    }
+
+    /// Starts it once more, as it was started before. If it still runs, it is killed first.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.child = self.command.spawn().expect("hawser run starts");
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
