@@ -135,8 +135,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
         for runner in 0..2 {
             // A runner that is started anew has learnt nothing yet.
             bed.vault = Vault::new(Rules::new(&bed.settings.job_log_stream).unwrap());
-            let (line, mut end) = line();
-            end.status.send_replace(LineStatus::Connected { generation: 1 });
+            let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
             let _shipped = shipper.add(step.clone()).await;
             for _ in 0..if runner == 0 { answered } else { 6 - answered } {
