@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use hawser_contract::Engine;
 use hawser_dev_server::{JobKind, JobState};
 
-use crate::support::world::{HAWSER, Runner, World, job, until};
+use crate::support::eventually::eventually;
+use crate::support::world::{HAWSER, Runner, World, job};
 
 /// An apply that leaves local state, and stands still while the file `hold` is there.
 const MODULE: &[(&str, &str)] = &[(
@@ -134,9 +135,9 @@ async fn modules_go_when_asked_for_but_never_with_their_state_unless_that_is_sai
     spec.engine = Engine::Terraform;
     spec.parameters.insert("hold".into(), format!("{:?}", world.path("hold").to_str().unwrap()));
     let busy = world.hub.submit(spec);
-    until("the apply runs", || {
+    eventually("the apply runs", || {
         let found = crate::support::processes::below(runner.pid());
-        found.iter().any(|it| it.name == "sleep").then_some(())
+        found.iter().any(|it| it.name == "sleep")
     })
     .await;
     let module = |name: &str| runner.working.join("local/local").join(name);

@@ -3,7 +3,6 @@
 //! Needs Node and the package (`npm ci` in `tests/signalr`, done here when it is missing). Where neither can be
 //! had the test says so and passes, unless `HAWSER_REQUIRE_NODE=1` makes that a failure, as CI does.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -14,9 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(crate::support::PATIENCE, what).await.expect("it did not happen in time")
-}
+use crate::support::eventually::in_time;
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/signalr")
@@ -76,7 +73,7 @@ impl NodeClient {
     }
 
     async fn said(&mut self, event: &str) -> Value {
-        let line = soon(self.lines.next_line()).await.unwrap().expect("the client ended");
+        let line = in_time("a line comes", self.lines.next_line()).await.unwrap().expect("the client ended");
         let said: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(said["event"], event, "{said}");
         said
@@ -97,14 +94,14 @@ async fn the_official_client_connects_invokes_is_invoked_and_reconnects() {
     let job = hub.submit(JobSpec::single(Task::GetDefinitiveRevision, "https://example.org/x.git"));
     let refused = client.said("refused").await;
     assert!(refused["error"].as_str().unwrap().contains("not outstanding"), "{refused}");
-    let ended = soon(hub.ended(job)).await;
+    let ended = in_time("the job ends", hub.ended(job)).await;
     assert_eq!(ended.state, JobState::Completed);
     assert_eq!(ended.definitive_revision.as_deref(), Some("c0ffee"));
     assert_eq!(hub.logs(job, 0)[0].message, "grüße aus node");
     assert_eq!(hub.violations().len(), 1, "only the wrong one: {:?}", hub.violations());
 
     // It is invoked with an answer expected.
-    let answer = soon(hub.invoke("node ü/1", "Ask", vec![json!(41)])).await.unwrap();
+    let answer = in_time("the answer comes", hub.invoke("node ü/1", "Ask", vec![json!(41)])).await.unwrap();
     assert_eq!(answer, Ok(json!({"answer": 42})));
 
     // It comes back after a cut, after a Close that allows it, and after the hub was away.
@@ -118,12 +115,15 @@ async fn the_official_client_connects_invokes_is_invoked_and_reconnects() {
     let connects =
         hub.all_events().iter().filter(|it| matches!(it.event, HubEvent::Connected { .. })).count();
     assert_eq!(connects, 4);
-    assert_eq!(soon(hub.invoke("node ü/1", "Ask", vec![json!(1)])).await.unwrap(), Ok(json!({"answer": 2})));
+    assert_eq!(
+        in_time("the answer comes", hub.invoke("node ü/1", "Ask", vec![json!(1)])).await.unwrap(),
+        Ok(json!({"answer": 2}))
+    );
 
     hub.push("node ü/1", "Stop", vec![]).unwrap();
     client.said("closed").await;
-    assert!(soon(client.process.wait()).await.unwrap().success());
-    soon(hub.runners_until(0)).await;
+    assert!(in_time("the program ends", client.process.wait()).await.unwrap().success());
+    in_time("the runner is gone", hub.runners_until(0)).await;
 }
 
 #[tokio::test]
@@ -137,5 +137,5 @@ async fn the_official_client_stays_away_after_a_close_that_forbids_to_reconnect(
     hub.close_connections(Some("for good"), false);
     let closed = client.said("closed").await;
     assert!(closed["error"].as_str().unwrap().contains("for good"), "{closed}");
-    assert_eq!(soon(client.process.wait()).await.unwrap().code(), Some(1));
+    assert_eq!(in_time("the program ends", client.process.wait()).await.unwrap().code(), Some(1));
 }

@@ -16,9 +16,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{GATED, at_the_gate, gated};
+use crate::support::eventually::{eventually, in_time};
 use crate::support::processes::below;
 use crate::support::steps::Bench;
-use crate::support::world::{World, job, soon, until};
+use crate::support::world::{World, job};
 
 fn variables(values: &[&str]) -> FlagLists {
     let flags: Vec<_> = values.iter().map(|value| Flag::new(TerraformArrayFlag::Var, Some(*value))).collect();
@@ -158,8 +159,8 @@ async fn while_git_waits(user_info: &str) {
     let runner = world.runner_with("one", &[("NO_PROXY", "*"), ("no_proxy", "*")]);
     let url = format!("http://{user_info}@{address}/org/repo.git");
     let job = world.hub.submit(job(JobKind::Plan, &url, "module"));
-    let (_connection, _) = soon("git connects", server.accept()).await.unwrap();
-    let processes = until("git is seen", || {
+    let (_connection, _) = in_time("git connects", server.accept()).await.unwrap();
+    let processes = eventually("git is seen", || {
         let found = below(runner.pid());
         found.iter().any(|it| it.name.starts_with("git-remote")).then_some(found)
     })
@@ -225,7 +226,7 @@ async fn the_user_of_a_url_gets_its_password_from_the_operators_own_helper() {
         }
     };
     let expected = base64::engine::general_purpose::STANDARD.encode("some-user:from-helper");
-    assert_eq!(soon("git asks with a password", asked).await, format!("Authorization: Basic {expected}"));
+    assert_eq!(in_time("git asks with a password", asked).await, format!("Authorization: Basic {expected}"));
     world.hub.cancel(job, hawser_contract::requests::CancelKind::Kill).unwrap();
     world.ended(job).await;
 }

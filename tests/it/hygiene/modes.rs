@@ -8,8 +8,9 @@ use std::process::Command;
 use hawser_dev_server::JobState;
 
 use super::{GATED, at_the_gate, gated};
+use crate::support::eventually::eventually;
 use crate::support::git::git_in;
-use crate::support::world::{HAWSER, World, until};
+use crate::support::world::{HAWSER, World};
 
 /// Everything below a folder with a mode that lets others in. Symlinks have none.
 fn open_to_others(folder: &Path) -> Vec<(PathBuf, String)> {
@@ -114,10 +115,7 @@ async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reac
     fs::write(world.path("gate"), "").unwrap();
     let ended = world.ended(job).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}\n{}", runner.log());
-    until("every step folder is removed, and its request with it", || {
-        runner.steps().is_empty().then_some(())
-    })
-    .await;
+    eventually("every step folder is removed, and its request with it", || runner.steps().is_empty()).await;
     only_the_canary();
     let module = runner.working.join("local/local/module");
     for secret in [".snapcd/snapcd.env", ".snapcd/inputs.tfvars"] {
@@ -138,8 +136,7 @@ async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reac
     assert!(world.messages(job).contains(&"it runs".to_owned()), "{:#?}", world.messages(job));
     // A step leaves its place at once, and is removed a moment later.
     let is_request = |path: &Path| path.ends_with("request.json");
-    until("no request is left anywhere", || find(&runner.working, &is_request).is_empty().then_some(()))
-        .await;
+    eventually("no request is left anywhere", || find(&runner.working, &is_request).is_empty()).await;
 }
 
 fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {

@@ -5,12 +5,12 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::{Case, PATIENCE, wait};
+use super::{Case, wait};
+use crate::support::eventually::eventually_or;
 
 /// A program with a terminal of 80 columns, and everything that it has written there.
 struct Terminal {
@@ -72,27 +72,18 @@ impl Terminal {
     }
 
     fn until(&self, what: &str, is_shown: impl Fn(&str) -> bool) {
-        let start = Instant::now();
-        while !is_shown(&self.shown()) {
-            assert!(start.elapsed() < PATIENCE, "{what:?} was not shown:\n{}", self.shown());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let fail = || panic!("{what:?} was not shown:\n{}", self.shown());
+        eventually_or(|| is_shown(&self.shown()), fail);
     }
 
     fn answer(mut self, text: &str) -> (std::process::ExitStatus, String) {
         self.see("[y/N]");
         self.keyboard.write_all(text.as_bytes()).unwrap();
         let status = wait(self.child);
-        let start = Instant::now();
         // What was written last may still be on its way to the thread that reads.
-        loop {
-            let shown = String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
-            if shown.contains("Applied in") || shown.contains("nothing was changed") {
-                return (status, shown);
-            }
-            assert!(start.elapsed() < PATIENCE, "{shown}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let shown = || String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
+        let ended = |shown: &String| shown.contains("Applied in") || shown.contains("nothing was changed");
+        (status, eventually_or(|| Some(shown()).filter(ended), || panic!("{}", shown())))
     }
 }
 

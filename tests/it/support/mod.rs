@@ -1,8 +1,11 @@
 //! What several test modules share.
 
+pub(crate) mod audit;
 pub(crate) mod authority;
+pub(crate) mod eventually;
 pub(crate) mod git;
 pub(crate) mod git_server;
+pub(crate) mod module;
 pub(crate) mod processes;
 pub(crate) mod proxy;
 pub(crate) mod relay;
@@ -15,11 +18,6 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
-
-/// How long anything may take that must happen. Long enough for a machine that is busy with other things: it only turns a
-/// hang into a failure, and no test says anything by it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Writes a program that this process is going to start. Another one writes it: what this one has open for writing, a program
 /// that another test is just starting has open too for a moment, and nothing can be executed meanwhile.

@@ -16,12 +16,8 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::PATIENCE;
 use super::authority::TlsListener;
-
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
-}
+use super::eventually::in_time;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
@@ -118,7 +114,7 @@ impl ScriptedHub {
 
     /// The next WebSocket, before its handshake.
     pub(crate) async fn socket(&mut self) -> Peer {
-        Peer(soon("a WebSocket", self.sockets.recv()).await.unwrap())
+        Peer(in_time("a WebSocket", self.sockets.recv()).await.unwrap())
     }
 
     /// The next connection, after its handshake.
@@ -182,7 +178,7 @@ impl Peer {
     /// The next frame, which must hold one message.
     pub(crate) async fn read(&mut self) -> Value {
         loop {
-            match soon("a frame", self.0.recv()).await.expect("a frame").expect("a good frame") {
+            match in_time("a frame", self.0.recv()).await.expect("a frame").expect("a good frame") {
                 Message::Text(text) => {
                     let text = text.as_str().strip_suffix('\u{1e}').expect("an end mark");
                     return serde_json::from_str(text).expect("JSON");
@@ -214,7 +210,7 @@ impl Peer {
     /// Waits until the client is gone; says with which code it took its leave, if it did.
     pub(crate) async fn gone(&mut self) -> Option<u16> {
         loop {
-            match soon("the end of the socket", self.0.recv()).await {
+            match in_time("the end of the socket", self.0.recv()).await {
                 Some(Ok(Message::Close(frame))) => return frame.map(|frame| frame.code),
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return None,

@@ -9,7 +9,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use hawser::masking::{Rules, Vault};
 use hawser::settings::Settings;
@@ -22,6 +21,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+use super::eventually::{eventually_blocking, eventually_or};
 
 /// A runner's working directory with one module in it.
 pub(crate) struct Bench {
@@ -238,7 +239,9 @@ pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Inter
     let stderr = copy(Box::new(child.stderr.take().unwrap()), Stream::Stderr);
     let group = Pid::from_child(&child);
     if let Some(Interrupt { at, kind }) = interrupt {
-        until(&format!("{at:?} in the log"), || log(folder).iter().any(|(_, line)| line.contains(*at)));
+        eventually_blocking(&format!("{at:?} in the log"), || {
+            log(folder).iter().any(|(_, line)| line.contains(*at))
+        });
         folder.request_cancel(*kind).unwrap();
         let signal = if *kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
         kill_process_group(group, signal).unwrap();
@@ -251,25 +254,9 @@ pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Inter
 
 /// Waits for the script's end; one that does not come ends the script and the test.
 fn end(child: &mut Child, group: Pid, script: &str) -> ExitStatus {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if begun.elapsed() > super::PATIENCE {
-            let _ = kill_process_group(group, Signal::KILL);
-            panic!("the script does not end:\n{script}");
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Waits for something to become true.
-#[track_caller]
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < super::PATIENCE, "waited for {what} in vain");
-        thread::sleep(Duration::from_millis(20));
-    }
+    let look = || child.try_wait().unwrap();
+    eventually_or(look, || {
+        let _ = kill_process_group(group, Signal::KILL);
+        panic!("the script does not end:\n{script}");
+    })
 }

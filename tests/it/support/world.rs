@@ -1,40 +1,27 @@
 //! A hub in this process, git repositories, and runners as processes of their own.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use hawser_contract::Task;
 use hawser_dev_server::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::eventually::{eventually, in_time};
 use super::git::git_in;
 use super::own_loopback;
 
 /// The program under test.
 pub(crate) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
-pub(crate) use super::PATIENCE;
+/// How long a whole job may take.
+pub(crate) const JOB_LIMIT: Duration = Duration::from_secs(180);
 
-/// Awaits something that must happen, or says what did not.
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("{what} did not happen in {PATIENCE:?}"))
-}
-
-/// Looks again and again until there is something to see.
-pub(crate) async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what} did not happen in {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
+/// A module with nothing to apply.
+pub(crate) const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value = 1\n}\n")];
 
 pub(crate) struct World {
     pub(crate) dir: TempDir,
@@ -102,17 +89,17 @@ impl World {
             .stdout(out.try_clone().unwrap())
             .stderr(out);
         adjust(&mut command);
-        let child = command.spawn().expect("hawser run starts");
-        Runner { child, working, log }
+        Runner::start(command, working, log)
     }
 
     pub(crate) async fn connected(&self, count: usize) {
-        soon("the runners are connected", self.hub.runners_until(count)).await;
+        in_time("the runners are connected", self.hub.runners_until(count)).await;
     }
 
-    /// Waits for a job's end, and shows the runner's log when it does not come.
+    /// Waits for a job's end.
     pub(crate) async fn ended(&self, job: Uuid) -> JobSnapshot {
-        soon("the job ends", self.hub.ended(job)).await
+        let ended = tokio::time::timeout(JOB_LIMIT, self.hub.ended(job)).await;
+        ended.unwrap_or_else(|_| panic!("the job did not end in {JOB_LIMIT:?}"))
     }
 
     /// The messages of a job's log, in the order in which they arrived.
@@ -133,14 +120,42 @@ pub(crate) fn job(kind: JobKind, url: &str, module: &str) -> JobSpec {
     spec
 }
 
+/// A job whose one task waits for a file.
+pub(crate) fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
+    let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
+    spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));
+    let ran = world.path(&format!("{module}.ran"));
+    spec.hooks.validate_before =
+        // A script that is still waiting when its test is over ends with the test's folder.
+        Some(format!(
+            "touch '{}'; while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done",
+            ran.display(),
+            world.dir.path().display(),
+            gate.display()
+        ));
+    spec
+}
+
 /// `hawser run` as a process. Killed when dropped.
 pub(crate) struct Runner {
+    command: Command,
     pub(crate) child: Child,
     pub(crate) working: PathBuf,
     pub(crate) log: PathBuf,
 }
 
 impl Runner {
+    pub(crate) fn start(mut command: Command, working: PathBuf, log: PathBuf) -> Self {
+        let child = command.spawn().expect("hawser run starts");
+        Self { command, child, working, log }
+    }
+
+    /// Starts it once more, as it was started before. If it still runs, it is killed first.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.child = self.command.spawn().expect("hawser run starts");
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -161,7 +176,7 @@ impl Runner {
     }
 
     pub(crate) async fn exit(&mut self) -> ExitStatus {
-        until("the runner exits", || self.child.try_wait().unwrap()).await
+        eventually("the runner exits", || self.child.try_wait().unwrap()).await
     }
 
     /// The most memory that the process has had, in bytes.

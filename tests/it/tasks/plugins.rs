@@ -8,7 +8,8 @@ use hawser::engines::terraform::plugin_cache::PluginCache;
 use hawser::tasks::{Context, TaskError, conclude};
 
 use super::*;
-use crate::support::steps::{execute, log, until};
+use crate::support::eventually::eventually_blocking;
+use crate::support::steps::{execute, log};
 
 const MODULE: &str =
     "terraform {\n  required_providers {\n    fake = { source = \"example.test/acme/fake\" }\n  }\n}\n";
@@ -213,7 +214,7 @@ async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_mean
             async move { prepare(&context, &request).await }
         });
         let seen = context.clone();
-        tokio::task::spawn_blocking(move || until("it waits", || waits(&seen))).await.unwrap();
+        tokio::task::spawn_blocking(move || eventually_blocking("it waits", || waits(&seen))).await.unwrap();
         if cancelled {
             context.cancel.cancel();
             assert!(matches!(waiting.await.unwrap(), Err(TaskError::Cancelled)));
@@ -223,7 +224,7 @@ async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_mean
             assert!(place.cache().try_lock("a/b/c").unwrap().is_none(), "nobody holds the lock");
             drop(launch);
             // A program that another test is just starting may have a copy of the file, for a moment.
-            until("it lets go", || place.cache().try_lock("a/b/c").unwrap().is_some());
+            eventually_blocking("it lets go", || place.cache().try_lock("a/b/c").unwrap().is_some());
         }
     }
 }

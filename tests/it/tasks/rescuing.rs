@@ -11,6 +11,7 @@ use hawser_contract::Fault;
 use hawser_contract::requests::CancelKind;
 
 use super::*;
+use crate::support::eventually::eventually_blocking;
 use crate::support::steps::{Interrupt, execute};
 
 /// What a state server of Terraform's `http` backend knows, and what it refuses.
@@ -408,7 +409,7 @@ async fn a_local_state_that_somebody_works_with_is_not_said_to_be_unlockable() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    crate::support::steps::until("the other apply", || bench.module().join("begun").exists());
+    eventually_blocking("the other apply", || bench.module().join("begun").exists());
     let lock = fs::read(bench.module().join(".terraform.tfstate.lock.info")).unwrap();
     let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
     let fault = bench.run(plan()).await.faulted();

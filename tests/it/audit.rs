@@ -1,0 +1,299 @@
+//! The audit log: every task that was accepted, refused, cancelled or finished, over crashes too.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use hawser::base::digest::fingerprint;
+use hawser::step::{Audited, Folder};
+use hawser_contract::Task;
+use hawser_contract::requests::CancelKind;
+use hawser_dev_server::{Fault, JobKind, JobState, Moment, Rule};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::audit::{audit_log, events};
+use crate::support::eventually::{LIMIT, eventually};
+use crate::support::git::git_in;
+use crate::support::world::{EMPTY, HAWSER, Runner, World, job, waiting};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_apply_is_recorded_in_order_with_commit_version_hooks_and_exit() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let commit = git_in(Path::new(&url), &["rev-parse", "HEAD"]);
+    let runner = world.runner("one");
+    let mut spec = job(JobKind::Apply, &url, "whole");
+    let hook = "echo very-secret-hook > /dev/null";
+    spec.hooks.apply_after = Some(format!("{hook}\r\n"));
+    spec.env_vars.insert("API_TOKEN".into(), "very-secret-value".into());
+    let id = world.hub.submit(spec);
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+
+    let tasks = [
+        "GetDefinitiveRevision",
+        "GetModule",
+        "Init",
+        "Validate",
+        "Variables",
+        "Plan",
+        "ApplyFromPlan",
+        "Output",
+    ];
+    let expected: Vec<String> = tasks
+        .iter()
+        .flat_map(|task| [format!("accepted {task}"), format!("finished {task} completed")])
+        .collect();
+    assert_eq!(events(&runner, id), expected);
+    let log = audit_log(&runner);
+    let line = |event: &str, task: &str| -> Value {
+        log.iter().find(|line| line["event"] == event && line["task"] == task).unwrap().clone()
+    };
+    for task in tasks {
+        let finished = line("finished", task);
+        assert_eq!(finished["sourceCommit"], commit.as_str(), "{finished}");
+        assert_eq!(finished["stack"], "local", "{finished}");
+        assert_eq!(finished["instance"], "one", "{finished}");
+        for name in ["time", "organizationId", "namespace", "module", "moduleId", "runner"] {
+            assert!(finished[name].is_string(), "{name}: {finished}");
+        }
+        let has_script = !["GetDefinitiveRevision", "GetModule", "Variables"].contains(&task);
+        assert_eq!(finished["exit"], if has_script { json!({"code": 0}) } else { Value::Null }, "{finished}");
+        assert_eq!(finished["engineVersion"].is_string(), has_script, "{finished}");
+    }
+    let apply = line("finished", "ApplyFromPlan");
+    assert_eq!(apply["hooks"], json!({"ApplyAfterHook": fingerprint(hook)}));
+    assert_eq!(line("accepted", "ApplyFromPlan")["hooks"], apply["hooks"]);
+    let said = world.messages(id).into_iter().find(|line| line.starts_with("terraform ")).unwrap();
+    assert!(said.starts_with(&format!("terraform {} ", apply["engineVersion"].as_str().unwrap())), "{said}");
+    assert_eq!(line("accepted", "GetModule")["sourceUrl"], url.as_str());
+    let text = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap();
+    assert!(!text.contains("very-secret"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_and_a_failure_are_recorded_with_their_exits() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let never = world.path("never");
+    let runner = world.runner("one");
+    let id = world.hub.submit(waiting(&world, &url, "cancelled", &never));
+    eventually("the hook runs", || world.path("cancelled.ran").exists()).await;
+    world.hub.cancel(id, CancelKind::Kill).unwrap();
+    assert_eq!(world.ended(id).await.state, JobState::Cancelled);
+    assert_eq!(
+        events(&runner, id)[4..],
+        ["accepted Validate", "cancelled Validate", "finished Validate cancelled"]
+    );
+    let log = audit_log(&runner);
+    let of =
+        |event: &str| log.iter().find(|line| line["event"] == event && line["task"] == "Validate").unwrap();
+    assert_eq!(of("cancelled")["cancel"], "kill");
+    assert!(of("finished")["exit"].is_object(), "{}", of("finished"));
+
+    let mut spec = waiting(&world, &url, "failing", &never);
+    spec.hooks.validate_before = Some("exit 7".into());
+    let id = world.hub.submit(spec);
+    assert!(matches!(world.ended(id).await.state, JobState::Failed { .. }));
+    let last = audit_log(&runner).pop().unwrap();
+    assert_eq!((&last["result"], &last["exit"]), (&json!("faulted"), &json!({"code": 7})), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_once() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    fs::write(&gate, "").unwrap();
+    world
+        .hub
+        .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(waiting(&world, &url, "killed", &gate));
+    step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
+    runner.kill();
+    world.hub.behave();
+    runner.restart();
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    let events = events(&runner, id);
+    assert_eq!(events[4..], ["accepted Validate", "finished Validate completed"], "{events:?}");
+}
+
+/// The folder of a job's task, once it is there and as wanted.
+async fn step(runner: &Runner, id: Uuid, task: &str, is_wanted: impl Fn(&Folder) -> bool) -> Folder {
+    let name = format!("{id}.{task}");
+    eventually(&format!("the step {name} is as wanted"), || {
+        let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(Folder::at);
+        found.filter(&is_wanted)
+    })
+    .await
+}
+
+/// A line is written before it is noted in the step's folder, and of an end both come before the outcome is kept. Whoever is
+/// killed between the line and the note leaves a folder like this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    fs::write(&gate, "").unwrap();
+    world
+        .hub
+        .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(waiting(&world, &url, "finished", &gate));
+    let folder = step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
+    runner.kill();
+    let noted = folder.audited().unwrap().unwrap();
+    assert_eq!(noted.finished.as_deref(), Some("ValidateCompleted"));
+    folder.set_audited(&Audited { finished: None, ..noted }).unwrap();
+    fs::remove_file(folder.path().join("outcome.json")).unwrap();
+
+    world.hub.behave();
+    runner.restart();
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    let told = events(&runner, id);
+    let end = "finished Validate completed";
+    assert_eq!(told[4..], ["accepted Validate", end, end], "{told:?}");
+    // Both say the same, and the second was written later.
+    let log = audit_log(&runner);
+    let [.., first, second] = log.as_slice() else { panic!("{log:?}") };
+    let (mut first, mut second) = (first.clone(), second.clone());
+    let (written, again) = (first["time"].take(), second["time"].take());
+    assert_eq!(first, second);
+    assert!(written.as_str().unwrap() < again.as_str().unwrap(), "{written} {again}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_and_its_end_once() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let gate = world.path("gate");
+    let narrow = [("Runner__MaxConcurrentSteps", "1")];
+    let mut runner = world.runner_with("one", &narrow);
+    let first = world.hub.submit(waiting(&world, &url, "first", &gate));
+    eventually("the hook runs", || world.path("first.ran").exists()).await;
+    // It waits for the slot.
+    let id = world.hub.submit(waiting(&world, &url, "second", &gate));
+    let is_noted = |it: &Folder| it.audited().unwrap().is_some_and(|noted| noted.accepted);
+    let folder = step(&runner, id, "GetModule", is_noted).await;
+    runner.kill();
+    fs::remove_file(folder.path().join("audited.json")).unwrap();
+
+    fs::write(&gate, "").unwrap();
+    runner.restart();
+    for id in [first, id] {
+        let ended = world.ended(id).await;
+        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    }
+    let told = events(&runner, id);
+    assert_eq!(told[..3], ["accepted GetModule", "accepted GetModule", "finished GetModule completed"]);
+    assert_eq!(told[3..].iter().collect::<HashSet<_>>().len(), told.len() - 3, "{told:?}");
+}
+
+/// Real kills as close to a line as this process can follow, so now and then between the line and its note.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
+    const ROUNDS: usize = 8;
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let commit = git_in(Path::new(&url), &["rev-parse", "HEAD"]);
+    let mut runner = world.runner("one");
+    let place = runner.working.join(".hawser/audit.jsonl");
+    let expected = ["accepted GetModule", "finished GetModule completed"];
+    let mut repeats = 0;
+    for round in 0..ROUNDS {
+        world.connected(1).await;
+        let mut spec = job(JobKind::Tasks(vec![Task::GetModule]), &url, &format!("round-{round}"));
+        spec.source.source_definitive_revision = Some(commit.clone());
+        let id = world.hub.submit(spec);
+        // Another thread, which does nothing but look: every pause would be a miss.
+        let (place, line) = (place.clone(), ["accepted", "finished"][round % 2]);
+        let seen = tokio::task::spawn_blocking(move || {
+            let (id, event) = (format!("\"jobId\":\"{id}\""), format!("\"event\":\"{line}\""));
+            let begun = Instant::now();
+            while begun.elapsed() < LIMIT {
+                let text = fs::read_to_string(&place).unwrap_or_default();
+                if text.lines().any(|line| line.contains(&id) && line.contains(&event)) {
+                    return true;
+                }
+            }
+            false
+        });
+        assert!(seen.await.unwrap(), "no line of {id}: {}", runner.log());
+        runner.restart();
+        assert_eq!(world.ended(id).await.state, JobState::Completed);
+        let mut told = events(&runner, id);
+        repeats += told.len() - expected.len();
+        told.dedup();
+        assert_eq!(told, expected, "round {round}");
+    }
+    println!("{repeats} lines came twice in {ROUNDS} rounds");
+    assert!(repeats <= ROUNDS, "{repeats} lines came twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_cannot_be_written_is_said_and_caught_up_with_while_the_step_is_here() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let (gate, place) = (world.path("gate"), world.path("audit.jsonl"));
+    fs::write(&gate, "").unwrap();
+    fs::create_dir(&place).unwrap();
+    let file = place.display().to_string();
+    world
+        .hub
+        .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
+    let mut runner = world.runner_with("one", &[("Audit__File", &file)]);
+    let id = world.hub.submit(waiting(&world, &url, "unwritten", &gate));
+    eventually("the outcome is on the disk", || {
+        runner
+            .steps()
+            .iter()
+            .any(|step| step.ends_with(format!("{id}.Validate")) && step.join("outcome.json").exists())
+    })
+    .await;
+    let log = runner.log();
+    assert!(log.contains(&format!("the audit log {file} cannot be opened")), "{log}");
+    assert!(log.contains(&format!("Validate of job {id} was finished")), "{log}");
+    runner.kill();
+
+    fs::remove_dir(&place).unwrap();
+    world.hub.behave();
+    runner.restart();
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    let text = fs::read_to_string(&place).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> = lines.iter().map(|line| (&line["event"], &line["task"])).collect();
+    let validate = json!("Validate");
+    assert_eq!(told, [(&json!("accepted"), &validate), (&json!("finished"), &validate)]);
+    assert_eq!(lines[1]["exit"], json!({"code": 0}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_private_whatever_the_umask() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let working = world.path("work-open");
+    let log = world.path("open.log");
+    let out = fs::File::create(&log).unwrap();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "umask 0000; exec \"$0\" run", HAWSER])
+        .current_dir(world.dir.path())
+        .env("WorkingDirectory__WorkingDirectory", &working)
+        .env("WorkingDirectory__TempDirectory", working.join(".temp"))
+        .envs(world.hub.identity().runner_variables(&world.hub.url(), "open"))
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(out);
+    let runner = Runner::start(command, working, log);
+    let ended = world.ended(world.hub.submit(job(JobKind::Plan, &url, "open"))).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert!(!audit_log(&runner).is_empty());
+    let mode = fs::metadata(runner.working.join(".hawser/audit.jsonl")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+}

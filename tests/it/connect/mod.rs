@@ -1,0 +1,107 @@
+//! The runner's half of the line over real sockets: token, negotiate, WebSocket, reconnect, and what each problem
+//! is called.
+
+mod calls;
+mod problems;
+mod proxy;
+mod reconnect;
+mod tls;
+mod tokens;
+mod transport;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hawser::connect;
+use hawser::connect::{Endpoint, Timing};
+use hawser::masking::{Rules, Vault};
+use hawser::settings::model::JobLogStreamSettings;
+use hawser_signalr::{ConnectionStatus, HubClient, Invocation};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::support::eventually::in_time;
+
+const SECRET: &str = "the&client secret";
+
+fn endpoint(url: &str) -> Endpoint {
+    Endpoint {
+        server_url: url.parse().unwrap(),
+        organization_id: "6F9619FF-8B86-D011-B42D-00C04FC964FF".parse().unwrap(),
+        runner_id: "11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        instance: "büro 1".to_owned(),
+        client_id: "the-client".to_owned(),
+        client_secret: SECRET.into(),
+        ca_file: None,
+        max_message_bytes: 32 * 1024,
+        refuse_plain_http: false,
+        accept_any_certificate: false,
+    }
+}
+
+/// Short waits between attempts; everything that ends a connection by the clock is as patient as in real life.
+fn timing() -> Timing {
+    Timing {
+        session: hawser_signalr::Timing {
+            reconnect_delays: vec![Duration::from_millis(20)],
+            refused_delay: Duration::from_millis(40),
+            ..hawser_signalr::Timing::default()
+        },
+        token_renewal_floor: Duration::from_millis(100),
+        ..Timing::default()
+    }
+}
+
+struct Client {
+    line: HubClient,
+    pushes: mpsc::Receiver<Invocation>,
+    task: JoinHandle<()>,
+    vault: Vault,
+    stop: DropGuard,
+}
+
+impl Client {
+    fn start(address: SocketAddr) -> Self {
+        Self::with(endpoint(&format!("http://{address}")), timing())
+    }
+
+    fn with(endpoint: Endpoint, timing: Timing) -> Self {
+        let stop = CancellationToken::new();
+        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        let (line, pushes, task) = connect::connect(endpoint, timing, vault.clone(), stop.clone()).unwrap();
+        Self { line, pushes, task, vault, stop: stop.drop_guard() }
+    }
+
+    /// Waits until the line is up for the so-manieth time at least.
+    async fn connected(&self, at_least: u64) -> u64 {
+        let mut status = self.line.status();
+        let up = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connected { generation } if *generation >= at_least);
+        let status = in_time("the line to be up", status.wait_for(up)).await.unwrap().clone();
+        match status {
+            ConnectionStatus::Connected { generation } => generation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next problem that is published.
+    async fn problem(&self) -> String {
+        self.problem_with("").await
+    }
+
+    /// Waits for a problem that says so.
+    async fn problem_with(&self, part: &str) -> String {
+        let mut status = self.line.status();
+        let wanted = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connecting { problem: Some(problem) } if problem.contains(part));
+        let found =
+            in_time(&format!("a problem with {part:?}"), status.wait_for(wanted)).await.unwrap().clone();
+        match found {
+            ConnectionStatus::Connecting { problem: Some(problem) } => problem,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn push(&mut self) -> Invocation {
+        in_time("a push", self.pushes.recv()).await.unwrap()
+    }
+}

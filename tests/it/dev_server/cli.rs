@@ -1,0 +1,571 @@
+//! `hawser hub` and `hawser job` as a person uses them, with a scripted client in the place of a runner.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use hawser_contract::Task;
+use hawser_dev_server::{HubData, Identity, JobKind, listening_url};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use super::client::{Client, Reachable, entry, http};
+use super::work_off;
+use crate::support::eventually::{eventually, in_time};
+use crate::support::git::Repo;
+use crate::support::own_loopback;
+
+/// `hawser hub` in a process of its own.
+struct HubProcess {
+    process: Child,
+    url: String,
+    identity: Identity,
+}
+
+impl Reachable for HubProcess {
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+}
+
+fn hawser(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
+    command
+        .current_dir(directory)
+        .env_remove("HAWSER_HUB_ADMIN_TOKEN")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+impl HubProcess {
+    async fn start(directory: &Path, listen: &str) -> Self {
+        let data = directory.join(".hawser-hub");
+        let printed = directory.join("hub.out");
+        let process = hawser(directory)
+            .args(["hub", "--listen", listen])
+            .stdout(std::fs::File::create(&printed).unwrap())
+            .spawn()
+            .unwrap();
+        // The last of what it says of itself comes after the note of where it listens.
+        let introduced = || std::fs::read_to_string(&printed).unwrap().contains("hawser job apply SOURCE\n");
+        let listening = || listening_url(&data).unwrap().filter(|_| introduced());
+        let url = eventually("the hub listens", listening).await;
+        Self { process, url, identity: HubData::load(&data).unwrap().unwrap().identity }
+    }
+
+    /// Asks it to end, as systemd would.
+    async fn stop(mut self) {
+        let id = self.process.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().await.unwrap().success());
+        assert!(in_time("the program ends", self.process.wait()).await.unwrap().success());
+    }
+}
+
+async fn job(directory: &Path, arguments: &[&str]) -> Output {
+    in_time("the program ends", hawser(directory).arg("job").args(arguments).output()).await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The `appsettings.json` that the hub tells a person to use.
+fn printed_settings(printed: &str) -> Value {
+    let from = printed.find('{').unwrap();
+    serde_json::Deserializer::from_str(&printed[from..]).into_iter::<Value>().next().unwrap().unwrap()
+}
+
+/// A directory in a git repository, as far as `hawser job` looks at it.
+fn repository(directory: &Path) -> String {
+    std::fs::create_dir_all(directory.join("repository/.git")).unwrap();
+    std::fs::create_dir_all(directory.join("repository/modules/one")).unwrap();
+    "repository/modules/one".to_owned()
+}
+
+#[tokio::test]
+async fn a_submitted_job_is_followed_to_its_end() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().canonicalize().unwrap();
+    let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
+    let source = repository(&directory);
+    let mut client = Client::connect(&hub, "a").await;
+    let arguments = ["apply", &source, "--var", "name=it's \"me\"", "--env", "A=b", "--engine", "tofu"];
+    let (output, ()) = tokio::join!(job(&directory, &arguments), async {
+        for task in JobKind::Apply.tasks() {
+            if task == Task::Variables {
+                declare(&mut client, &[("name", "string")]).await;
+                continue;
+            }
+            let request = work_off(&mut client, task).await;
+            match task {
+                Task::GetModule => {
+                    assert_eq!(request["sourceUrl"], json!(directory.join("repository")));
+                    assert_eq!(request["metadata"]["sourceSubdirectory"], "modules/one");
+                }
+                Task::Init => assert_eq!(request["resolvedEnvVars"], json!({"A": "b"})),
+                Task::Plan => {
+                    assert_eq!(request["engine"], "tofu");
+                    assert_eq!(request["resolvedParameters"], json!({"name": "\"it's \\\"me\\\"\""}));
+                }
+                _ => {}
+            }
+        }
+    });
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    let at = |part: &str| shown.find(part).unwrap_or_else(|| panic!("{part:?} is missing in {shown}"));
+    for task in JobKind::Apply.tasks() {
+        let line = at(&format!("{task} at work"));
+        assert!(line < at(&format!("── {task} completed")), "{shown}");
+    }
+    assert!(shown.contains("output o = v") && shown.contains("1 to create"), "{shown}");
+    hub.stop().await;
+    assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
+}
+
+/// Answers the discovery of variables with these names and types.
+async fn declare(client: &mut Client, variables: &[(&str, &str)]) {
+    let task = Task::Variables;
+    let request = client.pushed(task.pushed_as()).await;
+    client.claim(&request["jobId"], task).await.unwrap();
+    client.log(&request, task, &[&format!("{task} at work")]).await.unwrap();
+    complete(client, &request, variables).await;
+}
+
+async fn complete(client: &mut Client, request: &Value, variables: &[(&str, &str)]) {
+    let variables = variables.iter().map(|(name, kind)| {
+        json!({
+            "name": name, "type": kind, "description": null, "sensitive": false, "nullable": false,
+            "fromExtraFile": false,
+        })
+    });
+    let set = json!({
+        "moduleId": request["metadata"]["moduleId"], "timestamp": 1_800_000_000_000_u64, "checksum": "0".repeat(64),
+        "variables": variables.collect::<Vec<_>>(),
+    });
+    client.call("VariablesCompleted", vec![request["jobId"].clone(), set]).await.unwrap();
+}
+
+/// What a value means depends on the variable, not on what it looks like; and what was not read may be declared.
+#[tokio::test]
+async fn a_value_is_what_its_variable_takes_and_a_file_that_is_not_read_may_declare_any() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let source = "https://example.org/x.git";
+    let arguments = ["plan", source, "--var", "text=[1]", "--var", "list=[1]", "--var", "zzz=1"];
+    let (output, plan) = tokio::join!(job(home.path(), &arguments), async {
+        for task in [Task::GetDefinitiveRevision, Task::GetModule, Task::Init, Task::Validate] {
+            work_off(&mut client, task).await;
+        }
+        let task = Task::Variables;
+        let request = client.pushed(task.pushed_as()).await;
+        client.claim(&request["jobId"], task).await.unwrap();
+        let mut warning = entry(&request, task, "b.tf cannot be parsed");
+        warning["level"] = json!(3);
+        client.call("AddLogs", vec![json!([warning])]).await.unwrap();
+        complete(&mut client, &request, &[("text", "string"), ("list", "list(number)")]).await;
+        work_off(&mut client, Task::Plan).await
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let expected = json!({"text": "\"[1]\"", "list": "[1]", "zzz": "\"1\""});
+    assert_eq!(plan["resolvedParameters"], expected);
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_plan() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let source = "https://example.org/x.git";
+    for (declared, part) in [
+        (&[("name", "string")][..], "variable \"zzz\" is not declared by the module"),
+        // A module without any variable.
+        (&[], "variables \"name\", \"zzz\" are not declared by the module"),
+    ] {
+        let arguments = ["apply", source, "--var", "name=x", "--var", "zzz=1"];
+        let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+            let tasks = JobKind::Apply.tasks();
+            for task in tasks.into_iter().take_while(|task| *task != Task::Plan) {
+                match task {
+                    Task::Variables if !declared.is_empty() => declare(&mut client, declared).await,
+                    _ => drop(work_off(&mut client, task).await),
+                }
+            }
+        });
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
+    // Pulumi takes any key.
+    let arguments = ["plan", source, "--engine", "pulumi", "--var", "zzz=1"];
+    let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+        for task in JobKind::Plan.tasks() {
+            work_off(&mut client, task).await;
+        }
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    hub.stop().await;
+}
+
+/// What `--no-wait` says: the id of the job, and its module.
+fn submitted(output: &Output) -> (Value, String) {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let module = text(&output.stderr).trim().strip_prefix("module ").unwrap().to_owned();
+    (json!(text(&output.stdout).trim()), module)
+}
+
+#[tokio::test]
+async fn each_source_is_a_module_of_its_own_unless_the_command_line_names_it() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().canonicalize().unwrap();
+    let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    for root in ["one/infra", "two/infra"] {
+        std::fs::create_dir_all(directory.join(root).join(".git")).unwrap();
+        std::fs::create_dir_all(directory.join(root).join("net")).unwrap();
+    }
+    let mut module_of = async |arguments: &[&str]| {
+        let (id, shown) = submitted(&job(&directory, &[arguments, &["--no-wait"]].concat()).await);
+        let request = client.pushed("GetDefinitiveRevision").await;
+        assert_eq!(request["jobId"], id);
+        let metadata = &request["metadata"];
+        let name = |member: &str| metadata[member].as_str().unwrap().to_owned();
+        assert_eq!(shown, [name("stackName"), name("namespaceName"), name("moduleName")].join("/"));
+        (shown, name("moduleId"))
+    };
+    let one = module_of(&["apply", "one/infra"]).await;
+    let two = module_of(&["apply", "two/infra"]).await;
+    assert!(one.0 != two.0 && one.1 != two.1, "{one:?} {two:?}");
+    assert!(one.0.starts_with("local/infra-"), "{one:?}");
+    for command in ["plan", "destroy"] {
+        assert_eq!(module_of(&[command, "one/infra"]).await, one);
+        assert_eq!(module_of(&[command, "./two/../one/infra/", "--revision", "v1"]).await, one);
+    }
+    let below = module_of(&["apply", "one/infra/net"]).await;
+    assert_ne!(below, one);
+    assert_eq!(module_of(&["destroy", "one/infra", "--subdirectory", "net/"]).await, below);
+    let named = ["apply", "one/infra", "--stack", "s", "--namespace", "n", "--module", "m"];
+    assert_eq!(module_of(&named).await.0, "s/n/m");
+    let one = module_of(&["apply", "one/infra", "--namespace", "n"]).await;
+    let two = module_of(&["apply", "two/infra", "--namespace", "n"]).await;
+    assert!(one.0.starts_with("local/n/") && one != two, "{one:?} {two:?}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
+    let repository = Repo::with(&[("main.tf", "")]);
+    let directory = repository.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    // What git would add, and what `hawser local` would copy.
+    let untracked = ["ls-files", "--others", "--exclude-standard"];
+    let listed =
+        in_time("the program ends", Command::new("git").current_dir(directory).args(untracked).output())
+            .await
+            .unwrap();
+    assert!(listed.status.success(), "{}", text(&listed.stderr));
+    assert_eq!(text(&listed.stdout), "hub.out\n");
+    hub.stop().await;
+
+    let identity = directory.join(".hawser-hub/identity.json");
+    std::fs::set_permissions(&identity, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut open = hawser(directory);
+    open.args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut open = open.spawn().unwrap();
+    let mut warning = String::new();
+    in_time("a line comes", BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning))
+        .await
+        .unwrap();
+    assert!(warning.contains("warning") && warning.contains(".hawser-hub/identity.json"), "{warning}");
+    assert_eq!(identity.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let (output, ()) = tokio::join!(job(directory, &["plan", "https://example.org/x.git"]), async {
+        let id = client.pushed("GetDefinitiveRevision").await["jobId"].clone();
+        let arguments = vec![id, json!("no such branch"), json!("at line 1")];
+        client.call("GetDefinitiveRevisionFaulted", arguments).await.unwrap();
+    });
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("no such branch") && error.contains("at line 1"), "{error}");
+
+    let submitted = job(directory, &["destroy", "https://example.org/x.git", "--no-wait"]).await;
+    let id = text(&submitted.stdout).trim().to_owned();
+    client.pushed("GetDefinitiveRevision").await;
+    let cancelled = job(directory, &["cancel", &id]).await;
+    assert!(cancelled.status.success());
+    let said = text(&cancelled.stdout);
+    assert!(said.contains(&id) && said.contains("asked to stop") && said.contains("--kill"), "{said}");
+    assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
+    let killed = job(directory, &["cancel", &id, "--kill"]).await;
+    assert!(killed.status.success() && text(&killed.stdout).contains("its processes are to end now"));
+    client.pushed("CancelKill").await;
+    client.call("GetDefinitiveRevisionCancelled", vec![json!(id)]).await.unwrap();
+    assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
+    let list = text(&job(directory, &["list"]).await.stdout);
+    assert!(list.contains(&id) && list.contains("cancelled") && list.contains("failed"), "{list}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut follow = hawser(directory);
+        follow.args(["job", "apply", "https://example.org/x.git", "--data", "."]);
+        let follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let process = follow.id().unwrap().to_string();
+        let (mut follow, mut shown) = (follow, String::new());
+        let request = client.pushed("GetDefinitiveRevision").await;
+        let id = request["jobId"].as_str().unwrap();
+        client.claim(&request["jobId"], Task::GetDefinitiveRevision).await.unwrap();
+        // Once it tells of the task it is following.
+        let mut lines = BufReader::new(follow.stdout.take().unwrap());
+        while !shown.contains("── GetDefinitiveRevision on a") {
+            assert_ne!(in_time("a line comes", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        }
+        assert!(Command::new("kill").args([name, &process]).status().await.unwrap().success());
+        let output = in_time("the program ends", follow.wait_with_output()).await.unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        // As it is said, it has to find the same hub.
+        let cancel = format!("hawser job cancel {id} --data .");
+        assert!(error.contains("the job goes on") && error.contains(&cancel), "{error}");
+        for command in ["follow", "cancel"] {
+            assert!(error.contains(&format!("hawser job {command} {id}")), "{error}");
+        }
+        let list = text(&job(directory, &["list"]).await.stdout);
+        assert!(list.lines().any(|line| line.contains(id) && line.ends_with("running")), "{list}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_for_a_runner_that_is_not_there_says_which_ones_are_and_goes_on_waiting() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut follow = hawser(directory);
+    follow.args(["job", "plan", "https://example.org/x.git", "--instance", "nobody"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap());
+    let mut shown = String::new();
+    let mut told = async |part: &str| {
+        while !shown.contains(part) {
+            assert_ne!(in_time("a line comes", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        }
+    };
+    told("waiting for the runner \"nobody\": none is connected\n").await;
+    let _a = Client::connect(&hub, "a").await;
+    told("none of that name is connected (connected: a)\n").await;
+    let _b = Client::connect(&hub, "b").await;
+    told("none of that name is connected (connected: a, b)\n").await;
+    let mut nobody = Client::connect(&hub, "nobody").await;
+    for task in JobKind::Plan.tasks() {
+        work_off(&mut nobody, task).await;
+    }
+    told("── GetDefinitiveRevision on nobody").await;
+    told("completed\n").await;
+    assert!(in_time("the program ends", follow.wait()).await.unwrap().success());
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_forgot() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
+    let printed = std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+    let settings = printed_settings(&printed);
+    assert_eq!(settings["Runner"]["Id"], json!(hub.identity.runner_id));
+    assert_eq!(settings["Server"]["Url"], json!(hub.url));
+    assert_eq!(settings["JobLogStream"]["PeriodSeconds"], 1);
+    assert!(printed.contains("export JobLogStream__PeriodSeconds=1") && !printed.contains("another machine"));
+    assert!(printed.contains(&format!("export Runner__Credentials__ClientId={}", hub.identity.client_id)));
+
+    let mut client = Client::connect(&hub, "a").await;
+    let submitted = job(home.path(), &["apply", "https://example.org/x.git", "--no-wait"]).await;
+    let id = json!(text(&submitted.stdout).trim());
+    client.pushed("GetDefinitiveRevision").await;
+    let (address, identity) = (hub.url.trim_start_matches("http://").to_owned(), hub.identity.clone());
+    hub.stop().await;
+    client.expect_close(None, true).await;
+
+    let mut hub = HubProcess::start(home.path(), &address).await;
+    hub.identity = identity;
+    let mut client = Client::connect(&hub, "a").await;
+    // The new hub does not know the job; the runner must not be stuck with its result.
+    client.call("GetDefinitiveRevisionCompleted", vec![id, json!("c0ffee")]).await.unwrap();
+    let submitted = job(home.path(), &["apply", "https://example.org/x.git", "--no-wait"]).await;
+    assert!(submitted.status.success());
+    client.pushed("GetDefinitiveRevision").await;
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_works_off_a_job() {
+    let home = tempfile::tempdir().unwrap();
+    let repository = Repo::with(&[("main.tf", "output \"greeting\" {\n  value = \"ahoy\"\n}\n")]);
+    let source = repository.path().display().to_string();
+    let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
+    let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+
+    // The file alone says everything: what the hub printed, and where this test may write.
+    let place = home.path().join("runner");
+    std::fs::create_dir(&place).unwrap();
+    let mut settings = printed_settings(&printed());
+    settings["WorkingDirectory"] =
+        json!({ "WorkingDirectory": place.join("work"), "TempDirectory": place.join("temp") });
+    std::fs::write(place.join("appsettings.json"), settings.to_string()).unwrap();
+    let log = std::fs::File::create(place.join("runner.log")).unwrap();
+    let mut runner = hawser(&place).arg("run").stdout(log).spawn().unwrap();
+    eventually("the runner connects", || printed().contains("runner-1 connected")).await;
+
+    let applied = || async {
+        let output = job(home.path(), &["apply", &source]).await;
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success() && shown.contains("output greeting = ahoy"), "{shown}");
+    };
+    applied().await;
+    let address = hub.url.trim_start_matches("http://").to_owned();
+    hub.stop().await;
+    assert!(runner.try_wait().unwrap().is_none(), "the runner outlives its hub");
+
+    // Nothing is waited for here: a job may be submitted before the runner is back.
+    let hub = HubProcess::start(home.path(), &address).await;
+    applied().await;
+    hub.stop().await;
+    let said = std::fs::read_to_string(place.join("runner.log")).unwrap();
+    assert!(said.contains("connected again") && !said.contains("panicked"), "{said}");
+    // The new hub does not know the old token; nothing is wrong with the settings.
+    assert!(said.contains("getting another one") && !said.contains("Runner.OrganizationId"), "{said}");
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_does_not_end_the_hub() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let mut hub =
+        hawser(directory).args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(hub.stdout.take());
+    let listening = || listening_url(&directory.join(".hawser-hub")).unwrap();
+    eventually("the hub listens", listening).await;
+    // Each submission is an event that the hub wants to print.
+    for _ in 0..3 {
+        let submitted = job(directory, &["plan", "https://example.org/x.git", "--no-wait"]).await;
+        assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    }
+    assert!(hub.try_wait().unwrap().is_none(), "the hub has ended");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_with_what_to_do_about_it() {
+    let home = tempfile::tempdir().unwrap();
+    let (one, two) = (home.path().join("one"), home.path().join("two"));
+    std::fs::create_dir_all(&one).unwrap();
+    std::fs::create_dir_all(&two).unwrap();
+    let check = |output: &Output, code: i32, parts: &[&str]| {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    check(&job(&one, &["list"]).await, 69, &["no hub has been started", "--data"]);
+    let hub = HubProcess::start(&one, &format!("{}:0", own_loopback())).await;
+    let other = HubProcess::start(&two, "127.0.0.1:0").await;
+    check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
+    let missing = ["admin token", &hub.url, "--data", "HAWSER_HUB_ADMIN_TOKEN", "identity.json"];
+    check(&job(home.path(), &["--hub", &hub.url, "list"]).await, 69, &missing);
+    check(&job(home.path(), &["--data", "one/.hawser-hub", "list"]).await, 0, &["no jobs"]);
+    check(&job(home.path(), &["--data", "one", "list"]).await, 0, &["no jobs"]);
+    let token = HubData::load(&one.join(".hawser-hub")).unwrap().unwrap().admin_token;
+    let mut with_token = hawser(home.path());
+    with_token.args(["job", "--hub", &hub.url, "list"]).env("HAWSER_HUB_ADMIN_TOKEN", token);
+    check(&in_time("the program ends", with_token.output()).await.unwrap(), 0, &["no jobs"]);
+    let unknown = uuid::Uuid::new_v4().to_string();
+    check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
+    check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
+    check(&job(&one, &["list"]).await, 0, &["no jobs"]);
+    check(&job(&one, &["plan", "no-such-place"]).await, 64, &["no-such-place"]);
+    std::fs::create_dir(one.join("plain")).unwrap();
+    check(&job(&one, &["plan", "plain"]).await, 64, &["git repository", "hawser local"]);
+    let taken = hub.url.trim_start_matches("http://").to_owned();
+    let three = home.path().join("three");
+    std::fs::create_dir(&three).unwrap();
+    let output =
+        in_time("the program ends", hawser(&three).args(["hub", "--listen", &taken]).output()).await.unwrap();
+    check(&output, 69, &[&taken, "--listen"]);
+    let output = in_time("the program ends", hawser(&three).args(["hub", "--listen", "localhost"]).output())
+        .await
+        .unwrap();
+    check(&output, 64, &["IP address", "127.0.0.1:8900"]);
+    // A second hub would take the first one's place in the directory, and leave none there at its end.
+    let output = in_time("the program ends", hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output())
+        .await
+        .unwrap();
+    check(&output, 75, &["another hawser hub", &hub.url, "--data"]);
+    check(&job(&one, &["list"]).await, 0, &["no jobs"]);
+    check(&job(&one, &["list", "--hub", &taken]).await, 64, &["scheme", "http://127.0.0.1:8900"]);
+    let url = hub.url.clone();
+    hub.stop().await;
+    check(&job(&one, &["list"]).await, 69, &["no hub runs"]);
+    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "refused", "hawser hub"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_has_gone_is_no_failure() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let submitted = job(directory, &["plan", &repository(directory), "--no-wait"]).await;
+    assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    for arguments in [&["job", "list"][..], &["schema"]] {
+        // The read end is closed before the program starts.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = in_time(
+            "the program ends",
+            hawser(directory).args(arguments).stdout(writer).stderr(Stdio::piped()).output(),
+        );
+        let output = output.await.unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{arguments:?}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_hub_that_listens_on_all_addresses_says_that_other_machines_need_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "0.0.0.0:0").await;
+    let port = hub.url.rsplit(':').next().unwrap().to_owned();
+    let told = format!("another machine needs this machine's address in Server.Url: http://ADDRESS:{port}");
+    let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
+    eventually("the hub says so", || printed().contains(&told)).await;
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_path_that_the_hub_does_not_know_is_not_found() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    for path in ["/", "/prefix/connect/token", "/admin"] {
+        let answer = http().get(format!("{}{path}", hub.url)).send().await.unwrap();
+        assert_eq!(answer.status(), 404, "{path}");
+    }
+    hub.stop().await;
+}

@@ -1,0 +1,228 @@
+//! Secrets of every origin, as plain text.
+
+use hawser_contract::requests::BackendConfig;
+use hawser_contract::{Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformArrayFlag};
+use hawser_dev_server::{HubEvent, JobKind, JobState};
+use secrecy::ExposeSecret as _;
+
+use super::seen;
+use crate::support::eventually::{eventually, in_time};
+use crate::support::world::{World, job};
+
+const MODULE: &[(&str, &str)] = &[
+    (
+        "main.tf",
+        r#"
+variable "parameter" { sensitive = true }
+variable "listed" {
+  type      = list(string)
+  sensitive = true
+}
+variable "defaulted" {
+  sensitive = true
+  default   = "origin-default"
+}
+variable "module_env" { sensitive = true }
+variable "host_env" { sensitive = true }
+variable "flag" { sensitive = true }
+variable "file" { sensitive = true }
+variable "auto_file" { sensitive = true }
+variable "open" { default = "nothing-to-hide" }
+
+resource "terraform_data" "made" {
+  input = timestamp()
+  provisioner "local-exec" {
+    command = <<-EOT
+      echo "provisioner ${nonsensitive(var.parameter)} ${nonsensitive(var.listed[1])} ${nonsensitive(var.defaulted)}"
+      echo "provisioner ${nonsensitive(var.module_env)} ${nonsensitive(var.host_env)} ${nonsensitive(var.flag)}"
+      echo "provisioner ${nonsensitive(var.file)} ${nonsensitive(var.auto_file)} ${var.open}"
+    EOT
+  }
+}
+output "planned" {
+  value     = "origin-planned-${var.open}"
+  sensitive = true
+}
+output "made" {
+  value     = "origin-made-${terraform_data.made.output}"
+  sensitive = true
+}
+output "open" { value = "open-output" }
+"#,
+    ),
+    ("terraform.tfvars", "file = \"origin-tfvars\"\n"),
+    ("more.auto.tfvars.json", r#"{"auto_file": "origin-auto-tfvars"}"#),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_any_origin_is_masked_in_every_task_of_a_job() {
+    let world = World::new().await;
+    let client_secret = world.hub.identity().client_secret.expose_secret().to_owned();
+    let url = world.repository("repo", MODULE);
+    let runner = world.runner_with(
+        "one",
+        &[
+            ("JobLogStream__RedactValues__0", "origin-setting"),
+            ("JobLogStream__RedactPatterns__0", "origin-pattern-[0-9]+"),
+            ("VAULT_TOKEN", "origin-host-env"),
+            ("HTTPS_PROXY", "http://me:origin-proxy@127.0.0.1:9"),
+            ("TF_VAR_host_env", "origin-host-variable"),
+        ],
+    );
+    let mut spec = job(JobKind::Apply, &url, "origins");
+    for (name, value) in [("parameter", "\"origin-parameter\""), ("listed", "[\"a\", \"origin-listed\"]")] {
+        spec.parameters.insert(name.into(), value.into());
+    }
+    for (name, value) in [
+        ("API_TOKEN", "origin-module-env"),
+        ("DATABASE", "postgres://me:origin-database@db/x"),
+        ("TF_VAR_module_env", "origin-module-variable"),
+        ("REGION", "eu-central-1"),
+    ] {
+        spec.env_vars.insert(name.into(), value.into());
+    }
+    let mut flag = Flag::new(TerraformArrayFlag::Var, Some("flag=origin-flag"));
+    flag.task = Some(hawser_contract::CommandTask::Plan);
+    spec.flags.terraform_array_flags = vec![flag].into();
+    let say = format!(
+        "echo \"say {client_secret} origin-setting origin-pattern-42 $VAULT_TOKEN $HTTPS_PROXY $TF_VAR_host_env\"\n\
+         echo \"say $API_TOKEN $DATABASE $TF_VAR_module_env $REGION\""
+    );
+    let given = "echo 'say origin-parameter origin-listed origin-flag origin-default origin-tfvars origin-auto-tfvars'";
+    spec.hooks.init_before = Some(say.clone());
+    spec.hooks.validate_after = Some(say.clone());
+    spec.hooks.plan_before = Some(format!("{say}\n{given}"));
+    spec.hooks.apply_before = Some(format!("{say}\n{given}\necho say origin-planned-nothing-to-hide"));
+    spec.hooks.output_before = Some(format!("{say}\n{given}\nterraform output -raw made"));
+    spec.hooks.output_after =
+        Some("cat .snapcd/output.json .snapcd/sensitive.json .snapcd/snapcd.env".to_owned());
+    let id = world.hub.submit(spec);
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}\n{}", runner.log());
+    let seen = seen(&world, &ended, &runner);
+
+    let outputs = ended.outputs.unwrap().outputs;
+    let made = outputs.iter().find(|output| output.name == "made").unwrap();
+    assert!(made.value.starts_with("origin-made-20"), "results are not masked: {made:?}");
+    for secret in [client_secret.as_str(), "origin-"] {
+        let lines: Vec<_> = seen.lines().filter(|line| line.contains(secret)).collect();
+        assert!(lines.is_empty(), "{secret} is in\n{}", lines.join("\n"));
+    }
+    // And the lines are there, with all that is harmless.
+    for line in [
+        "say *** *** *** *** http://me:***@127.0.0.1:9 ***",
+        "say *** postgres://me:***@db/x *** eu-central-1",
+        "say *** *** *** *** *** ***",
+        "provisioner *** *** ***",
+        "provisioner *** *** nothing-to-hide",
+        "open-output",
+    ] {
+        assert!(seen.contains(line), "no line with {line} in\n{seen}");
+    }
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sensitive_output_is_known_while_the_after_hook_of_its_apply_runs() {
+    let world = World::new().await;
+    let output =
+        "output \"made\" {\n  value     = \"origin-${terraform_data.made.output}\"\n  sensitive = true\n}\n";
+    let made = "resource \"terraform_data\" \"made\" {\n  input = timestamp()\n}\n";
+    let url = world.repository("repo", &[("main.tf", &format!("{made}{output}"))]);
+    let runner = world.runner("one");
+    let go = world.path("go");
+    let mut spec = job(JobKind::Apply, &url, "meanwhile");
+    spec.hooks.apply_after = Some(format!(
+        "echo waiting\nuntil [ -e '{}' ]; do sleep 0.05; done\necho \"made $(terraform output -raw made)\"",
+        go.display()
+    ));
+    let id = world.hub.submit(spec);
+    let noted = || {
+        let folder =
+            runner.steps().into_iter().find(|folder| folder.ends_with(format!("{id}.ApplyFromPlan")))?;
+        let text = std::fs::read_to_string(folder.join("secrets.json")).ok()?;
+        text.contains("origin-20").then_some(())
+    };
+    eventually("the output is known before the script ends", noted).await;
+    std::fs::write(&go, "").unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    let said = seen(&world, &ended, &runner);
+    assert!(said.contains("made ***") && !said.contains("origin-20"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "terraform {\n  backend \"http\" {}\n}\n")]);
+    let runner = world.runner("one");
+    let tasks = vec![Task::GetDefinitiveRevision, Task::GetModule, Task::Init];
+    let mut spec = job(JobKind::Tasks(tasks), &url, "backend");
+    let config = |name: &str, value: &str| BackendConfig { name: name.to_owned(), value: value.to_owned() };
+    spec.module_backend_configs = vec![
+        config("address", "http://me:origin-address@127.0.0.1:9/state"),
+        config("username", "somebody"),
+        config("password", "${PLAIN_NAME}"),
+    ];
+    spec.env_vars.insert("PLAIN_NAME".into(), "origin-referred".into());
+    spec.hooks.init_before = Some("echo \"Error: somebody and $PLAIN_NAME\" >&2".to_owned());
+    let ended = world.ended(world.hub.submit(spec)).await;
+    let error = ended.error.clone().expect("nothing listens there");
+    assert!(error.message.contains("somebody and ***"), "{error:?}");
+    let said = seen(&world, &ended, &runner);
+    assert!(!said.contains("origin-"), "{said}");
+
+    let with_password = "http://me:origin-source@127.0.0.1:9/repo.git";
+    let ended = world.ended(world.hub.submit(job(JobKind::Plan, with_password, "source"))).await;
+    assert_eq!(ended.error.as_ref().unwrap().task, Task::GetDefinitiveRevision);
+    let said = seen(&world, &ended, &runner);
+    assert!(!said.contains("origin-"), "{said}");
+
+    // The server knows a refresh by its URL: that is not masked, and its fault is.
+    let refresh = SourceRefresh {
+        organization_id: world.hub.identity().organization_id,
+        source_url: with_password.to_owned(),
+        source_revision: "main".to_owned(),
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+    };
+    world.hub.refresh(refresh.clone(), None);
+    let mut events = world.hub.events();
+    let told = in_time("the refresh fails", async {
+        loop {
+            let event = events.next().await.event;
+            if let HubEvent::RefreshEnded { refresh, result: Err(fault), .. } = event {
+                return (refresh, fault);
+            }
+        }
+    })
+    .await;
+    assert_eq!(told.0, refresh);
+    assert!(!format!("{:?}", told.1).contains("origin-source"), "{:?}", told.1);
+    assert!(!runner.log().contains("origin-source"), "{}", runner.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_that_is_started_anew_masks_what_an_earlier_one_knew() {
+    let world = World::new().await;
+    let url = world.repository("repo", &[("main.tf", "")]);
+    let mut runner = world.runner("one");
+    let go = world.path("go");
+    let mut spec =
+        job(JobKind::Tasks(vec![Task::GetDefinitiveRevision, Task::GetModule, Task::Init]), &url, "anew");
+    spec.env_vars.insert("API_TOKEN".into(), "origin-kept".into());
+    spec.hooks.init_before = Some(format!(
+        "echo \"early $API_TOKEN\"\nuntil [ -e '{}' ]; do sleep 0.05; done\necho \"late $API_TOKEN\" >&2\nexit 3",
+        go.display()
+    ));
+    let id = world.hub.submit(spec);
+    eventually("the first line is there", || world.messages(id).iter().any(|line| line == "early ***")).await;
+    runner.kill();
+    std::fs::write(&go, "").unwrap();
+    runner.restart();
+    let ended = world.ended(id).await;
+    let said = seen(&world, &ended, &runner);
+    assert!(!said.contains("origin-kept"), "{said}");
+    assert!(ended.error.unwrap().details.contains("late ***"), "{said}");
+    assert!(world.messages(id).iter().any(|line| line == "late ***"), "{said}");
+}

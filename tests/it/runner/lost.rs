@@ -1,0 +1,119 @@
+//! The host went down with a script at work: nobody knows what it did, and the server is told just that.
+
+use std::fs;
+
+use hawser_dev_server::JobKind;
+use rustix::process::Signal;
+
+use super::{UnderWay, runs, supervisor_pid, under_way};
+use crate::support::eventually::eventually;
+use crate::support::world::{World, job};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("lost", 1).await;
+
+    // What a power cut leaves: no runner, no supervisor, no exit.
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    fs::write(&gate, "").unwrap();
+    runner.restart();
+
+    let ended = world.ended(id).await;
+    let error = ended.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    // It was a Validate: there is no state that it could have left.
+    assert!(error.message.contains("its hooks may") && !error.message.contains("errored"), "{error:?}");
+    assert_eq!(runs(&world, "lost"), 1);
+}
+
+/// The note of how far the log was acknowledged may outlive lines that it speaks of: they are on different pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_said_after_that() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("cut", 1).await;
+    eventually("the line is noted as acknowledged", || folder.join("shipped").exists()).await;
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    fs::write(&gate, "").unwrap();
+    let log = fs::OpenOptions::new().write(true).open(folder.join("output.log")).unwrap();
+    log.set_len(3).unwrap();
+    // Far enough that no line of the next start reaches it.
+    fs::write(folder.join("shipped"), format!("{:020} {:020}\n", 100_000, 0)).unwrap();
+
+    runner.restart();
+    let ended = world.ended(id).await;
+    assert!(ended.error.unwrap().message.contains("unknown outcome"));
+    let messages = world.messages(id);
+    assert!(messages.iter().any(|line| line.contains("unknown outcome")), "{messages:#?}");
+    world.assert_no_violation();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_there() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("busy", 1).await;
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    let lock = fs::OpenOptions::new()
+        .write(true)
+        .open(runner.working.join(".hawser/locks/local/local/busy.lock"))
+        .unwrap();
+    // It is free as soon as the supervisor is gone.
+    eventually("the module's lock", || lock.try_lock().ok()).await;
+    fs::write(&gate, "").unwrap();
+
+    runner.restart();
+    let error = world.ended(id).await.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    assert!(error.message.contains("is in use") && error.message.contains("was not looked for"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_safe() {
+    let world = World::new().await;
+    let pid_file = world.path("terraform.pid");
+    let command = format!(
+        "echo $PPID > '{}'; echo started; while [ -d '{}' ]; do sleep 0.2; done",
+        pid_file.display(),
+        world.dir.path().display()
+    );
+    let module = format!(
+        "resource \"terraform_data\" \"slow\" {{\n  provisioner \"local-exec\" {{\n    command = {command:?}\n  }}\n}}\n"
+    );
+    let url = world.repository("repo", &[("main.tf", &module)]);
+    let mut runner = world.runner("one");
+    let id = world.hub.submit(job(JobKind::Apply, &url, "lost"));
+    let terraform = eventually("the apply runs", || {
+        fs::read_to_string(&pid_file).ok().filter(|text| text.ends_with('\n'))
+    })
+    .await;
+    let folder = runner.steps().into_iter().find(|step| step.to_string_lossy().ends_with(".ApplyFromPlan"));
+    let folder = folder.unwrap();
+
+    runner.kill();
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    let terraform = rustix::process::Pid::from_raw(terraform.trim().parse().unwrap()).unwrap();
+    // It may have gone with its supervisor.
+    let _ = rustix::process::kill_process(terraform, Signal::KILL);
+    let place = runner.working.join("local/local/lost");
+    let lock = fs::read(place.join(".terraform.tfstate.lock.info")).unwrap();
+    let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
+    let state = "{\"version\": 4, \"resources\": []}";
+    fs::write(place.join("errored.tfstate"), state).unwrap();
+
+    runner.restart();
+    let error = world.ended(id).await.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    assert!(error.message.contains(lock["ID"].as_str().unwrap()), "{error:?}");
+    let kept: Vec<_> =
+        fs::read_dir(runner.working.join(".hawser/rescued/local/local/lost")).unwrap().collect();
+    let [Ok(kept)] = kept.as_slice() else { panic!("{kept:?}") };
+    assert_eq!(fs::read_to_string(kept.path()).unwrap(), state);
+    let name = kept.file_name().into_string().unwrap();
+    assert!(name.contains(&id.to_string()), "{name}");
+    assert!(error.message.contains(&name), "{error:?}");
+    let said = eventually("the log says it too", || {
+        world.messages(id).into_iter().find(|line| line.contains("state push"))
+    });
+    assert!(said.await.contains(&name));
+    assert!(!place.join("errored.tfstate").exists());
+}

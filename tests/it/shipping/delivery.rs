@@ -1,0 +1,178 @@
+//! All lines and then the result, once each, and the folder goes.
+
+use std::fs;
+use std::time::Duration;
+
+use hawser_contract::{Call, Task};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{
+    Bed, accept_all, all_messages, channel, conclude, entries, logs, methods, numbered, write_lines,
+};
+
+#[tokio::test(start_paused = true)]
+async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let step = bed.step(1, Task::Plan);
+    write_lines(&step.folder, 0..120);
+    conclude(&step);
+    assert!(shipper.add(step.clone()).await.wait().await);
+
+    assert_eq!(all_messages(&record), numbered(120));
+    assert_eq!(methods(&record), ["AddLogs", "AddLogs", "AddLogs", "PlanCompleted"]);
+    assert!(!step.folder.path().exists());
+    assert!(shipper.drained().await);
+    assert_eq!(shipper.status().borrow().to_string(), "nothing to ship");
+
+    let first = logs(&record)[0].clone();
+    let entry: hawser_contract::LogEntry<'_> = serde_json::from_value(entries(&first)[0].clone()).unwrap();
+    assert_eq!(entry.job_id, Uuid::from_u128(1));
+    assert_eq!((entry.stack_name.as_ref(), entry.namespace_name.as_ref()), ("stack", "name\"space"));
+    assert_eq!((entry.module_name.as_ref(), entry.task_name.as_ref()), ("mödule", "Plan"));
+    assert_eq!(entry.tags, None);
+    let written = serde_json::to_value(&entry).unwrap();
+    assert_eq!(written.as_object().unwrap().len(), entries(&first)[0].as_object().unwrap().len());
+    assert!(entries(&first).iter().all(|one| one["batchTimeStamp"] == entries(&first)[0]["batchTimeStamp"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn steps_of_one_job_go_one_after_the_other() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let (init, plan, other) = (bed.step(1, Task::Init), bed.step(1, Task::Plan), bed.step(2, Task::Init));
+    for step in [&init, &plan, &other] {
+        write_lines(&step.folder, 0..200);
+    }
+    conclude(&plan);
+    conclude(&other);
+    for step in [&init, &plan] {
+        shipper.add(step.clone()).await;
+    }
+    assert!(shipper.add(other).await.wait().await, "another job waits for nobody");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!methods(&record).contains(&"PlanCompleted".to_owned()));
+    conclude(&init);
+    shipper.concluded(&init.folder).await;
+    assert!(shipper.drained().await);
+    let of_job: Vec<_> = record
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|seen| match seen.method.as_str() {
+            "AddLogs" => {
+                (entries(seen)[0]["jobId"].clone(), entries(seen)[0]["taskName"].as_str().unwrap().to_owned())
+            }
+            method => (seen.arguments[0].clone(), method.to_owned()),
+        })
+        .filter(|(job, _)| *job == json!(Uuid::from_u128(1)))
+        .map(|(_, what)| what)
+        .collect();
+    let mut expected = vec!["Init"; 4];
+    expected.push("InitCompleted");
+    expected.extend(["Plan"; 4]);
+    expected.push("PlanCompleted");
+    assert_eq!(of_job, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let (output, apply) = (bed.step(1, Task::Output), bed.step(2, Task::ApplyFromPlan));
+    let call = |method: &str, arguments: Value| Call {
+        method: method.to_owned(),
+        arguments: arguments.as_array().unwrap().clone(),
+    };
+    let id = |job| json!(Uuid::from_u128(job));
+    output
+        .folder
+        .set_outcome(&call("OutputCompleted", json!([id(1), {"outputs": "x".repeat(100_000)}])))
+        .unwrap();
+    let trace = "é\"".repeat(50_000);
+    apply.folder.set_outcome(&call("ApplyFromPlanFaulted", json!([id(2), "it broke", trace, 3]))).unwrap();
+    shipper.add(output).await;
+    shipper.add(apply).await;
+    assert!(shipper.drained().await);
+    let record = record.lock().unwrap();
+    assert!(record.iter().all(|seen| seen.bytes <= 32 * 1024));
+    let find = |method: &str| record.iter().find(|seen| seen.method == method).unwrap().arguments.clone();
+    let fault = find("OutputFaulted");
+    assert_eq!(fault[0], id(1));
+    let message = fault[1].as_str().unwrap();
+    assert!(message.contains("100") && message.contains("32768"), "{message}");
+    assert!(message.contains("Server.MaxMessageBytes"), "{message}");
+    let apply = find("ApplyFromPlanFaulted");
+    assert_eq!((&apply[0], &apply[1], &apply[3]), (&id(2), &json!("it broke"), &json!(3)));
+    assert!(apply[2].as_str().unwrap().starts_with("é\"é\""));
+    assert!(apply[2].as_str().unwrap().contains("(cut: "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_outcome_is_told_as_a_fault() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let step = bed.step(1, Task::Validate);
+    fs::write(step.folder.path().join("outcome.json"), "{").unwrap();
+    assert!(shipper.add(step).await.wait().await);
+    assert_eq!(methods(&record), ["ValidateFaulted"]);
+    assert!(record.lock().unwrap()[0].arguments[1].as_str().unwrap().contains("damaged"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_refresh_sends_its_result_and_no_log() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let mut step = bed.step(1, Task::GetModule);
+    step.labels = None;
+    write_lines(&step.folder, 0..10);
+    let shipped = shipper.add(step.clone()).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let arguments = vec![json!("url"), json!("main"), json!(0), json!(0), json!("abc")];
+    step.folder.set_outcome(&Call { method: "SourceRefreshCompleted".to_owned(), arguments }).unwrap();
+    assert!(shipped.wait().await);
+    assert_eq!(methods(&record), ["SourceRefreshCompleted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_folder_is_gone_holds_nothing_up() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let step = bed.step(1, Task::Plan);
+    conclude(&step);
+    assert!(shipper.add(step.clone()).await.wait().await);
+    // Somebody was late to learn that it is done.
+    assert!(shipper.add(step).await.wait().await);
+    assert!(shipper.drained().await);
+    assert_eq!(methods(&record), ["PlanCompleted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_whose_disk_is_away_for_a_while_is_shipped_when_it_is_back() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let step = bed.step(1, Task::Plan);
+    let (steps, away) = (bed.store.steps(), bed.store.steps().with_file_name("away"));
+    let shipped = shipper.add(step.clone()).await;
+    fs::rename(&steps, &away).unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    fs::rename(&away, &steps).unwrap();
+    conclude(&step);
+    assert!(shipped.wait().await);
+    assert_eq!(methods(&record), ["PlanCompleted"]);
+}

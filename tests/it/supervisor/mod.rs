@@ -1,0 +1,337 @@
+//! The supervisor with real processes, signals, pipes and disks.
+
+mod cancel;
+mod disk;
+mod namespace;
+mod output;
+mod runner_death;
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use hawser::step::{Exit, Folder, Reader, Record, Stream};
+use hawser::supervisor::Launch;
+use hawser::supervisor::{LaunchError, launch, program, wait};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::eventually::{eventually, in_time};
+use crate::support::write_program;
+
+const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
+
+/// A step folder, and beside it a directory for the script to work in.
+struct Step {
+    _root: tempfile::TempDir,
+    folder: Folder,
+    work: PathBuf,
+}
+
+impl Step {
+    fn new(script: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let (path, work) = (root.path().join("step"), root.path().join("work"));
+        fs::create_dir(&path).unwrap();
+        fs::create_dir(&work).unwrap();
+        let folder = Folder::at(path);
+        folder.set_script(script).unwrap();
+        Self { _root: root, folder, work }
+    }
+
+    fn to_launch(&self) -> Launch {
+        let path = std::env::var_os("PATH").unwrap();
+        Launch {
+            script: String::new(),
+            directory: self.work.clone(),
+            environment: vec![("PATH".into(), path), ("GREETING".into(), OsString::from("hello"))],
+            held: None,
+        }
+    }
+
+    fn try_launch(&self, what: &Launch) -> Result<u32, LaunchError> {
+        let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
+        launch(Path::new(HAWSER), &self.folder, lock, None, what)
+    }
+
+    fn launch(&self) -> u32 {
+        self.try_launch(&self.to_launch()).unwrap()
+    }
+
+    /// Starts the supervisor as the runner would, from a shell in which something was done first.
+    fn launch_from_shell(&self, first: &str) -> Child {
+        let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
+        let shell = Command::new("sh")
+            .args(["-c", &format!("{first}; exec \"$0\" supervise \"$1\""), HAWSER])
+            .arg(self.folder.path())
+            .current_dir(&self.work)
+            .stdin(lock)
+            .stdout(Stdio::null())
+            .spawn();
+        shell.unwrap()
+    }
+
+    async fn wait(&self) {
+        let lock = in_time("the step ends", wait(&self.folder, &CancellationToken::new())).await;
+        let lock = lock.unwrap().expect("nobody has cancelled");
+        // Not by closing the file alone: another test may just be starting a program, which has a copy.
+        lock.unlock().unwrap();
+    }
+
+    /// Launches, waits, and reads the exit.
+    async fn run(&self) -> Exit {
+        self.launch();
+        self.wait().await;
+        self.exit()
+    }
+
+    fn exit(&self) -> Exit {
+        self.folder.exit().unwrap().expect("there is an exit")
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let mut reader = Reader::open(&self.folder.output_path(), 0).unwrap();
+        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    }
+
+    /// The lines of one stream, put together again.
+    fn lines(&self, stream: Stream) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut line = Vec::new();
+        for record in self.records().into_iter().filter(|record| record.stream == stream) {
+            line.extend(record.text);
+            if !record.continues {
+                lines.push(String::from_utf8_lossy(&std::mem::take(&mut line)).into_owned());
+            }
+        }
+        lines
+    }
+
+    fn stdout(&self) -> Vec<String> {
+        self.lines(Stream::Stdout)
+    }
+
+    /// Lets a script go on that waits for `work/go`.
+    fn go(&self) {
+        fs::write(self.work.join("go"), "").unwrap();
+    }
+
+    async fn until_written(&self, name: &str) {
+        eventually(name, || self.work.join(name).exists()).await;
+    }
+
+    /// A number that the script has left in a file.
+    async fn pid(&self, name: &str) -> i32 {
+        let path = self.work.join(name);
+        let read = || fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
+        eventually(name, || read().is_some()).await;
+        read().unwrap().trim().parse().unwrap()
+    }
+}
+
+/// Code for scripts: waits until the test says `go`.
+const AWAIT_GO: &str = "until [ -e go ]; do sleep 0.02; done\n";
+
+/// Whether there is such a process, a zombie included.
+fn exists(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The same without zombies: an orphan stays one where process 1 takes no notice of its children.
+fn runs(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[tokio::test]
+async fn both_streams_and_the_exit_code_are_kept() {
+    let step = Step::new("echo out; echo err >&2; exit 3");
+    let exit = step.run().await;
+    assert_eq!((exit.code, exit.signal, exit.failure), (Some(3), None, None));
+    assert_eq!(step.stdout(), ["out"]);
+    assert_eq!(step.lines(Stream::Stderr), ["err"]);
+    assert_eq!(step.records().len(), 2);
+    assert!(!step.folder.reserve_path().exists());
+    let note = step.folder.supervisor().unwrap().unwrap();
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(note.boot_id.as_deref(), Some(boot_id.trim()));
+}
+
+#[tokio::test]
+async fn the_signal_that_ended_the_script_is_kept() {
+    let step = Step::new("kill -SEGV $$");
+    let exit = step.run().await;
+    assert_eq!((exit.code, exit.signal, exit.failure), (None, Some(11), None));
+}
+
+#[tokio::test]
+async fn the_script_gets_its_directory_its_environment_and_nothing_else() {
+    let step = Step::new(
+        "pwd; env | grep -v '^\\(_\\|SHLVL\\|PWD\\|PATH\\)='; for fd in /proc/self/fd/*; do readlink $fd; done; true",
+    );
+    let exit = step.run().await;
+    assert_eq!(exit.code, Some(0));
+    let lines = step.stdout();
+    assert_eq!(lines[0], step.work.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(lines[1], "GREETING=hello");
+    assert!(lines.contains(&"/dev/null".to_owned()), "stdin is empty: {lines:?}");
+    assert!(
+        !lines.iter().any(|line| line.ends_with("/lock")),
+        "the lock stays with the supervisor: {lines:?}"
+    );
+}
+
+/// What the loader, bash's lookup and git would obey reaches the script and leaves its supervisor alone.
+#[tokio::test]
+async fn a_variable_of_the_script_means_nothing_to_its_supervisor() {
+    let step = Step::new(&format!("echo \"$GIT_SSH_COMMAND $PATH $0\" > seen; echo > ready; {AWAIT_GO}"));
+    fs::write(step.work.join("bash"), "#!/bin/sh\necho hijacked > hijacked\n").unwrap();
+    fs::set_permissions(step.work.join("bash"), fs::Permissions::from_mode(0o700)).unwrap();
+    let path = format!("{}:.:/usr/bin:/bin", step.work.display());
+    let given = [("PATH", path.as_str()), ("LD_PRELOAD", "./evil.so"), ("GIT_SSH_COMMAND", "evil")];
+    let environment = given.map(|(name, value)| (name.into(), value.into())).into();
+    let pid = step.try_launch(&Launch { environment, ..step.to_launch() }).unwrap();
+    step.until_written("ready").await;
+    let own = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    for (name, value) in given {
+        assert!(!own.split('\0').any(|variable| variable == format!("{name}={value}")), "{name}");
+    }
+    let seen = fs::read_to_string(step.work.join("seen")).unwrap();
+    assert!(seen.starts_with(&format!("evil {path} ")), "{seen}");
+    assert!(!step.work.join("hijacked").exists());
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(0));
+}
+
+#[tokio::test]
+async fn a_script_runs_once_though_it_is_launched_twice() {
+    let step = Step::new("echo ran >> ran; echo ran");
+    let first = step.run().await;
+    let second = step.run().await;
+    assert_eq!(first, second);
+    assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
+    assert_eq!(step.stdout(), ["ran"]);
+}
+
+#[tokio::test]
+async fn a_script_whose_supervisor_was_killed_is_not_started_again() {
+    let step = Step::new(&format!("echo ran >> ran; echo $$ > script; {AWAIT_GO}"));
+    let pid = step.launch();
+    let script = step.pid("script").await;
+    signal(pid, rustix::process::Signal::KILL);
+    step.wait().await;
+    assert_eq!(step.folder.stage().unwrap(), hawser::step::Stage::Lost);
+    step.launch();
+    step.wait().await;
+    assert_eq!(step.folder.exit().unwrap(), None);
+    assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
+    step.go();
+    eventually("the end of the script", || !runs(script)).await;
+}
+
+#[tokio::test]
+async fn a_second_supervisor_is_refused_while_the_first_runs() {
+    let step = Step::new(&format!("echo ran >> ran; {AWAIT_GO}"));
+    step.launch();
+    step.until_written("ran").await;
+    let other_file = fs::File::open(step.folder.script_path()).unwrap();
+    let same_file = fs::OpenOptions::new().write(true).open(step.folder.lock_path()).unwrap();
+    for stdin in [Stdio::null(), other_file.into(), same_file.into()] {
+        let refused =
+            Command::new(HAWSER).arg("supervise").arg(step.folder.path()).stdin(stdin).output().unwrap();
+        assert_eq!(refused.status.code(), Some(64));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("not the lock"));
+    }
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(0));
+    assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let step = Step::new("true");
+    let without_path = step.work.join("without-path");
+    write_program(&without_path, &format!("#!/bin/sh\nPATH=/nowhere exec '{HAWSER}' \"$@\"\n"));
+    let lock = step.folder.try_lock().unwrap().unwrap();
+    launch(&without_path, &step.folder, lock, None, &step.to_launch()).unwrap();
+    step.wait().await;
+    let exit = step.exit();
+    assert_eq!((exit.code, exit.signal), (None, None));
+    assert!(exit.failure.unwrap().contains("no bash on the PATH"));
+
+    let step = Step::new("true");
+    fs::remove_file(step.folder.script_path()).unwrap();
+    let failure = step.run().await.failure.unwrap();
+    assert!(failure.contains("script.sh") && failure.contains("No such file"), "{failure}");
+
+    let step = Step::new("true");
+    let nowhere = Launch { directory: step.work.join("missing"), ..step.to_launch() };
+    let error = step.try_launch(&nowhere).unwrap_err();
+    assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
+    // A failed launch gives the lock back, though a program that another test is just starting may have it for a moment.
+    let mut lock = None;
+    eventually("the lock", || {
+        lock = step.folder.try_lock().unwrap();
+        lock.is_some()
+    })
+    .await;
+    let lock = lock.unwrap();
+    let error =
+        launch(Path::new("/nowhere/hawser"), &step.folder, lock, None, &step.to_launch()).unwrap_err();
+    assert!(matches!(error, LaunchError::Start { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_supervisor_that_has_ended_does_not_stay_as_a_zombie() {
+    let step = Step::new("true");
+    let pid = i32::try_from(step.launch()).unwrap();
+    step.wait().await;
+    eventually("the end of the supervisor", || !exists(pid)).await;
+}
+
+#[tokio::test]
+async fn waiting_can_be_given_up_and_the_step_goes_on() {
+    let step = Step::new(AWAIT_GO);
+    step.launch();
+    let cancel = CancellationToken::new();
+    let waiting = wait(&step.folder, &cancel);
+    let (waited, ()) = tokio::join!(waiting, async { cancel.cancel() });
+    assert!(waited.unwrap().is_none());
+    step.go();
+    step.wait().await;
+    assert_eq!(step.exit().code, Some(0));
+}
+
+#[test]
+fn the_running_program_can_be_started_again() {
+    let started = Command::new(program()).arg("--help").output().unwrap();
+    assert!(started.status.success());
+}
+
+#[tokio::test]
+async fn a_lock_that_a_task_wants_held_is_held_until_its_script_has_ended() {
+    let step = Step::new("touch started; until [ -e go ]; do sleep 0.02; done");
+    let path = step.work.join("shared.lock");
+    let take = || {
+        let file = fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        file.try_lock().is_ok().then_some(file)
+    };
+    let what = Launch { held: Some(std::sync::Arc::new(take().unwrap())), ..step.to_launch() };
+    step.try_launch(&what).unwrap();
+    // The runner may be gone from here on.
+    drop(what);
+    step.until_written("started").await;
+    assert!(take().is_none());
+    step.go();
+    step.wait().await;
+    eventually("the supervisor is gone", || take().is_some()).await;
+}

@@ -1,0 +1,72 @@
+//! Waiting for what must happen. Nothing is said by how long it takes: the limits only turn a hang into a failure.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Long enough for a machine that is busy with other things.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a look can see: whether something is the case, or something to go on with.
+pub(crate) trait Sight {
+    type Found;
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Sight for bool {
+    type Found = ();
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Sight for Option<T> {
+    type Found = T;
+    fn found(self) -> Self {
+        self
+    }
+}
+
+/// Looks again and again until there is something to see.
+pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S) -> S::Found {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().found() {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "{what}: did not happen in {LIMIT:?}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// The same outside of a runtime.
+#[track_caller]
+pub(crate) fn eventually_blocking<S: Sight>(what: &str, look: impl FnMut() -> S) -> S::Found {
+    eventually_or(look, || panic!("{what}: did not happen in {LIMIT:?}"))
+}
+
+/// The same for those who have something to say or to clear away when it does not happen.
+#[track_caller]
+pub(crate) fn eventually_or<S: Sight>(
+    mut look: impl FnMut() -> S,
+    fail: impl FnOnce() -> S::Found,
+) -> S::Found {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().found() {
+            return found;
+        }
+        if start.elapsed() >= LIMIT {
+            return fail();
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Awaits something that must happen.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LIMIT, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: did not happen in {LIMIT:?}"))
+}
