@@ -11,12 +11,12 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser::masking::{Rules, Vault};
+use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
-use hawser::step::{Folder, Store, Stream};
+use hawser::step::{StepFolder, StepStore, Stream};
 use hawser_contract::{Call, LogEntry, LogLevel, Task};
 use hawser_signalr::ConnectionStatus;
 use hawser_signalr::client::channel as line;
@@ -41,7 +41,7 @@ fn main() {
     let lines: usize =
         std::env::var("HAWSER_BENCH_LINES").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
     let directory = tempfile::tempdir().unwrap();
-    let store = Arc::new(Store::open(directory.path(), Uuid::nil(), "bench").unwrap());
+    let store = Arc::new(StepStore::open(directory.path(), Uuid::nil(), "bench").unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
 
     let mut best = [Duration::MAX; 4];
@@ -73,7 +73,7 @@ fn main() {
     }
 }
 
-fn backlog(store: &Store, lines: usize) -> ShippedStep {
+fn backlog(store: &StepStore, lines: usize) -> ShippedStep {
     let Created::New(folder, request) = store.create("bench.Plan", "Plan", &json!({})).unwrap() else {
         panic!("a step was left over");
     };
@@ -115,7 +115,7 @@ fn secrets() -> Vec<String> {
     secrets
 }
 
-fn read(folder: &Folder, lines: usize) -> Duration {
+fn read(folder: &StepFolder, lines: usize) -> Duration {
     let begin = Instant::now();
     let mut file = std::fs::File::open(folder.output_path()).unwrap();
     let mut buffer = vec![0; 64 * 1024];
@@ -163,7 +163,7 @@ fn encode_only(lines: usize) -> Duration {
     begin.elapsed()
 }
 
-async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize, secrets: &[String]) -> Duration {
+async fn ship(store: &Arc<StepStore>, step: ShippedStep, lines: usize, secrets: &[String]) -> Duration {
     let (line, mut end) = line();
     end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
     let server = tokio::spawn(async move {
@@ -177,11 +177,11 @@ async fn ship(store: &Arc<Store>, step: ShippedStep, lines: usize, secrets: &[St
     });
     let settings =
         ShippingSettings { job_log_stream: JobLogStreamSettings::default(), max_message_bytes: 32 * 1024 };
-    let vault = Vault::new(Rules::new(&settings.job_log_stream).unwrap());
-    secrets.iter().for_each(|secret| vault.learn(secret));
+    let secret_store = SecretStore::new(Rules::new(&settings.job_log_stream).unwrap());
+    secrets.iter().for_each(|secret| secret_store.learn(secret));
     let stop = CancellationToken::new();
     let begin = Instant::now();
-    let shipper = Shipper::start(line, Arc::clone(store), &settings, vault, stop.clone());
+    let shipper = Shipper::start(line, Arc::clone(store), &settings, secret_store, stop.clone());
     assert!(shipper.add(step).await.wait().await);
     let taken = begin.elapsed();
     stop.cancel();

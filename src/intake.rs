@@ -8,6 +8,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Fault, Outcome, Push, PushError, SourceRefresh, Task};
+use hawser_signalr::{HubClient, Invocation};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
@@ -16,14 +19,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use crate::masking::{Redactor, Vault};
+use crate::masking::{Masker, SecretStore};
 use crate::scheduler::Scheduler;
 use crate::shipping::{ShippedStep, ShipperHandle};
 use crate::step::store::Created;
-use crate::step::{CancelledBy, Folder, Step, StepRequest, Store, StoreError, Work};
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{Call, Fault, Outcome, Push, PushError, SourceRefresh, Task};
-use hawser_signalr::{HubClient, Invocation};
+use crate::step::{CancelledBy, Step, StepFolder, StepRequest, StepStore, StepWork, StoreError};
 
 /// How many unknown methods are warned about; a server that invents more of them is not worth the memory.
 const UNKNOWN_METHODS: usize = 64;
@@ -32,7 +32,7 @@ const LONGEST_METHOD: usize = 100;
 
 /// What a step folder found at start turns out to be.
 #[derive(Debug)]
-pub enum Found {
+pub enum RecoveredStep {
     Step(Step),
     /// Only its outcome is left to be sent: a cancel's answer, or a refusal of a payload that cannot be read.
     Answer(ShippedStep),
@@ -47,20 +47,26 @@ pub enum Found {
 /// Reads a step folder's request again. A request that cannot be read gets its outcome now, if a crash came
 /// before that was written.
 pub fn reread(
-    folder: Folder,
+    folder: StepFolder,
     request: &StepRequest,
-    redactor: &Redactor,
-) -> Result<Found, crate::step::FolderError> {
+    masker: &Masker,
+) -> Result<RecoveredStep, crate::step::FolderError> {
     let sequence = request.sequence;
     match request.push() {
-        Ok(Push::Task(task)) => Ok(Found::Step(Step { folder, sequence, work: Work::Task(task) })),
+        Ok(Push::Task(task)) => {
+            Ok(RecoveredStep::Step(Step { folder, sequence, work: StepWork::Task(task) }))
+        }
         Ok(Push::SourceRefresh(refresh)) => {
-            Ok(Found::Step(Step { folder, sequence, work: Work::Refresh(refresh) }))
+            Ok(RecoveredStep::Step(Step { folder, sequence, work: StepWork::Refresh(refresh) }))
         }
         Ok(Push::Cancel(kind, job_id)) => {
             let answered = folder.outcome()?.is_some();
             let answer = ShippedStep { folder, sequence, labels: None };
-            Ok(if answered { Found::Answer(answer) } else { Found::Cancel { kind, job_id, answer } })
+            Ok(if answered {
+                RecoveredStep::Answer(answer)
+            } else {
+                RecoveredStep::Cancel { kind, job_id, answer }
+            })
         }
         Err(problem) => {
             if folder.outcome()?.is_none() {
@@ -70,16 +76,16 @@ pub fn reread(
                         reason: problem.to_string(),
                     });
                 };
-                folder.set_outcome(&redactor.call(refusal(*task, *job_id, &problem)))?;
+                folder.set_outcome(&masker.call(refusal(*task, *job_id, &problem)))?;
             }
-            Ok(Found::Answer(ShippedStep { folder, sequence, labels: None }))
+            Ok(RecoveredStep::Answer(ShippedStep { folder, sequence, labels: None }))
         }
     }
 }
 
 /// A folder that was damaged has been set aside, and nobody will ever know what came of its task. The server is told
 /// so, in a folder of the same name: the task is not taken for a new one when it is pushed again meanwhile.
-pub fn answer_for_damaged(store: &Store, name: &str) -> Result<Option<ShippedStep>, StoreError> {
+pub fn answer_for_damaged(store: &StepStore, name: &str) -> Result<Option<ShippedStep>, StoreError> {
     let Some((job_id, task)) = identity(name) else { return Ok(None) };
     let fault = Fault::new(
         "unknown outcome: the runner's record of this task was damaged and has been set aside (its log says where). It \
@@ -111,7 +117,7 @@ pub fn identity(name: &str) -> Option<(Uuid, Task)> {
 }
 
 /// Whether a folder is that of a task of the job.
-pub fn is_of_job(folder: &Folder, job_id: Uuid) -> bool {
+pub fn is_of_job(folder: &StepFolder, job_id: Uuid) -> bool {
     identity(&folder.name()).is_some_and(|(of, _)| of == job_id)
 }
 
@@ -138,11 +144,11 @@ const ANSWER_AGAIN: Duration = Duration::from_secs(5);
 /// The reader of pushes.
 #[derive(Debug)]
 pub struct Intake {
-    pub store: Arc<Store>,
+    pub store: Arc<StepStore>,
     pub scheduler: Scheduler,
     pub shipper: ShipperHandle,
     pub line: HubClient,
-    vault: Vault,
+    secret_store: SecretStore,
     /// `Runner.CancelGraceSeconds`
     cancel_grace: Duration,
     unknown_methods: HashSet<String>,
@@ -153,16 +159,16 @@ pub struct Intake {
 
 impl Intake {
     pub fn new(
-        store: Arc<Store>,
+        store: Arc<StepStore>,
         scheduler: Scheduler,
         shipper: ShipperHandle,
         line: HubClient,
-        vault: Vault,
+        secret_store: SecretStore,
         cancel_grace: Duration,
         stop: CancellationToken,
     ) -> Self {
         let (unknown_methods, beside) = (HashSet::new(), TaskTracker::new());
-        Self { store, scheduler, shipper, line, vault, cancel_grace, unknown_methods, stop, beside }
+        Self { store, scheduler, shipper, line, secret_store, cancel_grace, unknown_methods, stop, beside }
     }
 
     /// Takes pushes until there are no more or the runner stops.
@@ -172,7 +178,7 @@ impl Intake {
             let Invocation { target, arguments, received, reply } = pushed;
             let answer = self.take(&target, &arguments, received).await;
             if let Some(reply) = reply {
-                reply.answer(answer.map_err(|reason| self.vault.redactor().text(&reason).into_owned()));
+                reply.answer(answer.map_err(|reason| self.secret_store.masker().text(&reason).into_owned()));
             }
         }
         self.beside.close();
@@ -192,7 +198,7 @@ impl Intake {
                     return Ok(Value::Null);
                 }
                 match self.keep(&name, target, payload).await {
-                    Ok(created) => self.accept(created, Work::Task(request)).await,
+                    Ok(created) => self.accept(created, StepWork::Task(request)).await,
                     Err(reason) => {
                         let (job_id, task) = (request.common.job_id, request.task.task());
                         self.scheduler.audit().not_taken(job_id, Some(task), "it could not be kept").await;
@@ -206,7 +212,7 @@ impl Intake {
                     return Ok(Value::Null);
                 }
                 match self.keep(&name, target, payload).await {
-                    Ok(created) => self.accept(created, Work::Refresh(refresh)).await,
+                    Ok(created) => self.accept(created, StepWork::Refresh(refresh)).await,
                     Err(reason) => {
                         return self.cannot_keep(refresh.faulted(&Fault::new(&reason)), reason);
                     }
@@ -215,7 +221,7 @@ impl Intake {
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
             Err(PushError::UnknownMethod { .. }) => {
                 // Masked before it is cut or quoted: half of a secret, or a quoted one, would not be known for it.
-                let masked = self.vault.redactor().text(target).into_owned();
+                let masked = self.secret_store.masker().text(target).into_owned();
                 let method: String = masked.chars().take(LONGEST_METHOD).collect();
                 let more = self.unknown_methods.len() < UNKNOWN_METHODS;
                 if more && self.unknown_methods.insert(method.clone()) {
@@ -238,7 +244,7 @@ impl Intake {
         repeat
     }
 
-    async fn accept(&self, created: Created, work: Work) {
+    async fn accept(&self, created: Created, work: StepWork) {
         match created {
             Created::New(folder, request) => {
                 let step = Step { folder, sequence: request.sequence, work };
@@ -335,8 +341,8 @@ impl Intake {
             .map_err(|error: StoreError| format!("this runner cannot keep the task: {error}"))
     }
 
-    async fn keep_outcome(&self, folder: &Folder, call: Call) {
-        let call = self.vault.redactor().call(call);
+    async fn keep_outcome(&self, folder: &StepFolder, call: Call) {
+        let call = self.secret_store.masker().call(call);
         let Err(error) = write_outcome(folder, &call).await else { return };
         error!(step = folder.name(), "an answer cannot be kept and is tried again: {error}");
         let (folder, stop) = (folder.clone(), self.stop.clone());
@@ -354,7 +360,7 @@ impl Intake {
     /// here, since the answer comes by the same way as the next pushes.
     fn cannot_keep(&self, answer: Call, reason: String) -> Result<Value, String> {
         error!("{reason}");
-        let answer = self.vault.redactor().call(answer);
+        let answer = self.secret_store.masker().call(answer);
         let (line, stop) = (self.line.clone(), self.stop.clone());
         self.beside.spawn(async move {
             let told = stop.run_until_cancelled(line.invoke(&answer.method, &answer.arguments)).await;
@@ -366,7 +372,7 @@ impl Intake {
     }
 }
 
-async fn write_outcome(folder: &Folder, call: &Call) -> Result<(), String> {
+async fn write_outcome(folder: &StepFolder, call: &Call) -> Result<(), String> {
     let (folder, call) = (folder.clone(), call.clone());
     let written = tokio::task::spawn_blocking(move || folder.set_outcome(&call)).await;
     written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())

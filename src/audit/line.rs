@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Engine, Task, engine_of, source_of};
 use jiff::Timestamp;
 use serde::Serialize;
 use uuid::Uuid;
@@ -10,18 +12,14 @@ use uuid::Uuid;
 use crate::base::digest::fingerprint;
 use crate::base::git_url::mask_url;
 use crate::settings::Refusal;
-use crate::step::{Cancel, CancelledBy, Folder};
-use crate::step::{Step, Work};
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{Call, Engine, Task};
-use hawser_contract::{engine_of, source_of};
+use crate::step::{Cancel, CancelledBy, Step, StepFolder, StepWork};
 
 /// No text of a server's choice is longer than this, so that a line stays a line.
 const LONGEST: usize = 2000;
 
 /// Who writes.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct AuditSource {
     pub(super) runner: Uuid,
     pub(super) instance: String,
 }
@@ -29,7 +27,7 @@ pub(super) struct Writer {
 /// The members of a line; what is not known, or makes no sense for an event, is left out.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line<'a> {
+pub(super) struct AuditLine<'a> {
     /// When the line was written. Of one that a crash held up, this is the next start.
     time: String,
     event: &'static str,
@@ -64,7 +62,7 @@ pub(super) struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel: Option<CancelKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<Ending>,
+    result: Option<AuditOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<ExitNote>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +76,7 @@ pub(super) struct Line<'a> {
 /// How a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-enum Ending {
+enum AuditOutcome {
     Completed,
     Faulted,
     Cancelled,
@@ -97,8 +95,8 @@ struct ExitNote {
     failure: Option<String>,
 }
 
-impl<'a> Line<'a> {
-    fn empty(event: &'static str, writer: &'a Writer) -> Self {
+impl<'a> AuditLine<'a> {
+    fn empty(event: &'static str, writer: &'a AuditSource) -> Self {
         Self {
             // Always as many digits, so that lines sort as text.
             time: format!("{:.6}", Timestamp::now()),
@@ -127,10 +125,10 @@ impl<'a> Line<'a> {
     }
 
     /// With all that the request says.
-    pub(super) fn of(step: &Step, event: &'static str, writer: &'a Writer) -> Self {
+    pub(super) fn of(step: &Step, event: &'static str, writer: &'a AuditSource) -> Self {
         let mut line = Self::empty(event, writer);
         match &step.work {
-            Work::Task(request) => {
+            StepWork::Task(request) => {
                 let (common, metadata) = (&request.common, &request.common.metadata);
                 line.job_id = Some(common.job_id);
                 line.organization_id = Some(common.organization_id);
@@ -154,7 +152,7 @@ impl<'a> Line<'a> {
                     .map(|it| (it.name, fingerprint(it.text)))
                     .collect();
             }
-            Work::Refresh(refresh) => {
+            StepWork::Refresh(refresh) => {
                 line.organization_id = Some(refresh.organization_id);
                 line.task = Some("SourceRefresh");
                 line.source_url = Some(short(&mask_url(&refresh.source_url)));
@@ -169,7 +167,7 @@ impl<'a> Line<'a> {
         event: &'static str,
         job_id: Uuid,
         task: Option<Task>,
-        writer: &'a Writer,
+        writer: &'a AuditSource,
     ) -> Self {
         Self { job_id: Some(job_id), task: task.map(Task::name), ..Self::empty(event, writer) }
     }
@@ -193,17 +191,17 @@ impl<'a> Line<'a> {
     }
 
     pub(super) fn unknown(self) -> Self {
-        Self { result: Some(Ending::Unknown), ..self }
+        Self { result: Some(AuditOutcome::Unknown), ..self }
     }
 
     /// With what only the end of a step tells, from its folder.
-    pub(super) fn finished(mut self, folder: &Folder, call: &Call) -> Self {
+    pub(super) fn finished(mut self, folder: &StepFolder, call: &Call) -> Self {
         let exit = folder.exit().ok().flatten();
         self.result = match call.method.as_str() {
-            method if method.ends_with("Completed") => Some(Ending::Completed),
-            method if method.ends_with("Cancelled") => Some(Ending::Cancelled),
-            _ if exit.is_none() && matches!(folder.supervisor(), Ok(Some(_))) => Some(Ending::Unknown),
-            _ => Some(Ending::Faulted),
+            method if method.ends_with("Completed") => Some(AuditOutcome::Completed),
+            method if method.ends_with("Cancelled") => Some(AuditOutcome::Cancelled),
+            _ if exit.is_none() && matches!(folder.supervisor(), Ok(Some(_))) => Some(AuditOutcome::Unknown),
+            _ => Some(AuditOutcome::Faulted),
         };
         self.exit = exit.map(|it| ExitNote {
             code: it.code,

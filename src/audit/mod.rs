@@ -23,31 +23,29 @@ mod line;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hawser_contract::{Call, Task};
 use tracing::error;
 use uuid::Uuid;
 
-use crate::settings::Refusal;
-use crate::settings::Settings;
-use crate::step::Step;
-use crate::step::{Audited, Folder};
+use crate::settings::{Refusal, Settings};
+use crate::step::{Audited, Step, StepFolder};
 use file::Appender;
-use hawser_contract::{Call, Task};
-use line::{Line, Writer};
+use line::{AuditLine, AuditSource};
 
 /// The audit log of a runner. Cheap to clone; every clone is the same log.
 #[derive(Debug, Clone)]
-pub struct Audit(Arc<Inner>);
+pub struct Audit(Arc<AuditInner>);
 
 #[derive(Debug)]
-struct Inner {
-    writer: Writer,
+struct AuditInner {
+    writer: AuditSource,
     file: Mutex<Appender>,
 }
 
 impl Audit {
     pub fn new(settings: &Settings) -> Self {
-        let writer = Writer { runner: settings.runner.id, instance: settings.runner.instance.clone() };
-        Self(Arc::new(Inner { writer, file: Mutex::new(Appender::new(path(settings))) }))
+        let writer = AuditSource { runner: settings.runner.id, instance: settings.runner.instance.clone() };
+        Self(Arc::new(AuditInner { writer, file: Mutex::new(Appender::new(path(settings))) }))
     }
 
     /// Opens the file, so that one that cannot be used is known at the start and not at the first task.
@@ -87,7 +85,7 @@ impl Audit {
             let mut file = inner.lock();
             let mut audited = audited(&step.folder);
             if !audited.refused {
-                let line = Line::of(&step, "refused", &inner.writer).refused(&refusal);
+                let line = AuditLine::of(&step, "refused", &inner.writer).refused(&refusal);
                 audited.refused = file.record(&line);
                 note(&step.folder, &audited);
             }
@@ -131,7 +129,7 @@ impl Audit {
     /// A push that cannot be taken: it is unreadable, or the disk is full.
     pub async fn not_taken(&self, job_id: Uuid, task: Option<Task>, reason: &'static str) {
         self.blocking(move |inner| {
-            let line = Line::without_request("refused", job_id, task, &inner.writer);
+            let line = AuditLine::without_request("refused", job_id, task, &inner.writer);
             inner.lock().record(&line.reason(reason));
         })
         .await;
@@ -140,7 +138,7 @@ impl Audit {
     /// A step whose folder was damaged: nobody knows what came of it.
     pub async fn lost(&self, job_id: Uuid, task: Task, reason: &'static str) {
         self.blocking(move |inner| {
-            let line = Line::without_request("finished", job_id, Some(task), &inner.writer);
+            let line = AuditLine::without_request("finished", job_id, Some(task), &inner.writer);
             inner.lock().record(&line.unknown().reason(reason));
         })
         .await;
@@ -148,13 +146,13 @@ impl Audit {
 
     /// The disk may take its time, so nothing of this is done on a thread of the runtime. A thread that fails has
     /// said so itself.
-    async fn blocking(&self, work: impl FnOnce(&Inner) + Send + 'static) {
+    async fn blocking(&self, work: impl FnOnce(&AuditInner) + Send + 'static) {
         let inner = Arc::clone(&self.0);
         let _ = tokio::task::spawn_blocking(move || work(&inner)).await;
     }
 }
 
-impl Inner {
+impl AuditInner {
     /// One at a time: what is noted in a folder is read and written under this lock.
     fn lock(&self) -> std::sync::MutexGuard<'_, Appender> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
@@ -174,7 +172,7 @@ impl Inner {
         if audited.finished.as_deref() == Some(&call.method) {
             return;
         }
-        let line = Line::of(step, "finished", &self.writer).finished(&step.folder, call);
+        let line = AuditLine::of(step, "finished", &self.writer).finished(&step.folder, call);
         if file.record(&line) {
             audited.finished = Some(call.method.clone());
             note(&step.folder, &audited);
@@ -183,13 +181,13 @@ impl Inner {
 
     /// That it was accepted, and that a cancel is in the folder.
     fn write_missing(&self, step: &Step, audited: &mut Audited, file: &mut Appender) {
-        if !audited.accepted && file.record(&Line::of(step, "accepted", &self.writer)) {
+        if !audited.accepted && file.record(&AuditLine::of(step, "accepted", &self.writer)) {
             audited.accepted = true;
             note(&step.folder, audited);
         }
         if let Ok(Some(cancel)) = step.folder.cancel()
             && audited.cancelled != Some(cancel.kind)
-            && file.record(&Line::of(step, "cancelled", &self.writer).cancelled(&cancel))
+            && file.record(&AuditLine::of(step, "cancelled", &self.writer).cancelled(&cancel))
         {
             audited.cancelled = Some(cancel.kind);
             note(&step.folder, audited);
@@ -199,7 +197,7 @@ impl Inner {
 
 impl Appender {
     /// False when it could not be written, which is said.
-    fn record(&mut self, line: &Line<'_>) -> bool {
+    fn record(&mut self, line: &AuditLine<'_>) -> bool {
         let written = line.text().and_then(|text| self.append(text.as_bytes()));
         if let Err(problem) = &written {
             error!(
@@ -213,11 +211,11 @@ impl Appender {
 }
 
 /// A note that cannot be read counts as none: a line twice is better than none.
-fn audited(folder: &Folder) -> Audited {
+fn audited(folder: &StepFolder) -> Audited {
     folder.audited().ok().flatten().unwrap_or_default()
 }
 
-fn note(folder: &Folder, audited: &Audited) {
+fn note(folder: &StepFolder, audited: &Audited) {
     if let Err(problem) = folder.set_audited(audited) {
         tracing::warn!(step = folder.name(), "a line of the audit log may come twice: {problem}");
     }

@@ -3,9 +3,9 @@
 //! A path that was checked and is then opened by its name may lead elsewhere by the time it is opened: a hook, a
 //! provisioner or a process that either left behind can put a symlink there. So everything starts from an open handle:
 //!
-//! - [`Inside`] is the handle of a module root. A path below it may go through symlinks as long as they stay below it, which
+//! - [`ConfinedRoot`] is the handle of a module root. A path below it may go through symlinks as long as they stay below it, which
 //!   is what the operating system (`openat2` with `RESOLVE_BENEATH`) or, where that is missing, `cap-std` sees to.
-//! - [`Folder`] is the handle of one folder that was found in this way. What is done in it names a single entry, and a
+//! - [`ConfinedDir`] is the handle of one folder that was found in this way. What is done in it names a single entry, and a
 //!   symlink of that name is never followed.
 //!
 //! What is read must be a regular file: a pipe or a device in its place is an error and not a wait without end.
@@ -29,12 +29,12 @@ const PRIVATE_FOLDER: Mode = Mode::RWXU;
 
 /// A folder that nothing leads out of.
 #[derive(Debug)]
-pub struct Inside {
+pub struct ConfinedRoot {
     root: Dir,
     place: PathBuf,
 }
 
-impl Inside {
+impl ConfinedRoot {
     /// The last part of the path must be a folder and no symlink to one.
     pub fn open(place: &Path) -> io::Result<Self> {
         let root = rustix::fs::open(place, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
@@ -47,17 +47,17 @@ impl Inside {
     }
 
     /// An existing folder; the empty path means this one.
-    pub fn folder(&self, below: &Path) -> io::Result<Folder> {
+    pub fn folder(&self, below: &Path) -> io::Result<ConfinedDir> {
         let fd = match below.as_os_str().is_empty() {
             true => rustix::fs::openat(&self.root, ".", FOLDER, Mode::empty())?,
             // The handle that this gives may be good for nothing but finding other files from it.
             false => rustix::fs::openat(self.root.open_dir(below)?, ".", FOLDER, Mode::empty())?,
         };
-        Ok(Folder { fd })
+        Ok(ConfinedDir { fd })
     }
 
     /// A folder, made if it is missing, as are those on the way. New ones are private.
-    pub fn folder_made(&self, below: &Path) -> io::Result<Folder> {
+    pub fn folder_made(&self, below: &Path) -> io::Result<ConfinedDir> {
         let mut folder = self.folder(Path::new(""))?;
         let mut path = PathBuf::new();
         for part in below.components() {
@@ -112,7 +112,7 @@ pub fn is_missing(error: &io::Error) -> bool {
 
 /// What one entry of a folder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     File,
     Folder,
     Symlink,
@@ -120,7 +120,7 @@ pub enum Kind {
     Special,
 }
 
-impl From<FileType> for Kind {
+impl From<FileType> for EntryKind {
     fn from(kind: FileType) -> Self {
         match kind {
             FileType::RegularFile => Self::File,
@@ -133,18 +133,18 @@ impl From<FileType> for Kind {
 
 /// An open folder. Every name is that of an entry in it; one with a slash, `.` and `..` are refused.
 #[derive(Debug)]
-pub struct Folder {
+pub struct ConfinedDir {
     fd: OwnedFd,
 }
 
-impl Folder {
+impl ConfinedDir {
     /// A folder of the runner's own, of which the path is known to be good.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: rustix::fs::open(path, FOLDER, Mode::empty())? })
     }
 
     /// `None` when there is nothing of that name.
-    pub fn kind(&self, name: &OsStr) -> io::Result<Option<Kind>> {
+    pub fn kind(&self, name: &OsStr) -> io::Result<Option<EntryKind>> {
         match rustix::fs::statat(&self.fd, one(name)?, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode).into())),
             Err(rustix::io::Errno::NOENT) => Ok(None),
@@ -152,7 +152,7 @@ impl Folder {
         }
     }
 
-    pub fn entries(&self) -> io::Result<Vec<(OsString, Kind)>> {
+    pub fn entries(&self) -> io::Result<Vec<(OsString, EntryKind)>> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
             let entry = entry?;
@@ -256,11 +256,11 @@ impl Folder {
     /// pipes and sockets mean nothing without their process and are passed over.
     pub fn link_or_copy(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
         match self.kind(name)? {
-            Some(Kind::Symlink) => {
+            Some(EntryKind::Symlink) => {
                 let target = rustix::fs::readlinkat(&self.fd, one(name)?, Vec::new())?;
                 Ok(rustix::fs::symlinkat(target, &to.fd, one(new_name)?)?)
             }
-            Some(Kind::File) => {
+            Some(EntryKind::File) => {
                 if rustix::fs::linkat(&self.fd, name, &to.fd, one(new_name)?, AtFlags::empty()).is_ok() {
                     return Ok(());
                 }

@@ -25,34 +25,34 @@ const LONGEST_NAME: u64 = 1024;
 const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
+pub enum LockMode {
     /// Together with others who do the same.
     Shared,
     Alone,
 }
 
 /// Takes the lock, or says with None that somebody has it; never waits. A file that is not there is made.
-pub fn try_lock(path: &Path, hold: Hold) -> io::Result<Option<File>> {
+pub fn try_lock(path: &Path, hold: LockMode) -> io::Result<Option<File>> {
     take(open(path, true)?, hold)
 }
 
 /// The same for a file that has to be there already: without one there is nobody to hold it against.
-pub fn try_lock_existing(path: &Path, hold: Hold) -> io::Result<Option<File>> {
+pub fn try_lock_existing(path: &Path, hold: LockMode) -> io::Result<Option<File>> {
     take(open(path, false)?, hold)
 }
 
 /// A lock that no other process is ever given a share of. It ends here: a program that this process is just starting has
 /// a copy of every open file until it is that program, and would hold the lock for so long.
 #[derive(Debug)]
-pub struct Own(File);
+pub struct OwnLock(File);
 
-impl Own {
+impl OwnLock {
     pub fn file(&self) -> &File {
         &self.0
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnLock {
     fn drop(&mut self) {
         // The file is closed next, which does the same a moment later.
         let _ = self.0.unlock();
@@ -60,13 +60,13 @@ impl Drop for Own {
 }
 
 /// The same as [`try_lock`], for this process alone.
-pub fn try_own(path: &Path, hold: Hold) -> io::Result<Option<Own>> {
-    Ok(try_lock(path, hold)?.map(Own))
+pub fn try_own(path: &Path, hold: LockMode) -> io::Result<Option<OwnLock>> {
+    Ok(try_lock(path, hold)?.map(OwnLock))
 }
 
 /// The same with a moment of patience: the last holder may have died while it was starting a program, which has a copy of the
 /// file until it is that program.
-pub fn own_within(path: &Path, hold: Hold, patience: Duration) -> io::Result<Option<Own>> {
+pub fn own_within(path: &Path, hold: LockMode, patience: Duration) -> io::Result<Option<OwnLock>> {
     let since = Instant::now();
     loop {
         let own = try_own(path, hold)?;
@@ -78,10 +78,10 @@ pub fn own_within(path: &Path, hold: Hold, patience: Duration) -> io::Result<Opt
 }
 
 /// Takes the lock of a file that is open. One that this very open file holds already is simply taken again.
-pub fn take(file: File, hold: Hold) -> io::Result<Option<File>> {
+pub fn take(file: File, hold: LockMode) -> io::Result<Option<File>> {
     let taken = match hold {
-        Hold::Shared => file.try_lock_shared(),
-        Hold::Alone => file.try_lock(),
+        LockMode::Shared => file.try_lock_shared(),
+        LockMode::Alone => file.try_lock(),
     };
     match taken {
         Ok(()) => Ok(Some(file)),
@@ -126,49 +126,49 @@ mod tests {
     fn one_holds_it_alone_or_several_together_and_it_says_who() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("lock");
-        assert_eq!(try_lock_existing(&path, Hold::Alone).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(try_lock_existing(&path, LockMode::Alone).unwrap_err().kind(), io::ErrorKind::NotFound);
 
-        let alone = try_own(&path, Hold::Alone).unwrap().unwrap();
+        let alone = try_own(&path, LockMode::Alone).unwrap().unwrap();
         assert_eq!(holder(&path), None);
         sign(alone.file(), "a name that is longer than the next");
         sign(alone.file(), "process 1\n");
         assert_eq!(holder(&path).unwrap(), "process 1");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        for hold in [Hold::Shared, Hold::Alone] {
+        for hold in [LockMode::Shared, LockMode::Alone] {
             assert!(try_lock(&path, hold).unwrap().is_none());
             assert!(try_lock_existing(&path, hold).unwrap().is_none());
         }
         drop(alone);
 
-        let shared = try_own(&path, Hold::Shared).unwrap().unwrap();
-        let with_it = try_own(&path, Hold::Shared).unwrap().unwrap();
-        assert!(try_lock(&path, Hold::Alone).unwrap().is_none());
+        let shared = try_own(&path, LockMode::Shared).unwrap().unwrap();
+        let with_it = try_own(&path, LockMode::Shared).unwrap().unwrap();
+        assert!(try_lock(&path, LockMode::Alone).unwrap().is_none());
         drop((shared, with_it));
-        try_lock_existing(&path, Hold::Alone).unwrap().unwrap();
+        try_lock_existing(&path, LockMode::Alone).unwrap().unwrap();
     }
 
     #[test]
     fn one_of_its_own_ends_though_somebody_has_a_copy_of_the_file() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("lock");
-        let own = try_own(&path, Hold::Alone).unwrap().unwrap();
+        let own = try_own(&path, LockMode::Alone).unwrap().unwrap();
         let _copy = own.file().try_clone().unwrap();
-        assert!(try_own(&path, Hold::Alone).unwrap().is_none());
+        assert!(try_own(&path, LockMode::Alone).unwrap().is_none());
         drop(own);
-        try_own(&path, Hold::Alone).unwrap().unwrap();
+        try_own(&path, LockMode::Alone).unwrap().unwrap();
     }
 
     #[test]
     fn patience_outlasts_a_holder_that_is_about_to_go() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("lock");
-        let held = try_own(&path, Hold::Alone).unwrap().unwrap();
-        assert!(own_within(&path, Hold::Alone, Duration::ZERO).unwrap().is_none());
+        let held = try_own(&path, LockMode::Alone).unwrap().unwrap();
+        assert!(own_within(&path, LockMode::Alone, Duration::ZERO).unwrap().is_none());
         let going = thread::spawn(move || {
             thread::sleep(3 * RETRY);
             drop(held);
         });
-        own_within(&path, Hold::Alone, Duration::from_secs(600)).unwrap().unwrap();
+        own_within(&path, LockMode::Alone, Duration::from_secs(600)).unwrap().unwrap();
         going.join().unwrap();
     }
 
@@ -177,10 +177,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (path, target) = (root.path().join("lock"), root.path().join("target"));
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        try_lock(&path, Hold::Alone).unwrap_err();
+        try_lock(&path, LockMode::Alone).unwrap_err();
         assert!(!target.exists());
         fs::write(&target, "untouched").unwrap();
-        try_lock(&path, Hold::Alone).unwrap_err();
+        try_lock(&path, LockMode::Alone).unwrap_err();
         assert_eq!(fs::read(&target).unwrap(), b"untouched");
     }
 }

@@ -15,10 +15,9 @@ mod state;
 mod steps;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use crate::base::files::remove_all;
 use crate::settings::model::WorkingDirectorySettings;
@@ -50,7 +49,7 @@ pub struct Order {
 
 /// Something that was removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct Leftover {
     pub what: &'static str,
     pub path: PathBuf,
     pub bytes: u64,
@@ -58,15 +57,15 @@ pub struct Found {
 
 /// Something that looks like a leftover and stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptItem {
     pub path: PathBuf,
     pub reason: String,
 }
 
 #[derive(Debug, Default)]
 pub struct Report {
-    pub found: Vec<Found>,
-    pub kept: Vec<Kept>,
+    pub found: Vec<Leftover>,
+    pub kept: Vec<KeptItem>,
     /// What could not be removed or looked at, and why.
     pub failed: Vec<String>,
 }
@@ -132,11 +131,11 @@ impl Cleaning<'_> {
         {
             return self.report.failed.push(format!("cannot remove {}: {error}", path.display()));
         }
-        self.report.found.push(Found { what, path: path.to_owned(), bytes });
+        self.report.found.push(Leftover { what, path: path.to_owned(), bytes });
     }
 
     fn keep(&mut self, path: &Path, reason: impl Into<String>) {
-        self.report.kept.push(Kept { path: path.to_owned(), reason: reason.into() });
+        self.report.kept.push(KeptItem { path: path.to_owned(), reason: reason.into() });
     }
 
     fn is_old(&self, last_use: SystemTime) -> bool {
@@ -155,7 +154,7 @@ impl Cleaning<'_> {
         match crate::sources::expiry::expired(&folder, self.before, self.order.remove) {
             Ok(expired) => {
                 for (path, bytes) in expired.gone {
-                    self.report.found.push(Found { what: "a copy of a repository", path, bytes });
+                    self.report.found.push(Leftover { what: "a copy of a repository", path, bytes });
                 }
                 expired.busy.iter().for_each(|path| self.keep(path, "it is in use"));
             }

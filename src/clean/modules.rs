@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
+use hawser_contract::{Metadata, Push};
+
 use super::{CleanError, Cleaning, changed, folders_in, state};
 use crate::base::files::{create_private_dir_all, remove_all};
-use crate::step::{Folder, StepRequest};
+use crate::step::{StepFolder, StepRequest};
 use crate::workspace::Workspace;
-use hawser_contract::{Metadata, Push};
 
 /// A module that was not used for long when it was looked at.
 struct Candidate {
@@ -135,7 +136,7 @@ impl Cleaning<'_> {
         let mut names = HashSet::new();
         for store in self.stores()? {
             for step in folders_in(&store.join("steps"))? {
-                match Folder::at(&step).request() {
+                match StepFolder::at(&step).request() {
                     Ok(request) => names.extend(module_of(&request)),
                     // It may have ended meanwhile.
                     Err(_) if !step.exists() => {}

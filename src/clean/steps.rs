@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{CleanError, Cleaning, changed, folders_in, list};
 use crate::base::files::remove_all;
-use crate::step::{Folder, Scratch};
+use crate::step::{Scratch, StepFolder};
 
 /// What the folders begin with in which a fetch looks for an abbreviated commit, or compares an old checkout.
 const OF_FETCHES: [&str; 2] = ["history-", "compare-"];
@@ -60,7 +60,7 @@ impl Cleaning<'_> {
 /// The lock of a step, unless somebody holds it or it cannot be told. Without a lock file no script was ever started,
 /// and none is made: it would change the folder.
 fn lock(step: &Path) -> Option<Option<File>> {
-    let step = Folder::at(step);
+    let step = StepFolder::at(step);
     if step.lock_path().symlink_metadata().is_err() {
         return Some(None);
     }

@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
-
-use super::{Failure, out};
 use hawser_dev_server::{
     DataError, EmbeddedHub, Events, HubData, HubEvent, HubOptions, LOG_PERIOD_SECONDS, ListeningNote,
     Recorded,
 };
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Failure, out};
 
 /// Where `hawser hub` keeps its identity and `hawser job` looks for it.
 pub(super) const DEFAULT_DATA: &str = ".hawser-hub";

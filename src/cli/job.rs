@@ -6,6 +6,9 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Engine, SourceRevisionType, SourceType};
+use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 use url::Url;
 use uuid::Uuid;
 
@@ -13,9 +16,6 @@ use super::hub::DEFAULT_DATA;
 use super::{Failure, out};
 use crate::local::view;
 use crate::script::quote::quote;
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{Engine, SourceRevisionType, SourceType};
-use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 
 /// Names the admin token where there is no data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
@@ -26,7 +26,7 @@ const HUB: &str = "Which hub";
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: JobCommand,
     /// URL of the hub; not given: the one that runs with the data directory. The admin token is in the data
     /// directory, or in the environment variable HAWSER_HUB_ADMIN_TOKEN
     #[arg(long, global = true, value_name = "URL", help_heading = HUB, value_parser = hub_url)]
@@ -37,7 +37,7 @@ pub(super) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum JobCommand {
     /// Plan and apply
     Apply(Box<Submit>),
     /// Plan, and change nothing
@@ -47,23 +47,23 @@ enum Command {
     /// Show all jobs of the hub
     List,
     /// Follow a job that was submitted before
-    Follow(Job),
+    Follow(JobArgs),
     /// Cancel a job
     Cancel {
         #[command(flatten)]
-        job: Job,
+        job: JobArgs,
         /// End its processes now in place of interrupting the engine
         #[arg(long)]
         kill: bool,
     },
     /// Let a job go on that waits for approval
-    Approve(Job),
+    Approve(JobArgs),
     /// End a job that waits for approval
-    Reject(Job),
+    Reject(JobArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct Job {
+struct JobArgs {
     /// The job's id, as `hawser job apply` and `hawser job list` print it
     #[arg(value_name = "JOB", value_parser = job_id)]
     id: Uuid,
@@ -145,11 +145,11 @@ async fn run(args: Args) -> Result<(), Failure> {
     let options = options(hub.as_deref(), &data);
     let client = client(hub, &data)?;
     match command {
-        Command::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await,
-        Command::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await,
-        Command::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await,
-        Command::Follow(job) => follow::follow(&client, &options, job.id).await,
-        Command::List => {
+        JobCommand::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await,
+        JobCommand::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await,
+        JobCommand::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await,
+        JobCommand::Follow(job) => follow::follow(&client, &options, job.id).await,
+        JobCommand::List => {
             let jobs = client.list().await.map_err(failure)?;
             if jobs.is_empty() {
                 // Not on stdout, where a script counts lines.
@@ -165,7 +165,7 @@ async fn run(args: Args) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Cancel { job, kill } => {
+        JobCommand::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
             client.cancel(job.id, kind).await.map_err(failure)?;
             let asked = match kind {
@@ -180,12 +180,12 @@ async fn run(args: Args) -> Result<(), Failure> {
             ));
             Ok(())
         }
-        Command::Approve(job) => {
+        JobCommand::Approve(job) => {
             client.approve(job.id).await.map_err(failure)?;
             out::line(format_args!("job {} approved", job.id));
             Ok(())
         }
-        Command::Reject(job) => {
+        JobCommand::Reject(job) => {
             client.reject(job.id).await.map_err(failure)?;
             out::line(format_args!("job {} rejected", job.id));
             Ok(())
@@ -249,7 +249,7 @@ fn no_token(hub: Option<&str>, data: &Path) -> Failure {
 
 async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit) -> Result<(), Failure> {
     let place = if args.registry {
-        source::Place { url: args.source, subdirectory: None }
+        source::JobSource { url: args.source, subdirectory: None }
     } else {
         source::locate(&args.source)?
     };

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use hawser_contract::{Engine, Task};
+use hawser_dev_server::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing_subscriber::Layer as _;
@@ -12,13 +14,12 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::Failure;
-use crate::local::area;
-use crate::local::area::{Place, PlaceError};
+use crate::local::area::{self, Area, AreaError};
 use crate::local::controller::Finished;
 use crate::local::session::{self, Errand};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
 use crate::local::view::{self, Title, Verb};
-use crate::masking::{Rules, Vault};
+use crate::masking::{Rules, SecretStore};
 use crate::observe::log_filter::Levels;
 use crate::observe::masked_writer::{MaskedWriters, mask_panics};
 use crate::runner::{self, Options, RunnerError, Shutdown};
@@ -26,8 +27,6 @@ use crate::settings::model::{
     CredentialSettings, JobLogStreamSettings, LoggingSettings, RunnerSettings, ServerSettings, Settings,
     SourceSettings, WorkingDirectorySettings,
 };
-use hawser_contract::{Engine, Task};
-use hawser_dev_server::{EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LogKeeping};
 
 /// The name of the one runner.
 const INSTANCE: &str = "local";
@@ -88,16 +87,16 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
     snapshot::check(&directory).map_err(|error| no_snapshot(&error))?;
     let engine = area::engine(args.engine, &directory).map_err(no_place)?;
-    let place = Place::of(&directory, &data).map_err(no_place)?;
+    let place = Area::of(&directory, &data).map_err(no_place)?;
     let _lock = place.lock().map_err(no_place)?;
     let runtime = super::runtime()?;
     let snapshot = runtime.block_on(snapshot::take(&directory, &place.repository()));
     let snapshot = snapshot.map_err(|error| no_snapshot(&error))?;
     let rules =
         Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
-    let vault = Vault::new(rules);
-    mask_panics(vault.clone());
-    log_to(&place.log(), vault.clone())?;
+    let secret_store = SecretStore::new(rules);
+    mask_panics(secret_store.clone());
+    log_to(&place.log(), secret_store.clone())?;
 
     let (verb, kind) = match (args.plan, args.destroy) {
         (true, false) => (Verb::Plan, JobKind::Plan),
@@ -116,7 +115,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         yes: args.yes,
         notes: notes(&snapshot),
     };
-    let finished = runtime.block_on(work(&place, errand, vault));
+    let finished = runtime.block_on(work(&place, errand, secret_store));
     // What still runs in the background is nothing that anyone waits for.
     runtime.shutdown_background();
     let log = format!("the runtime log is in {}", place.log().display());
@@ -132,7 +131,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 }
 
 /// A job on the snapshot, in the area's own module.
-fn job(kind: JobKind, place: &Place, snapshot: &Snapshot) -> JobSpec {
+fn job(kind: JobKind, place: &Area, snapshot: &Snapshot) -> JobSpec {
     let mut spec = JobSpec::new(kind, snapshot.url.clone());
     spec.source.source_revision.clone_from(&snapshot.commit);
     spec.stack_name = area::STACK.to_owned();
@@ -152,7 +151,7 @@ fn only_plan_the_destroy() -> Vec<Task> {
 }
 
 /// The hub and the runner, for as long as the job takes.
-async fn work(place: &Place, errand: Errand, vault: Vault) -> Result<Finished, Failure> {
+async fn work(place: &Area, errand: Errand, secret_store: SecretStore) -> Result<Finished, Failure> {
     let identity = Identity { runner_id: place.runner_id(), ..Identity::generate() };
     let options = HubOptions {
         identity: Some(identity.clone()),
@@ -164,10 +163,10 @@ async fn work(place: &Place, errand: Errand, vault: Vault) -> Result<Finished, F
     };
     let hub = EmbeddedHub::start(options).await.map_err(|error| Failure::temporary(error.to_string()))?;
     let settings = settings(place, &hub, identity)?;
-    vault.learn_own(&settings, std::env::vars_os());
+    secret_store.learn_own(&settings, std::env::vars_os());
     let options = Options::of_this_program();
     let (shutdown, asked) = watch::channel(Shutdown::No);
-    let mut runner = tokio::spawn(runner::run(settings, vault, options, asked, |_| {}));
+    let mut runner = tokio::spawn(runner::run(settings, secret_store, options, asked, |_| {}));
 
     let finished = session::run(&hub, errand, gone(&mut runner)).await;
     if !matches!(finished, Ok(Finished::Left)) && !runner.is_finished() {
@@ -188,7 +187,7 @@ async fn gone(runner: &mut JoinHandle<Result<(), RunnerError>>) -> String {
     }
 }
 
-fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Settings, Failure> {
+fn settings(place: &Area, hub: &EmbeddedHub, identity: Identity) -> Result<Settings, Failure> {
     let url = hub.url().parse().map_err(|error| Failure::temporary(format!("{}: {error}", hub.url())))?;
     Ok(Settings {
         runner: RunnerSettings {
@@ -227,30 +226,30 @@ fn settings(place: &Place, hub: &EmbeddedHub, identity: Identity) -> Result<Sett
 }
 
 /// The runtime log goes to a file: stdout belongs to the view.
-fn log_to(path: &Path, vault: Vault) -> Result<(), Failure> {
+fn log_to(path: &Path, secret_store: SecretStore) -> Result<(), Failure> {
     let failed =
         |error: String| Failure::temporary(format!("cannot write the log {}: {error}", path.display()));
     let file = File::create(path).map_err(|error| failed(error.to_string()))?;
     let layer = tracing_subscriber::fmt::layer()
         .with_ansi(false)
-        .with_writer(MaskedWriters::new(Mutex::new(file), vault))
+        .with_writer(MaskedWriters::new(Mutex::new(file), secret_store))
         .with_filter(Levels::new(&LoggingSettings::default()));
     tracing_subscriber::registry().with(layer).try_init().map_err(|error| failed(error.to_string()))
 }
 
-fn no_place(error: PlaceError) -> Failure {
+fn no_place(error: AreaError) -> Failure {
     let message = error.to_string();
     match error {
-        PlaceError::NoEngine { engines } => {
+        AreaError::NoEngine { engines } => {
             let hints: Vec<&str> = engines.into_iter().map(area::engine_hint).collect();
             Failure::unavailable(message).hint(hints.join("\n      "))
         }
-        PlaceError::EngineMissing { engine } => Failure::unavailable(message).hint(area::engine_hint(engine)),
-        PlaceError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
-        PlaceError::Busy { .. } => {
+        AreaError::EngineMissing { engine } => Failure::unavailable(message).hint(area::engine_hint(engine)),
+        AreaError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
+        AreaError::Busy { .. } => {
             Failure::temporary(message).hint("wait for it to end, or stop it with Ctrl-C")
         }
-        PlaceError::Io { .. } => Failure::failed(message),
+        AreaError::Io { .. } => Failure::failed(message),
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::overrides::Overrides;
 use super::{Failure, pid1};
-use crate::masking::Vault;
+use crate::masking::SecretStore;
 use crate::observe::masked_writer::mask_panics;
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::step::StoreError;
@@ -27,10 +27,10 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     }
     crate::base::files::keep_private();
     let loaded = args.overrides.load()?;
-    let vault =
-        Vault::of_this_process(&loaded.settings).map_err(|error| Failure::settings(error.to_string()))?;
-    mask_panics(vault.clone());
-    crate::observe::log_filter::init(&loaded.settings.logging, vault.clone())
+    let secret_store = SecretStore::of_this_process(&loaded.settings)
+        .map_err(|error| Failure::settings(error.to_string()))?;
+    mask_panics(secret_store.clone());
+    crate::observe::log_filter::init(&loaded.settings.logging, secret_store.clone())
         .map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
         warn!("{warning}");
@@ -53,14 +53,14 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         });
         let options = Options::of_this_program();
         let ready = Once::new();
-        let told = vault.clone();
-        runner::run(loaded.settings, vault.clone(), options, asked, move |status| {
+        let told = secret_store.clone();
+        runner::run(loaded.settings, secret_store.clone(), options, asked, move |status| {
             // The first word comes when the step folders are open and what they held is taken up.
             ready.call_once(|| notify(&[sd_notify::NotifyState::Ready]));
-            notify(&[sd_notify::NotifyState::Status(&told.redactor().text(status))]);
+            notify(&[sd_notify::NotifyState::Status(&told.masker().text(status))]);
         })
         .await
-        .map_err(|error| failure(error, &vault))
+        .map_err(|error| failure(error, &secret_store))
     });
     // A thread may hang with its disk. Whatever a thread has not done yet is as
     // after a crash: the next start finds it in the folders.
@@ -69,8 +69,8 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
-fn failure(error: RunnerError, vault: &Vault) -> Failure {
-    let message = vault.redactor().text(&error.to_string()).into_owned();
+fn failure(error: RunnerError, secret_store: &SecretStore) -> Failure {
+    let message = secret_store.masker().text(&error.to_string()).into_owned();
     match error {
         RunnerError::Setup(_) => Failure::settings(message),
         RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)

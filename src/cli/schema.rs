@@ -1,8 +1,9 @@
 //! `hawser schema`: the documents below `schema/` are its output, and tests keep them in step.
 
+use hawser_contract::schema::hub_schema;
+
 use super::{Failure, out};
 use crate::settings::settings_schema;
-use hawser_contract::schema::hub_schema;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Failure;
-use crate::step::Folder;
+use crate::step::StepFolder;
 use crate::supervisor::{SuperviseError, run};
 
 #[derive(Debug, clap::Args)]
@@ -14,7 +14,7 @@ pub(super) struct Args {
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     crate::base::files::keep_private();
-    run(&Folder::at(args.folder)).map_err(|error| match error {
+    run(&StepFolder::at(args.folder)).map_err(|error| match error {
         SuperviseError::NotOurs { .. } => Failure::usage(error.to_string()),
         SuperviseError::Io { .. } | SuperviseError::Folder(_) => Failure::failed(error.to_string()),
     })

@@ -2,20 +2,20 @@
 
 use std::convert::Infallible;
 
+use hawser_signalr::negotiate::{Negotiation, negotiate, upgrade};
+use hawser_signalr::{CloseReason, Dial};
 use reqwest::{Client, Upgraded};
 use secrecy::SecretString;
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use super::endpoint::{Endpoint, Timing};
-use super::errors::Problem;
+use super::errors::ConnectError;
 use super::http::{self, SetupError};
 use super::insecure_http::forbids_redirect;
 use super::token::{Bearer, Token, Tokens};
 use super::unreachable::Unreachable;
-use crate::masking::Vault;
-use hawser_signalr::negotiate::{Negotiation, negotiate, upgrade};
-use hawser_signalr::{CloseReason, Dial};
+use crate::masking::SecretStore;
 
 #[derive(Debug)]
 pub(super) struct Dialer {
@@ -23,31 +23,35 @@ pub(super) struct Dialer {
     endpoint: Endpoint,
     timing: Timing,
     tokens: Tokens,
-    vault: Vault,
+    secret_store: SecretStore,
     /// When the token of the last connection runs out.
     expires_at: Option<Instant>,
 }
 
 impl Dialer {
-    pub(super) fn new(endpoint: Endpoint, timing: Timing, vault: Vault) -> Result<Self, SetupError> {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        timing: Timing,
+        secret_store: SecretStore,
+    ) -> Result<Self, SetupError> {
         let http = http::line_client(&endpoint, timing.request_timeout)?;
-        let tokens = Tokens::new(http.clone(), &endpoint, &timing, vault.clone());
-        Ok(Self { http, endpoint, timing, tokens, vault, expires_at: None })
+        let tokens = Tokens::new(http.clone(), &endpoint, &timing, secret_store.clone());
+        Ok(Self { http, endpoint, timing, tokens, secret_store, expires_at: None })
     }
 
     /// Tries it with this token, which is forgotten if the server does not accept it.
-    async fn open(&mut self, token: Token) -> Result<Upgraded, Problem> {
+    async fn open(&mut self, token: Token) -> Result<Upgraded, ConnectError> {
         self.expires_at = Some(token.expires_at);
         let opened = self.open_with(token.value).await;
-        if let Err(Problem::Unauthorized { .. }) = opened {
+        if let Err(ConnectError::Unauthorized { .. }) = opened {
             self.tokens.forget();
         }
         opened
     }
 
-    async fn open_with(&self, token: SecretString) -> Result<Upgraded, Problem> {
+    async fn open_with(&self, token: SecretString) -> Result<Upgraded, ConnectError> {
         let patience = self.timing.request_timeout;
-        let failed = |error| Problem::from_negotiate(error, &self.endpoint);
+        let failed = |error| ConnectError::from_negotiate(error, &self.endpoint);
         let target = timeout(patience, negotiate(&self.http, self.endpoint.hub_url(), Some(token), self))
             .await
             .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))?
@@ -61,7 +65,7 @@ impl Dialer {
 
 impl Negotiation for Dialer {
     fn learn_secret(&self, secret: &str) {
-        self.vault.learn_passing(secret);
+        self.secret_store.learn_passing(secret);
     }
 
     fn allow_redirect(&self, from: &url::Url, to: &url::Url) -> Result<(), String> {
@@ -72,13 +76,13 @@ impl Negotiation for Dialer {
 
 impl Dial for Dialer {
     type Stream = Upgraded;
-    type Error = Problem;
+    type Error = ConnectError;
 
-    async fn dial(&mut self) -> Result<Upgraded, Problem> {
+    async fn dial(&mut self) -> Result<Upgraded, ConnectError> {
         let Bearer { token, fresh } = self.tokens.bearer().await?;
         match self.open(token).await {
             // A server that was restarted may not know the tokens that it gave before, which says nothing of the settings.
-            Err(Problem::Unauthorized { .. }) if !fresh => {
+            Err(ConnectError::Unauthorized { .. }) if !fresh => {
                 info!("the server does not know the runner's token any more; getting another one");
                 let Bearer { token, .. } = self.tokens.bearer().await?;
                 self.open(token).await
@@ -91,8 +95,8 @@ impl Dial for Dialer {
         self.tokens.keep_fresh().await
     }
 
-    fn closed(&mut self, reason: CloseReason) -> Problem {
+    fn closed(&mut self, reason: CloseReason) -> ConnectError {
         let ran_out = self.expires_at.is_some_and(|end| Instant::now() >= end);
-        Problem::from_close(reason, &self.endpoint.instance, ran_out)
+        ConnectError::from_close(reason, &self.endpoint.instance, ran_out)
     }
 }

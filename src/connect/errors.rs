@@ -1,16 +1,16 @@
 //! Why the line is not up, in words that name the setting to look at.
 
+use hawser_signalr::http::{HttpRefusal, ServerText};
+use hawser_signalr::{CloseReason, DialError, NegotiateError, RetryPace};
 use reqwest::StatusCode;
 use url::Url;
 
 use super::endpoint::Endpoint;
 use super::unreachable::Unreachable;
-use hawser_signalr::http::{HttpRefusal, ServerText};
-use hawser_signalr::{CloseReason, DialError, NegotiateError, RetryPace};
 
 /// Everything that may keep the line from being up. Each text says what to look at.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum ConnectError {
     #[error("{0}")]
     Unreachable(#[from] Unreachable),
     #[error(
@@ -83,7 +83,7 @@ pub(super) enum Problem {
     Ended(CloseReason),
 }
 
-impl Problem {
+impl ConnectError {
     /// An answer to negotiate or to the upgrade that is not the one hoped for.
     pub(super) fn from_status(answer: HttpRefusal, endpoint: &Endpoint) -> Self {
         let HttpRefusal { url, status, location, text } = answer;
@@ -161,7 +161,7 @@ impl Problem {
     }
 }
 
-impl DialError for Problem {
+impl DialError for ConnectError {
     fn pace(&self) -> RetryPace {
         match self {
             Self::BadCredentials { .. }
@@ -197,7 +197,7 @@ mod tests {
 
     fn closed(error: &str, token_ran_out: bool) -> String {
         let reason = CloseReason::Closed { error: Some(error.to_owned()), allow_reconnect: true };
-        Problem::from_close(reason, "blue", token_ran_out).to_string()
+        ConnectError::from_close(reason, "blue", token_ran_out).to_string()
     }
 
     #[test]

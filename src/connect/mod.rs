@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::masking::Vault;
+use crate::masking::SecretStore;
 
 pub use endpoint::{Endpoint, Timing};
 use hawser_signalr::{HubClient, Invocation};
@@ -27,16 +27,16 @@ pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Clie
 }
 
 /// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only for what
-/// no retry can heal: settings that cannot be used. Every token goes to the vault the moment that it is there.
+/// no retry can heal: settings that cannot be used. Every token goes to the secret_store the moment that it is there.
 pub fn connect(
     endpoint: Endpoint,
     timing: Timing,
-    vault: Vault,
+    secret_store: SecretStore,
     stop: CancellationToken,
 ) -> Result<(HubClient, mpsc::Receiver<Invocation>, JoinHandle<()>), SetupError> {
     insecure_http::check_start(&endpoint)?;
     let limit = endpoint.max_message_bytes;
     let session = timing.session.clone();
-    let dialer = dialer::Dialer::new(endpoint, timing, vault)?;
+    let dialer = dialer::Dialer::new(endpoint, timing, secret_store)?;
     Ok(hawser_signalr::connect(dialer, session, limit, stop))
 }

@@ -10,6 +10,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hawser_signalr::http::{self, HttpRefusal, ServerText, location};
+use hawser_signalr::{Backoff, DialError as _, LogThrottle};
 use oauth2::basic::BasicClient;
 use oauth2::{
     AuthType, ClientId, ClientSecret, EndpointNotSet, EndpointSet, HttpRequest, HttpResponse,
@@ -23,12 +25,9 @@ use tracing::debug;
 use url::Url;
 
 use super::endpoint::{Endpoint, Timing};
-use super::errors::Problem;
+use super::errors::ConnectError;
 use super::unreachable::Unreachable;
-use crate::masking::Vault;
-use hawser_signalr::Backoff;
-use hawser_signalr::http::{self, HttpRefusal, ServerText, location};
-use hawser_signalr::{DialError as _, LogThrottle};
+use crate::masking::SecretStore;
 
 const SCOPE: &str = "snapcd_scope";
 
@@ -51,7 +50,7 @@ pub(super) struct Tokens {
     secret: Arc<SecretString>,
     timing: Timing,
     /// Learns every token.
-    vault: Vault,
+    secret_store: SecretStore,
     cached: Option<Token>,
 }
 
@@ -72,18 +71,18 @@ pub(super) struct Bearer {
 }
 
 impl Tokens {
-    pub(super) fn new(http: Client, endpoint: &Endpoint, timing: &Timing, vault: Vault) -> Self {
+    pub(super) fn new(http: Client, endpoint: &Endpoint, timing: &Timing, secret_store: SecretStore) -> Self {
         let url = endpoint.token_url();
         let oauth = BasicClient::new(ClientId::new(endpoint.full_client_id()))
             .set_client_secret(ClientSecret::new(endpoint.client_secret.expose_secret().to_owned()))
             .set_token_uri(TokenUrl::from_url(url.clone()))
             .set_auth_type(AuthType::RequestBody);
         let secret = Arc::new(endpoint.client_secret.clone());
-        Self { http, oauth, url, secret, timing: timing.clone(), vault, cached: None }
+        Self { http, oauth, url, secret, timing: timing.clone(), secret_store, cached: None }
     }
 
     /// The token for a new connection.
-    pub(super) async fn bearer(&mut self) -> Result<Bearer, Problem> {
+    pub(super) async fn bearer(&mut self) -> Result<Bearer, ConnectError> {
         match &self.cached {
             Some(token) if Instant::now() < token.fresh_until => {
                 Ok(Bearer { token: token.clone(), fresh: false })
@@ -118,11 +117,11 @@ impl Tokens {
         }
     }
 
-    async fn renew(&mut self) -> Result<Token, Problem> {
+    async fn renew(&mut self) -> Result<Token, ConnectError> {
         let asked_at = Instant::now();
         let (value, lifetime) = timeout(self.timing.request_timeout, self.request())
             .await
-            .map_err(|_| Problem::from(Unreachable::timed_out(&self.url)))??;
+            .map_err(|_| ConnectError::from(Unreachable::timed_out(&self.url)))??;
         let plan = Plan::new(lifetime, self.timing.token_renewal_floor);
         debug!(lifetime = ?lifetime, renew_after = ?plan.renew_after, "got a token");
         let token = Token {
@@ -135,7 +134,7 @@ impl Tokens {
         Ok(token)
     }
 
-    async fn request(&self) -> Result<(SecretString, Option<Duration>), Problem> {
+    async fn request(&self) -> Result<(SecretString, Option<Duration>), ConnectError> {
         let send = |request| send(self.http.clone(), self.url.clone(), Arc::clone(&self.secret), request);
         let answer = self
             .oauth
@@ -150,12 +149,12 @@ impl Tokens {
                 other => self.unreadable(other.to_string()),
             })?;
         let value = SecretString::from(answer.access_token().secret().as_str());
-        self.vault.learn_passing(value.expose_secret());
+        self.secret_store.learn_passing(value.expose_secret());
         Ok((value, answer.expires_in()))
     }
 
-    fn unreadable(&self, reason: String) -> Problem {
-        Problem::TokenAnswer { url: self.url.clone(), reason }
+    fn unreadable(&self, reason: String) -> ConnectError {
+        ConnectError::TokenAnswer { url: self.url.clone(), reason }
     }
 }
 
@@ -165,8 +164,8 @@ async fn send(
     url: Url,
     secret: Arc<SecretString>,
     request: HttpRequest,
-) -> Result<HttpResponse, Problem> {
-    let failed = |error| Problem::from(Unreachable::new(&url, error));
+) -> Result<HttpResponse, ConnectError> {
+    let failed = |error| ConnectError::from(Unreachable::new(&url, error));
     let request = reqwest::Request::try_from(request).map_err(failed)?;
     let mut response = http.execute(request).await.map_err(failed)?;
     let status = response.status();
@@ -174,9 +173,14 @@ async fn send(
     if !status.is_success() {
         let location = location(&url, &response);
         let text = ServerText::from_body(&masked(&body, &secret));
-        return Err(Problem::from_token_status(HttpRefusal { url: url.clone(), status, location, text }));
+        return Err(ConnectError::from_token_status(HttpRefusal {
+            url: url.clone(),
+            status,
+            location,
+            text,
+        }));
     }
-    normalised(&body).map(HttpResponse::new).map_err(|reason| Problem::TokenAnswer { url, reason })
+    normalised(&body).map(HttpResponse::new).map_err(|reason| ConnectError::TokenAnswer { url, reason })
 }
 
 fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {

@@ -59,25 +59,29 @@ impl Unreachable {
     pub(super) fn new(url: &Url, source: reqwest::Error) -> Self {
         // The URL of the error may hold a token in its query.
         let source = source.without_url();
-        let found = Found::read(&source);
+        let found = ErrorChain::read(&source);
         let (hop, setting) = first_hop(url);
         let peer = authority(url);
         match found {
-            Found { tunnel: Some(text), connected: true, .. } if text.contains("authorization required") => {
+            ErrorChain { tunnel: Some(text), connected: true, .. }
+                if text.contains("authorization required") =>
+            {
                 Self::ProxyCredentials { proxy: hop, source }
             }
-            Found { tunnel: Some(_), connected: true, .. } => Self::ProxyRefused { proxy: hop, peer, source },
-            Found { tls: Some(reason), .. } => Self::tls(peer, reason, source),
-            Found { dns: true, .. } => Self::UnknownHost { peer: hop, setting, source },
-            Found { io: Some(io::ErrorKind::ConnectionRefused), .. } => {
+            ErrorChain { tunnel: Some(_), connected: true, .. } => {
+                Self::ProxyRefused { proxy: hop, peer, source }
+            }
+            ErrorChain { tls: Some(reason), .. } => Self::tls(peer, reason, source),
+            ErrorChain { dns: true, .. } => Self::UnknownHost { peer: hop, setting, source },
+            ErrorChain { io: Some(io::ErrorKind::ConnectionRefused), .. } => {
                 Self::Refused { peer: hop, setting, source }
             }
-            Found { io: Some(io::ErrorKind::TimedOut), .. } => {
+            ErrorChain { io: Some(io::ErrorKind::TimedOut), .. } => {
                 Self::TimedOut { peer: hop, setting, source: Some(source) }
             }
             _ if source.is_timeout() => Self::TimedOut { peer: hop, setting, source: Some(source) },
-            Found { not_http: true, .. } => Self::NotHttp { peer, source },
-            Found { innermost, .. } => Self::Other { peer: hop, setting, reason: innermost, source },
+            ErrorChain { not_http: true, .. } => Self::NotHttp { peer, source },
+            ErrorChain { innermost, .. } => Self::Other { peer: hop, setting, reason: innermost, source },
         }
     }
 
@@ -99,7 +103,7 @@ impl Unreachable {
 
 /// What the layers of an error say.
 #[derive(Debug, Default)]
-struct Found {
+struct ErrorChain {
     /// The text of the proxy tunnel's error.
     tunnel: Option<String>,
     /// There is no trouble with the connection below the tunnel.
@@ -111,7 +115,7 @@ struct Found {
     innermost: String,
 }
 
-impl Found {
+impl ErrorChain {
     fn read(error: &(dyn Error + 'static)) -> Self {
         let mut found = Self { connected: true, ..Self::default() };
         let mut layer = Some(error);

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use hawser_contract::{Engine, Variable, VariableSet};
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, UnaryOperator};
 use hcl_edit::structure::Body;
@@ -23,7 +24,6 @@ use super::outputs::hex;
 use super::{EngineError, hcl_values};
 use crate::base::confined_dir::read_limited;
 use crate::workspace::Tree;
-use hawser_contract::{Engine, Variable, VariableSet};
 use json::{Members, bodies};
 
 /// Nobody writes this much of a module into one file.

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use crate::base::process::Inherited;
 use hawser_contract::Engine;
+
+use crate::base::process::Inherited;
 
 /// Where no program is.
 const NO_FOLDER: &str = "/dev/null";

@@ -4,13 +4,13 @@
 //! two, unless the flag is a switch: what follows one of those is no value to Pulumi but an argument of its own, such as the address of
 //! a template or another option, so that the value of a switch is `--flag=value`. Values are passed on as they are. The server has filtered by task already.
 
-use crate::workspace::{WorkspaceError, check_file_name};
 use hawser_contract::enums::WireEnum;
 use hawser_contract::{
     Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag,
 };
 
 use super::EngineError;
+use crate::workspace::{WorkspaceError, check_file_name};
 
 /// `LockTimeout` becomes `lock-timeout`.
 fn kebab(name: &str) -> String {

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{EngineError, Written, read_json};
+use super::{EngineError, ResultFile, read_json};
 use crate::workspace::stored_state::small;
 
 /// The file in which an engine puts a state that the backend did not take.
@@ -134,12 +134,12 @@ pub fn local_lock(state: &Path) -> Option<(PathBuf, Lock)> {
 }
 
 #[derive(Deserialize)]
-struct Export {
-    deployment: Option<Deployment>,
+struct PendingExport {
+    deployment: Option<PendingDeployment>,
 }
 
 #[derive(Deserialize)]
-struct Deployment {
+struct PendingDeployment {
     pending_operations: Option<Vec<Operation>>,
 }
 
@@ -155,8 +155,8 @@ struct PendingResource {
 }
 
 /// What Pulumi began and did not see end, each as `creating urn:…`.
-pub fn pending_operations(export: impl Into<Written>) -> Result<Vec<String>, EngineError> {
-    let export: Export = read_json("the exported state", export)?;
+pub fn pending_operations(export: impl Into<ResultFile>) -> Result<Vec<String>, EngineError> {
+    let export: PendingExport = read_json("the exported state", export)?;
     let pending = export.deployment.and_then(|it| it.pending_operations).unwrap_or_default();
     Ok(pending.iter().map(|it| format!("{} {}", it.r#type, it.resource.urn)).collect())
 }

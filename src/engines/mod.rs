@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
-use crate::base::confined_dir::{Folder, open_regular};
-use crate::script::{Command, ScriptError};
+use crate::base::confined_dir::{ConfinedDir, open_regular};
+use crate::script::{EngineCommand, ScriptError};
 use crate::workspace::PrivateFile;
 
 #[derive(Debug, thiserror::Error)]
@@ -54,11 +54,11 @@ pub const REMOVE: &str = "rm";
 
 /// What a script does for one task of one engine.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    pub engine: Vec<Command>,
-    pub collect: Vec<Command>,
+pub struct EngineCommands {
+    pub engine: Vec<EngineCommand>,
+    pub collect: Vec<EngineCommand>,
     /// Copies of results for people, who know them by their names in the private folder. No result depends on them.
-    pub publish: Vec<Command>,
+    pub publish: Vec<EngineCommand>,
     pub collect_after_failure: bool,
     /// Files that the engine writes by itself. They are removed beforehand: what an earlier task left there must
     /// not pass for what this one did. Those that take a command's stdout are emptied anyway.
@@ -69,12 +69,12 @@ pub struct Work {
 
 /// The files that commands write and read, named by absolute paths: a hook may change the working directory.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct ResultPaths {
     private: String,
     step: String,
 }
 
-impl Places {
+impl ResultPaths {
     /// `private` is the runner's folder in the init directory, `step` the folder of the step. What `conclude` reads is in the
     /// latter, and is removed with it: the module's folder may be another's between the end of a script and its conclusion.
     pub fn new(private: &Path, step: &Path) -> Result<Self, EngineError> {
@@ -111,24 +111,24 @@ impl Places {
     }
 
     /// Opens that copy.
-    pub fn open_collected(&self, file: PrivateFile) -> Written {
+    pub fn open_collected(&self, file: PrivateFile) -> ResultFile {
         self.open(self.collected(file))
     }
 
     /// Opens a file of the step. A hook can find the step's folder, so a link in the file's place is not followed.
-    fn open(&self, path: String) -> Written {
+    fn open(&self, path: String) -> ResultFile {
         let name = Path::new(&path).file_name().unwrap_or_default();
-        let opened = Folder::open(Path::new(&self.step)).and_then(|step| step.open_file(name));
-        Written::new(path, opened)
+        let opened = ConfinedDir::open(Path::new(&self.step)).and_then(|step| step.open_file(name));
+        ResultFile::new(path, opened)
     }
 
     /// Puts a result that was printed into the step's folder where people look for it.
-    fn publish(&self, file: PrivateFile) -> Command {
+    fn publish(&self, file: PrivateFile) -> EngineCommand {
         copy(self.collected(file), self.private(file))
     }
 
     /// Keeps a result that an engine has put into the private folder.
-    fn collect(&self, file: PrivateFile) -> Command {
+    fn collect(&self, file: PrivateFile) -> EngineCommand {
         copy(self.private(file), self.collected(file))
     }
 
@@ -141,7 +141,7 @@ impl Places {
         format!("{}/plan.json", self.step)
     }
 
-    pub fn open_shown_plan(&self) -> Written {
+    pub fn open_shown_plan(&self) -> ResultFile {
         self.open(self.shown_plan())
     }
 
@@ -150,7 +150,7 @@ impl Places {
         format!("{}/state.json", self.step)
     }
 
-    pub fn open_shown_state(&self) -> Written {
+    pub fn open_shown_state(&self) -> ResultFile {
         self.open(self.shown_state())
     }
 
@@ -159,36 +159,36 @@ impl Places {
         format!("{}/extra-outputs.json", self.step)
     }
 
-    pub fn open_extra_outputs(&self) -> Written {
+    pub fn open_extra_outputs(&self) -> ResultFile {
         self.open(self.extra_outputs())
     }
 }
 
 /// The copy has the mode of the original: one that we made is private too, what an engine made is so by its folder. Its place is to be among the [`writes`](Work::writes): what
 /// is there is written into, whatever its mode.
-fn copy(from: String, to: String) -> Command {
-    Command::new([COPY.to_owned(), "--".to_owned(), from, to])
+fn copy(from: String, to: String) -> EngineCommand {
+    EngineCommand::new([COPY.to_owned(), "--".to_owned(), from, to])
 }
 
 /// What an Output task does: the command prints the outputs.
-fn printed_output(command: Command, places: &Places) -> Work {
+fn printed_output(command: EngineCommand, places: &ResultPaths) -> EngineCommands {
     let file = PrivateFile::Output;
-    Work {
+    EngineCommands {
         engine: vec![command.stdout(places.collected(file).into())],
         publish: vec![places.publish(file)],
         writes: vec![places.private(file)],
-        ..Work::default()
+        ..EngineCommands::default()
     }
 }
 
 /// A file that an engine has written, with where it is. Who knows the folder that it must not be outside of opens it.
 #[derive(Debug)]
-pub struct Written {
+pub struct ResultFile {
     path: PathBuf,
     opened: io::Result<File>,
 }
 
-impl Written {
+impl ResultFile {
     pub fn new(path: impl Into<PathBuf>, opened: io::Result<File>) -> Self {
         Self { path: path.into(), opened }
     }
@@ -202,7 +202,7 @@ impl Written {
 }
 
 /// A file of the step, or of a test.
-impl<T: AsRef<str> + ?Sized> From<&T> for Written {
+impl<T: AsRef<str> + ?Sized> From<&T> for ResultFile {
     fn from(path: &T) -> Self {
         let path = Path::new(path.as_ref());
         Self::new(path, open_regular(path))
@@ -210,7 +210,7 @@ impl<T: AsRef<str> + ?Sized> From<&T> for Written {
 }
 
 /// Reads a JSON file that may be large. `what` says what it is, for the error.
-fn read_json<T: DeserializeOwned>(what: &'static str, file: impl Into<Written>) -> Result<T, EngineError> {
+fn read_json<T: DeserializeOwned>(what: &'static str, file: impl Into<ResultFile>) -> Result<T, EngineError> {
     let (path, file) = file.into().open(what)?;
     serde_json::from_reader(BufReader::with_capacity(64 * 1024, file)).map_err(|source| EngineError::Json {
         what,

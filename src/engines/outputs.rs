@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hawser_contract::{Engine, OutputSet, OutputValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::{EngineError, Written, read_json};
+use super::{EngineError, ResultFile, read_json};
 use crate::base::confined_dir::read_limited;
-use hawser_contract::{Engine, OutputSet, OutputValue};
 
 const WHAT: &str = "the outputs as JSON";
 /// Outputs are kept in memory as a whole; nobody has this much on purpose.
@@ -32,7 +32,7 @@ const HIDDEN: &str = "\"[secret]\"";
 /// word from the engine there is nothing to tell.
 pub fn read(
     engine: Engine,
-    file: impl Into<Written>,
+    file: impl Into<ResultFile>,
     from_extra_files: &BTreeSet<String>,
     timestamp: i64,
 ) -> Result<Option<OutputSet>, EngineError> {
@@ -56,7 +56,7 @@ pub fn read(
 }
 
 /// Reads the names of the outputs that extra files declare, which were noted when the task was prepared.
-pub fn read_names(file: impl Into<Written>) -> Result<BTreeSet<String>, EngineError> {
+pub fn read_names(file: impl Into<ResultFile>) -> Result<BTreeSet<String>, EngineError> {
     read_json("the names of the outputs of extra files", file)
 }
 

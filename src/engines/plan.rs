@@ -1,12 +1,12 @@
 //! What a plan would do, counted from the plan itself.
 
-use crate::workspace::stored_state::is_stack;
 use std::collections::{BTreeMap, BTreeSet};
 
+use hawser_contract::PlanData;
 use serde::Deserialize;
 
-use super::{EngineError, Written, read_json};
-use hawser_contract::PlanData;
+use super::{EngineError, ResultFile, read_json};
+use crate::workspace::stored_state::is_stack;
 
 /// What happens to one resource or output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Actions {
 }
 
 /// Counts a plan of Terraform or OpenTofu, as `show -json` gives it.
-pub fn read_terraform(path: impl Into<Written>) -> Result<PlanData, EngineError> {
+pub fn read_terraform(path: impl Into<ResultFile>) -> Result<PlanData, EngineError> {
     let plan: ShownPlan = read_json("the plan as JSON", path)?;
     let mut tally = Tally::default();
     let resources = plan.resource_changes.unwrap_or_default();
@@ -203,7 +203,7 @@ fn pulumi_change<'a>(steps: impl IntoIterator<Item = &'a str>) -> Option<Change>
 }
 
 /// Counts a plan of Pulumi.
-pub fn read_pulumi(path: impl Into<Written>) -> Result<PlanData, EngineError> {
+pub fn read_pulumi(path: impl Into<ResultFile>) -> Result<PlanData, EngineError> {
     let plan: PulumiPlan = read_json("the plan", path)?;
     let mut tally = Tally::default();
     for (urn, resource) in plan.resource_plans.unwrap_or_default() {
@@ -231,7 +231,7 @@ pub fn read_pulumi(path: impl Into<Written>) -> Result<PlanData, EngineError> {
 }
 
 /// Counts the preview of a destroy by Pulumi; the second part is a line for each resource, for people to read.
-pub fn read_pulumi_preview(path: impl Into<Written>) -> Result<(PlanData, Vec<String>), EngineError> {
+pub fn read_pulumi_preview(path: impl Into<ResultFile>) -> Result<(PlanData, Vec<String>), EngineError> {
     let preview: PulumiPreview = read_json("the preview", path)?;
     let mut tally = Tally::default();
     let mut resources: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -11,17 +11,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::base::git_url::mask_url;
-use crate::script::Command;
-use crate::workspace::PrivateFile;
 use hawser_contract::enums::WireEnum as _;
 use hawser_contract::requests::Init;
 use hawser_contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
 
-use super::flags;
-use super::flags::{is_on, pulumi_arguments, value_of};
+use super::flags::{self, is_on, pulumi_arguments, value_of};
 use super::terraform::Direction;
-use super::{EngineError, Places, Work, hcl_values, printed_output};
+use super::{EngineCommands, EngineError, ResultPaths, hcl_values, printed_output};
+use crate::base::git_url::mask_url;
+use crate::script::EngineCommand;
+use crate::workspace::PrivateFile;
 
 /// Where `pulumi login` logs in when its arguments do not say.
 const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
@@ -29,9 +28,9 @@ const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
 /// The stack of a module that names none.
 const DEFAULT_STACK: &str = "snapcd";
 
-fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> Command {
+fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
     let words = std::iter::once("pulumi").chain(words.iter().copied()).map(str::to_owned);
-    Command::new(words.chain(flags))
+    EngineCommand::new(words.chain(flags))
 }
 
 /// What Init wants written down before it runs: the token to log in with, which must not be an argument.
@@ -51,10 +50,10 @@ pub fn check_init(request: &Init) -> Result<(), EngineError> {
     Ok(())
 }
 
-pub fn init(request: &Init, places: &Places) -> Work {
+pub fn init(request: &Init, places: &ResultPaths) -> EngineCommands {
     use PulumiFlag as F;
     let given = &request.backend_configuration.pulumi_flags.known;
-    let mut work = Work::default();
+    let mut work = EngineCommands::default();
     let (mut login, mut global) = (Vec::new(), Vec::new());
     for flag in given {
         match flag.flag {
@@ -106,8 +105,11 @@ pub fn init(request: &Init, places: &Places) -> Work {
     work
 }
 
-pub fn validate() -> Work {
-    Work { engine: vec![command(&["preview", "--non-interactive"], [])], ..Work::default() }
+pub fn validate() -> EngineCommands {
+    EngineCommands {
+        engine: vec![command(&["preview", "--non-interactive"], [])],
+        ..EngineCommands::default()
+    }
 }
 
 /// A flag with its value for a command that knows it under this name, or nothing.
@@ -117,7 +119,7 @@ fn given(flags: &FlagLists, flag: PulumiFlag, name: &str) -> Vec<String> {
 }
 
 /// Sets a value of the configuration, which is read from stdin.
-fn set(flags: &FlagLists, name: &str) -> Command {
+fn set(flags: &FlagLists, name: &str) -> EngineCommand {
     // The preview reads the file that its flags name, so the value has to be in that one.
     let place = [
         given(flags, PulumiFlag::StackName, "--stack"),
@@ -129,7 +131,7 @@ fn set(flags: &FlagLists, name: &str) -> Command {
 }
 
 /// Sets what array flags give.
-fn set_all(flags: &FlagLists) -> impl Iterator<Item = Command> {
+fn set_all(flags: &FlagLists) -> impl Iterator<Item = EngineCommand> {
     flags::pulumi_config(flags).map(|(name, value)| set(flags, name).stdin(value))
 }
 
@@ -137,8 +139,8 @@ pub fn plan(
     direction: Direction,
     parameters: &BTreeMap<String, String>,
     flags: &FlagLists,
-    places: &Places,
-) -> Result<Work, EngineError> {
+    places: &ResultPaths,
+) -> Result<EngineCommands, EngineError> {
     let kept = match direction {
         Direction::Apply => flags.clone(),
         Direction::Destroy => without_remove(flags),
@@ -170,7 +172,7 @@ pub fn plan(
         }
     };
     let writes = vec![places.private(file)];
-    Ok(Work { engine, collect, publish, writes, warnings, ..Work::default() })
+    Ok(EngineCommands { engine, collect, publish, writes, warnings, ..EngineCommands::default() })
 }
 
 /// What `pulumi stack export` takes besides, so that it reads the stack that the update was for.
@@ -191,7 +193,7 @@ fn without_remove(flags: &FlagLists) -> FlagLists {
     kept
 }
 
-pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
+pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let (arguments, warnings) = flags::pulumi(flags);
     let apply = match direction {
         Direction::Apply => {
@@ -202,9 +204,9 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     let file = PrivateFile::PulumiExport;
     let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
     let removes = direction == Direction::Destroy && removes_stack(flags);
-    let unless_removed = |it: Command| if removes { it.only_after_failure() } else { it };
+    let unless_removed = |it: EngineCommand| if removes { it.only_after_failure() } else { it };
     let collect = vec![unless_removed(export)];
-    Work {
+    EngineCommands {
         engine: set_all(flags).chain([apply]).collect(),
         collect,
         publish: vec![unless_removed(places.publish(file))],
@@ -214,13 +216,13 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &Places) -> Work {
     }
 }
 
-pub fn output(flags: &FlagLists, places: &Places) -> Work {
+pub fn output(flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let (arguments, mut warnings) = flags::pulumi(flags);
     if flags::pulumi_config(flags).next().is_some() {
         warnings.push("the Pulumi array flag Config means nothing to Output: left out".to_owned());
     }
     let output = command(&["stack", "output", "--json"], arguments);
-    Work { warnings, ..printed_output(output, places) }
+    EngineCommands { warnings, ..printed_output(output, places) }
 }
 
 #[cfg(test)]
@@ -230,15 +232,15 @@ mod tests {
     use hawser_contract::requests::BackendConfiguration;
     use std::path::Path;
 
-    fn places() -> Places {
-        Places::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
+    fn places() -> ResultPaths {
+        ResultPaths::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
     }
 
-    fn lines(work: &Work) -> Vec<String> {
+    fn lines(work: &EngineCommands) -> Vec<String> {
         work.engine.iter().map(|command| command.words.join(" ")).collect()
     }
 
-    fn init_with(flags: &[(PulumiFlag, Option<&str>)]) -> Work {
+    fn init_with(flags: &[(PulumiFlag, Option<&str>)]) -> EngineCommands {
         let pulumi_flags =
             flags.iter().map(|(flag, value)| Flag::new(*flag, *value)).collect::<Vec<_>>().into();
         let backend_configuration = BackendConfiguration { pulumi_flags, ..BackendConfiguration::default() };

@@ -2,32 +2,32 @@
 
 use serde::Deserialize;
 
-use super::{EngineError, Written, read_json};
+use super::{EngineError, ResultFile, read_json};
 use crate::workspace::stored_state::is_stack;
 
 #[derive(Deserialize)]
 struct ShownState {
-    values: Option<Values>,
+    values: Option<StateValues>,
 }
 
 #[derive(Deserialize)]
-struct Values {
-    root_module: Option<Module>,
+struct StateValues {
+    root_module: Option<StateModule>,
 }
 
 #[derive(Deserialize)]
-struct Module {
-    resources: Option<Vec<Resource>>,
-    child_modules: Option<Vec<Module>>,
+struct StateModule {
+    resources: Option<Vec<StateResource>>,
+    child_modules: Option<Vec<StateModule>>,
 }
 
 #[derive(Deserialize)]
-struct Resource {
+struct StateResource {
     #[serde(default)]
     mode: String,
 }
 
-impl Module {
+impl StateModule {
     fn managed(&self) -> u64 {
         let own =
             self.resources.iter().flatten().filter(|resource| resource.mode == "managed").count() as u64;
@@ -36,18 +36,18 @@ impl Module {
 }
 
 /// The managed resources in a state of Terraform or OpenTofu, as `show -json` gives it.
-pub fn read_terraform(path: impl Into<Written>) -> Result<u64, EngineError> {
+pub fn read_terraform(path: impl Into<ResultFile>) -> Result<u64, EngineError> {
     let state: ShownState = read_json("the state as JSON", path)?;
     Ok(state.values.and_then(|values| values.root_module).map_or(0, |root| root.managed()))
 }
 
 #[derive(Deserialize)]
-struct Export {
-    deployment: Option<Deployment>,
+struct StackExport {
+    deployment: Option<StackDeployment>,
 }
 
 #[derive(Deserialize)]
-struct Deployment {
+struct StackDeployment {
     resources: Option<Vec<PulumiResource>>,
 }
 
@@ -60,8 +60,8 @@ struct PulumiResource {
 }
 
 /// The resources in the state of a Pulumi stack, as `pulumi stack export` gives it; the stack itself is none.
-pub fn read_pulumi(path: impl Into<Written>) -> Result<u64, EngineError> {
-    let export: Export = read_json("the exported state", path)?;
+pub fn read_pulumi(path: impl Into<ResultFile>) -> Result<u64, EngineError> {
+    let export: StackExport = read_json("the exported state", path)?;
     let resources = export.deployment.and_then(|deployment| deployment.resources).unwrap_or_default();
     Ok(resources.iter().filter(|resource| !resource.external && !is_stack(&resource.urn)).count() as u64)
 }

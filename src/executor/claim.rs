@@ -4,26 +4,25 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tracing::{debug, warn};
-use uuid::Uuid;
-
 use hawser_contract::Request;
 use hawser_contract::names::method;
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+use uuid::Uuid;
 
 /// So long an answer to a report is waited for.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Who reports.
 #[derive(Debug, Clone)]
-pub(crate) struct Reporter {
+pub(crate) struct Claimer {
     pub(crate) line: HubClient,
     pub(crate) runner_id: Uuid,
     pub(crate) instance: String,
 }
 
-impl Reporter {
+impl Claimer {
     /// Reports a step as running until the future is dropped. `again` asks for one more report now.
     pub(crate) async fn keep_reporting(&self, request: &Request, again: &Notify) -> Infallible {
         let every = Duration::from_secs(request.common.report_active_job_frequency_seconds.max(1));

@@ -1,32 +1,30 @@
 //! One step's way from its folder to its outcome: prepare, execute, conclude.
 //!
 //! Whatever happens on the way, a step that was begun ends with an `outcome.json`; where it enters the way
-//! depends on what its folder says ([`Stage`]).
+//! depends on what its folder says ([`RecoveryPhase`]).
 
 use std::sync::Arc;
 
+use hawser_contract::requests::{Request, SourceRefresh};
+use hawser_contract::{Call, Fault, Outcome, Success};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::ExecutorContext;
-use super::claim::Reporter;
+use super::claim::Claimer;
 use super::wait::{read_exit, script_ended};
 use crate::masking::JobSecrets;
 use crate::settings::Settings;
-use crate::step::{Folder, FolderError, Stage};
-use crate::step::{Step, Work};
+use crate::step::{FolderError, RecoveryPhase, Step, StepFolder, StepWork};
 use crate::supervisor;
-use crate::tasks;
 use crate::tasks::secrets::watch;
-use crate::tasks::{Context, Prepared, Refreshed, TaskError};
+use crate::tasks::{self, Prepared, Refreshed, TaskContext, TaskError};
 use crate::workspace::{ModuleLock, WorkspaceError};
-use hawser_contract::requests::{Request, SourceRefresh};
-use hawser_contract::{Call, Fault, Outcome, Success};
 
 /// How a drive ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum DriveEnd {
     /// The step has its outcome.
     Concluded,
     /// Nothing was done: another process works in the module's directory.
@@ -35,14 +33,14 @@ pub(crate) enum Ended {
 
 /// Drives steps, each in a task of its own.
 #[derive(Debug)]
-pub(crate) struct Driver {
+pub(crate) struct Executor {
     pub(super) tools: ExecutorContext,
-    reporter: Reporter,
+    reporter: Claimer,
 }
 
-impl Driver {
+impl Executor {
     pub(crate) fn new(tools: ExecutorContext) -> Self {
-        let reporter = Reporter {
+        let reporter = Claimer {
             line: tools.line.clone(),
             runner_id: tools.settings.runner.id,
             instance: tools.settings.runner.instance.clone(),
@@ -58,26 +56,26 @@ impl Driver {
     pub(crate) async fn drive(
         &self,
         step: &Step,
-        stage: Stage,
+        stage: RecoveryPhase,
         cancel: &CancellationToken,
         report_again: &Notify,
-    ) -> Ended {
-        let secrets = watch::of_step(&self.tools.vault, step);
+    ) -> DriveEnd {
+        let secrets = watch::of_step(&self.tools.secret_store, step);
         let request = match &step.work {
-            Work::Task(request) => request,
-            Work::Refresh(refresh) => {
+            StepWork::Task(request) => request,
+            StepWork::Refresh(refresh) => {
                 let call = self.refresh(step, refresh, &secrets, cancel).await;
                 self.finish(step, call).await;
-                return Ended::Concluded;
+                return DriveEnd::Concluded;
             }
         };
         let module = match self.lock_module(request, stage).await {
             Ok(module) => module,
-            Err(WorkspaceError::Busy { holder, .. }) => return Ended::DirectoryBusy { holder },
+            Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
             Err(problem) => {
                 let fault = Fault::new(problem.to_string());
                 self.conclude_with(step, &Outcome::Faulted(fault)).await;
-                return Ended::Concluded;
+                return DriveEnd::Concluded;
             }
         };
         info!(step = step.name(), ?stage, "started");
@@ -86,7 +84,7 @@ impl Driver {
             never = self.reporter.keep_reporting(request, report_again) => match never {},
         };
         self.conclude_with(step, &outcome).await;
-        Ended::Concluded
+        DriveEnd::Concluded
     }
 
     async fn refresh(
@@ -113,7 +111,7 @@ impl Driver {
         &self,
         step: &Step,
         request: &Request,
-        stage: Stage,
+        stage: RecoveryPhase,
         module: Option<ModuleLock>,
         cancel: &CancellationToken,
         secrets: JobSecrets,
@@ -124,7 +122,7 @@ impl Driver {
                 return Outcome::Faulted(Fault::new(format!("cannot share the module's lock: {error}")));
             }
         };
-        let context = Context {
+        let context = TaskContext {
             settings: Arc::clone(&self.tools.settings),
             common: request.common.clone(),
             folder: step.folder.clone(),
@@ -134,11 +132,11 @@ impl Driver {
             held,
         };
         let ended = match stage {
-            Stage::Prepare => self.begin(&context, request, module).await,
-            Stage::Running => self.execution(&context, request, None).await,
-            Stage::Conclude => self.conclusion(&context, request, module).await,
-            Stage::Lost => Err(self.lost(&context, request, module).await.into()),
-            Stage::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
+            RecoveryPhase::Prepare => self.begin(&context, request, module).await,
+            RecoveryPhase::Running => self.execution(&context, request, None).await,
+            RecoveryPhase::Conclude => self.conclusion(&context, request, module).await,
+            RecoveryPhase::Lost => Err(self.lost(&context, request, module).await.into()),
+            RecoveryPhase::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
         };
         match ended {
             Ok(success) => Outcome::Completed(success),
@@ -161,29 +159,29 @@ impl Driver {
     /// From the start: prepares the task and hands its script to a supervisor.
     async fn begin(
         &self,
-        context: &Context,
+        context: &TaskContext,
         request: &Request,
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
         let folder = &context.folder;
-        let lock = match on_disk(folder, Folder::try_lock).await? {
+        let lock = match on_disk(folder, StepFolder::try_lock).await? {
             Some(lock) => lock,
             None => {
                 // Either somebody drives the step after all, a supervisor that was just being started when the last
                 // runner died; or a process that this one is starting has its open files for a moment. When the lock is
                 // free, the folder tells which.
                 let lock = script_ended(folder).await.map_err(|error| broken(&error))?;
-                if on_disk(folder, Folder::stage_of_holder).await? != Stage::Prepare {
+                if on_disk(folder, StepFolder::stage_of_holder).await? != RecoveryPhase::Prepare {
                     return self.conclusion(context, request, module).await;
                 }
                 lock
             }
         };
-        if on_disk(folder, Folder::supervisor).await?.is_some() {
+        if on_disk(folder, StepFolder::supervisor).await?.is_some() {
             return Err(self.lost(context, request, module).await.into());
         }
         is_wanted(folder).await?;
-        watch::learn_before(&self.tools.vault, context, request).await?;
+        watch::learn_before(&self.tools.secret_store, context, request).await?;
         let launch = match tasks::prepare(context, &request.task).await? {
             Prepared::Finished(success) => return Ok(success),
             Prepared::Run(launch) => launch,
@@ -206,13 +204,13 @@ impl Driver {
     /// Waits for the supervisor, whoever started it.
     async fn execution(
         &self,
-        context: &Context,
+        context: &TaskContext,
         request: &Request,
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
         let ended = tokio::select! {
             ended = script_ended(&context.folder) => ended,
-            never = watch::learn_meanwhile(&self.tools.vault, context, request) => match never {},
+            never = watch::learn_meanwhile(&self.tools.secret_store, context, request) => match never {},
         };
         let _lock = ended.map_err(|error| broken(&error))?;
         self.conclusion(context, request, module).await
@@ -221,7 +219,7 @@ impl Driver {
     /// Makes of the script's end what it means for the task.
     async fn conclusion(
         &self,
-        context: &Context,
+        context: &TaskContext,
         request: &Request,
         module: Option<ModuleLock>,
     ) -> Result<Success, TaskError> {
@@ -239,14 +237,14 @@ impl Driver {
             Some(module) => Some(module),
             None => Some(self.module_lock_now(request).await?),
         };
-        watch::learn_after(&self.tools.vault, context, request).await;
+        watch::learn_after(&self.tools.secret_store, context, request).await;
         tasks::conclude(context, &request.task, &exit).await
     }
 }
 
 /// A step whose cancel was asked for before anything was started is not started.
-async fn is_wanted(folder: &Folder) -> Result<(), TaskError> {
-    match on_disk(folder, Folder::cancel).await? {
+async fn is_wanted(folder: &StepFolder) -> Result<(), TaskError> {
+    match on_disk(folder, StepFolder::cancel).await? {
         None => Ok(()),
         Some(_) => Err(TaskError::Cancelled),
     }
@@ -254,8 +252,8 @@ async fn is_wanted(folder: &Folder) -> Result<(), TaskError> {
 
 /// Does something with the folder that the disk may take its time for, so not on a thread of the runtime.
 async fn on_disk<T: Send + 'static>(
-    folder: &Folder,
-    work: impl FnOnce(&Folder) -> Result<T, FolderError> + Send + 'static,
+    folder: &StepFolder,
+    work: impl FnOnce(&StepFolder) -> Result<T, FolderError> + Send + 'static,
 ) -> Result<T, Fault> {
     let folder = folder.clone();
     match tokio::task::spawn_blocking(move || work(&folder)).await {

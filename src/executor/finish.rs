@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
+use hawser_contract::{Call, Fault, Outcome};
 use tracing::{error, info, warn};
 
-use super::drive::Driver;
+use super::drive::Executor;
 use super::wait::script_ended;
 use crate::settings::Refusal;
-use crate::step::{FolderError, Scratch, Stream};
-use crate::step::{Step, Work};
+use crate::step::{FolderError, Scratch, Step, StepWork, Stream};
 use crate::tasks::secrets::watch;
-use hawser_contract::{Call, Fault, Outcome};
 
-impl Driver {
+impl Executor {
     /// Ends a step in one of the ways that a task can end.
     pub(crate) async fn conclude_with(&self, step: &Step, outcome: &Outcome) {
         self.clear_scratch(step).await;
@@ -29,7 +28,7 @@ impl Driver {
     /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here. Only
     /// where the folder itself is gone there is nothing to write it into, nor will there be.
     async fn keep(&self, step: &Step, call: Call) {
-        let call = self.tools.vault.job(step.job_id()).redactor().call(call);
+        let call = self.tools.secret_store.job(step.job_id()).masker().call(call);
         let mut delays = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(200))
             .with_max_delay(Duration::from_secs(30))
@@ -69,10 +68,10 @@ impl Driver {
     /// Ends a step that the settings do not allow, with nothing done but this.
     pub(crate) async fn refuse(&self, step: &Step, refusal: &Refusal) {
         let message = refusal.to_string();
-        let _secrets = watch::learn_of_refused(&self.tools.vault, self.settings(), step).await;
+        let _secrets = watch::learn_of_refused(&self.tools.secret_store, self.settings(), step).await;
         warn!(step = step.name(), "{message}");
         self.tools.audit.refused(step, refusal).await;
-        if matches!(step.work, Work::Task(_)) {
+        if matches!(step.work, StepWork::Task(_)) {
             let (folder, line) = (step.folder.clone(), message.clone());
             let said = tokio::task::spawn_blocking(move || -> Result<(), FolderError> {
                 let path = folder.output_path();

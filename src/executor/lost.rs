@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::drive::Driver;
-use crate::step::Folder;
-use crate::supervisor;
-use crate::tasks;
-use crate::tasks::Context;
-use crate::workspace::ModuleLock;
 use hawser_contract::Fault;
 use hawser_contract::requests::Request;
+
+use super::drive::Executor;
+use crate::step::StepFolder;
+use crate::supervisor;
+use crate::tasks::{self, TaskContext};
+use crate::workspace::ModuleLock;
 
 /// How long a module's directory is waited for to see what a lost step has left in it.
 const LOST_PATIENCE: Duration = Duration::from_secs(5);
 
-impl Driver {
+impl Executor {
     /// What there is to say about a step that nobody saw the end of. What it left behind is only looked for, and moved,
     /// with the module's lock held: whoever else works there by now may be writing the same files. That one is waited
     /// for briefly and not to its end, which may be hours away.
     pub(crate) async fn lost(
         &self,
-        context: &Context,
+        context: &TaskContext,
         request: &Request,
         module: Option<ModuleLock>,
     ) -> Fault {
@@ -43,7 +43,7 @@ impl Driver {
 }
 
 /// The script was started, and there is nobody left who could say how it ended.
-fn unknown_outcome(folder: &Folder, request: &Request) -> Fault {
+fn unknown_outcome(folder: &StepFolder, request: &Request) -> Fault {
     let note = folder.supervisor().ok().flatten();
     let rebooted = note
         .as_ref()

@@ -14,7 +14,7 @@ use std::time::Duration;
 use hawser_signalr::HubClient;
 
 use crate::audit::Audit;
-use crate::masking::Vault;
+use crate::masking::SecretStore;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
 
@@ -25,7 +25,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct ExecutorContext {
     pub settings: Arc<Settings>,
-    pub vault: Vault,
+    pub secret_store: SecretStore,
     pub line: HubClient,
     pub shipper: ShipperHandle,
     pub http: reqwest::Client,

@@ -1,25 +1,25 @@
 //! The module's directory: a step works in it with its lock held, and nobody else does.
 
+use hawser_contract::requests::Request;
+use hawser_contract::{Fault, TaskRequest};
 use tracing::info;
 
 use super::LOOK_AGAIN;
-use super::drive::Driver;
-use crate::step::Stage;
+use super::drive::Executor;
+use crate::step::RecoveryPhase;
 use crate::tasks::TaskError;
 use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
-use hawser_contract::requests::Request;
-use hawser_contract::{Fault, TaskRequest};
 
-impl Driver {
+impl Executor {
     /// The lock of the module's directory, for tasks that work in one. A supervisor that is still running
     /// holds it already, and to say that one is gone the directory is not needed.
     pub(crate) async fn lock_module(
         &self,
         request: &Request,
-        stage: Stage,
+        stage: RecoveryPhase,
     ) -> Result<Option<ModuleLock>, WorkspaceError> {
         let works_in_directory = !matches!(request.task, TaskRequest::GetDefinitiveRevision(_));
-        if !works_in_directory || matches!(stage, Stage::Running | Stage::Lost) {
+        if !works_in_directory || matches!(stage, RecoveryPhase::Running | RecoveryPhase::Lost) {
             return Ok(None);
         }
         let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
@@ -34,7 +34,7 @@ impl Driver {
     pub(crate) async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
         let mut said = false;
         loop {
-            match self.lock_module(request, Stage::Conclude).await {
+            match self.lock_module(request, RecoveryPhase::Conclude).await {
                 Ok(Some(lock)) => return Ok(lock),
                 Ok(None) => return Err(Fault::new("the task has no module directory to conclude in").into()),
                 Err(WorkspaceError::Busy { holder, .. }) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::step::{Exit, Folder, FolderError};
+use crate::step::{Exit, FolderError, StepFolder};
 use crate::supervisor;
 
 /// Before a folder that could not be looked at is looked at again.
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Waits for the end of the step's supervisor, whoever started it. A cancel reaches that through the folder, so
 /// waiting for its end is right in any case; and a machine that has run out of something for the moment (open files,
 /// say) says nothing about the script.
-pub(crate) async fn script_ended(folder: &Folder) -> Result<File, FolderError> {
+pub(crate) async fn script_ended(folder: &StepFolder) -> Result<File, FolderError> {
     loop {
         match supervisor::wait(folder, &CancellationToken::new()).await {
             Ok(Some(lock)) => return Ok(lock),
@@ -27,7 +27,7 @@ pub(crate) async fn script_ended(folder: &Folder) -> Result<File, FolderError> {
     }
 }
 
-pub(crate) async fn read_exit(folder: &Folder) -> Result<Option<Exit>, FolderError> {
+pub(crate) async fn read_exit(folder: &StepFolder) -> Result<Option<Exit>, FolderError> {
     loop {
         match folder.exit() {
             Err(error) if !error.is_damage() => pause(folder, &error).await,
@@ -36,7 +36,7 @@ pub(crate) async fn read_exit(folder: &Folder) -> Result<Option<Exit>, FolderErr
     }
 }
 
-async fn pause(folder: &Folder, error: &FolderError) {
+async fn pause(folder: &StepFolder, error: &FolderError) {
     warn!(step = folder.name(), "{error}; looking again");
     tokio::time::sleep(PAUSE).await;
 }

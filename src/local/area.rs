@@ -18,14 +18,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use hawser_contract::Engine;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::base::files::{create_private_dir_all, write_private_atomic};
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, LockMode};
 use crate::base::process;
-use hawser_contract::Engine;
 
 /// The environment variable that names another data directory.
 pub const DATA_VARIABLE: &str = "HAWSER_LOCAL_DIR";
@@ -40,7 +39,7 @@ const EXAMPLE: [(&str, &str); 3] = [
 ];
 
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum AreaError {
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("no place for local data is known: neither HAWSER_LOCAL_DIR nor a home directory is set")]
@@ -59,7 +58,7 @@ fn programs(engines: &[Engine]) -> String {
 
 /// The area of one directory.
 #[derive(Debug)]
-pub struct Place {
+pub struct Area {
     /// Absolute, without symlinks.
     pub directory: PathBuf,
     pub namespace: String,
@@ -68,9 +67,9 @@ pub struct Place {
     hash: [u8; 32],
 }
 
-impl Place {
+impl Area {
     /// Finds, or makes, the area of `directory` in `data`.
-    pub fn of(directory: &Path, data: &Path) -> Result<Self, PlaceError> {
+    pub fn of(directory: &Path, data: &Path) -> Result<Self, AreaError> {
         let directory = directory.canonicalize().map_err(failed("find", directory))?;
         let hash: [u8; 32] = Sha256::digest(directory.as_os_str().as_bytes()).into();
         let namespace: String = hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
@@ -106,23 +105,23 @@ impl Place {
     }
 
     /// Keeps a second run on the same directory out for as long as it is held.
-    pub fn lock(&self) -> Result<lock::Own, PlaceError> {
+    pub fn lock(&self) -> Result<lock::OwnLock, AreaError> {
         let path = self.root.join("lock");
-        let held = lock::try_own(&path, Hold::Alone).map_err(failed("lock", &path))?;
-        held.ok_or_else(|| PlaceError::Busy { directory: self.directory.clone() })
+        let held = lock::try_own(&path, LockMode::Alone).map_err(failed("lock", &path))?;
+        held.ok_or_else(|| AreaError::Busy { directory: self.directory.clone() })
     }
 }
 
 /// The directory that holds all areas: what was asked for, or the user's data directory. It may not be there yet.
-pub fn data_directory(asked: Option<PathBuf>) -> Result<PathBuf, PlaceError> {
+pub fn data_directory(asked: Option<PathBuf>) -> Result<PathBuf, AreaError> {
     match asked {
         Some(path) => Ok(path),
-        None => Ok(dirs::data_local_dir().ok_or(PlaceError::NoData)?.join("hawser").join("local")),
+        None => Ok(dirs::data_local_dir().ok_or(AreaError::NoData)?.join("hawser").join("local")),
     }
 }
 
 /// The example inside this program, written out: the same one, with the same state, wherever the user stands.
-pub fn example(data: &Path) -> Result<PathBuf, PlaceError> {
+pub fn example(data: &Path) -> Result<PathBuf, AreaError> {
     let written = data.join("examples").join("hello");
     create_private_dir_all(&written).map_err(failed("create", &written))?;
     for (name, contents) in EXAMPLE {
@@ -133,7 +132,7 @@ pub fn example(data: &Path) -> Result<PathBuf, PlaceError> {
 }
 
 /// The engine that was asked for if it is installed, otherwise the first installed one that fits the directory.
-pub fn engine(asked: Option<Engine>, directory: &Path) -> Result<Engine, PlaceError> {
+pub fn engine(asked: Option<Engine>, directory: &Path) -> Result<Engine, AreaError> {
     choose(asked, directory, |engine| process::find_program(engine.program(), &[]).is_ok())
 }
 
@@ -141,9 +140,9 @@ fn choose(
     asked: Option<Engine>,
     directory: &Path,
     installed: impl Fn(Engine) -> bool,
-) -> Result<Engine, PlaceError> {
+) -> Result<Engine, AreaError> {
     if let Some(engine) = asked {
-        return if installed(engine) { Ok(engine) } else { Err(PlaceError::EngineMissing { engine }) };
+        return if installed(engine) { Ok(engine) } else { Err(AreaError::EngineMissing { engine }) };
     }
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed("list", directory))?.flatten() {
@@ -161,7 +160,7 @@ fn choose(
         &[Engine::Tofu, Engine::Terraform]
     };
     let found = fitting.iter().copied().find(|engine| installed(*engine));
-    found.ok_or_else(|| PlaceError::NoEngine { engines: fitting.to_vec() })
+    found.ok_or_else(|| AreaError::NoEngine { engines: fitting.to_vec() })
 }
 
 /// How to get an engine.
@@ -182,9 +181,9 @@ fn safe_name(directory: &Path) -> String {
     if name.is_empty() { "module".to_owned() } else { name.to_owned() }
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AreaError {
     let path = path.to_owned();
-    move |source| PlaceError::Io { action, path, source }
+    move |source| AreaError::Io { action, path, source }
 }
 
 #[cfg(test)]
@@ -200,7 +199,7 @@ mod tests {
         for name in ["a/app", "b/app", "b/ö x"] {
             fs::create_dir_all(home.path().join(name)).unwrap();
         }
-        let place = |name: &str| Place::of(&home.path().join(name), &data).unwrap();
+        let place = |name: &str| Area::of(&home.path().join(name), &data).unwrap();
         let (first, again, other) = (place("a/app"), place("a/../a/app"), place("b/app"));
         assert_eq!(first.working_directory(), again.working_directory());
         assert_eq!(first.runner_id(), again.runner_id());
@@ -214,9 +213,9 @@ mod tests {
     #[test]
     fn a_second_run_on_the_same_directory_is_kept_out_until_the_first_has_ended() {
         let home = tempfile::tempdir().unwrap();
-        let place = Place::of(home.path(), &home.path().join("data")).unwrap();
+        let place = Area::of(home.path(), &home.path().join("data")).unwrap();
         let held = place.lock().unwrap();
-        assert!(matches!(place.lock(), Err(PlaceError::Busy { .. })));
+        assert!(matches!(place.lock(), Err(AreaError::Busy { .. })));
         drop(held);
         place.lock().unwrap();
     }

@@ -4,12 +4,12 @@
 //! through the hub, the second kills through the hub, the third leaves at once. The loop that feeds it and
 //! carries its actions out is [`super::session`].
 
-use uuid::Uuid;
-
-use super::view::{Ending, Event};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Fault, Outcome, Task};
 use hawser_dev_server::{HubEvent, JobState, outcome_of};
+use uuid::Uuid;
+
+use super::view::{Event, JobEnding};
 
 /// Something happened.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,7 +105,7 @@ impl Conductor {
             Input::Interrupt => self.interrupted(),
             Input::Ended(verdict) => self.ended(verdict),
             Input::RunnerGone(reason) => {
-                let ending = Ending::Failed(None, Fault::new(format!("the runner ended: {reason}")));
+                let ending = JobEnding::Failed(None, Fault::new(format!("the runner ended: {reason}")));
                 vec![Action::Show(Event::Finished(ending)), Action::Finish(Finished::Failed)]
             }
         }
@@ -136,13 +136,13 @@ impl Conductor {
 
     fn ended(&mut self, verdict: Verdict) -> Vec<Action> {
         let (ending, finished) = match verdict {
-            Verdict::Completed => (Ending::Completed, Finished::Completed),
-            Verdict::Cancelled => (Ending::Cancelled, Finished::Stopped),
-            Verdict::Rejected => (Ending::Declined, Finished::Stopped),
+            Verdict::Completed => (JobEnding::Completed, Finished::Completed),
+            Verdict::Cancelled => (JobEnding::Cancelled, Finished::Stopped),
+            Verdict::Rejected => (JobEnding::Declined, Finished::Stopped),
             Verdict::Failed(error) => {
                 let ending = match self.fault.take() {
-                    Some((task, fault)) => Ending::Failed(Some(task), fault),
-                    None => Ending::Failed(None, Fault::new(error)),
+                    Some((task, fault)) => JobEnding::Failed(Some(task), fault),
+                    None => JobEnding::Failed(None, Fault::new(error)),
                 };
                 (ending, Finished::Failed)
             }
@@ -267,7 +267,7 @@ mod tests {
         let fault = Fault::new("no such provider");
         conductor.on(Input::Seen(Event::Ended(Task::Init, Outcome::Faulted(fault.clone()))));
         let actions = conductor.on(Input::Ended(Verdict::Failed("Init: no such provider".into())));
-        let told = Event::Finished(Ending::Failed(Some(Task::Init), fault));
+        let told = Event::Finished(JobEnding::Failed(Some(Task::Init), fault));
         assert_eq!(actions, [Action::Show(told), Action::Finish(Finished::Failed)]);
         assert_eq!(ends(&Conductor::new(true).on(Input::RunnerGone("x".into()))), Some(Finished::Failed));
     }

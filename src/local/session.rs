@@ -6,6 +6,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
+use hawser_dev_server::{EmbeddedHub, Events, JobSpec, Recorded};
 use jiff::Timestamp;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -14,7 +15,6 @@ use uuid::Uuid;
 
 use super::controller::{Action, Conductor, Finished, Input};
 use super::view::{self, Event, Screen, Title, View};
-use hawser_dev_server::{EmbeddedHub, Events, JobSpec, Recorded};
 
 /// How many events are taken in before what they look like is printed.
 const AT_ONCE: usize = 500;

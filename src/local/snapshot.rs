@@ -79,7 +79,7 @@ pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), SnapshotError
 /// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
 pub async fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
     let (directory, own) = check(directory)?;
-    let store = Store::open(repository).await?;
+    let store = SnapshotRepository::open(repository).await?;
     let (root, mut files) = store.contents(&directory).await?;
     let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();
     files.extend(own.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
@@ -123,11 +123,11 @@ fn renamed(root: &Path) -> PathBuf {
 
 /// The bare repository that holds the snapshots.
 #[derive(Debug)]
-struct Store {
+struct SnapshotRepository {
     path: PathBuf,
 }
 
-impl Store {
+impl SnapshotRepository {
     async fn open(path: &Path) -> Result<Self, SnapshotError> {
         create_private_dir_all(path).map_err(failed("create", path))?;
         let path = path.canonicalize().map_err(failed("find", path))?;

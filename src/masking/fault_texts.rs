@@ -1,9 +1,10 @@
 //! What the server is told of a failure.
 
-use super::Redactor;
 use hawser_contract::Call;
 
-impl Redactor {
+use super::Masker;
+
+impl Masker {
     /// Masks secrets in the texts of a fault. Results are data that the server needs, and stay as they are.
     #[must_use]
     pub fn call(&self, mut call: Call) -> Call {
@@ -25,15 +26,15 @@ mod tests {
     use serde_json::json;
     use uuid::Uuid;
 
-    fn redactor() -> Redactor {
-        Redactor::new(["hunter22"], &Rules::new(&JobLogStreamSettings::default()).unwrap())
+    fn masker() -> Masker {
+        Masker::new(["hunter22"], &Rules::new(&JobLogStreamSettings::default()).unwrap())
     }
 
     #[test]
     fn both_texts_of_every_fault_are_masked() {
         let fault = Fault { message: "m hunter22".into(), details: "hunter22\nd".into(), resources: Some(3) };
         for task in Task::ALL {
-            let call = redactor().call(Outcome::Faulted(fault.clone()).call(task, Uuid::nil()));
+            let call = masker().call(Outcome::Faulted(fault.clone()).call(task, Uuid::nil()));
             assert_eq!(call.arguments[1..3], [json!("m ***"), json!("***\nd")], "{task}");
             assert_eq!(call.arguments[0], json!(Uuid::nil()));
         }
@@ -48,10 +49,10 @@ mod tests {
             source_type: SourceType::Git,
             source_revision_type: SourceRevisionType::Default,
         };
-        let call = redactor().call(refresh.faulted(&Fault::new("no hunter22")));
+        let call = masker().call(refresh.faulted(&Fault::new("no hunter22")));
         assert_eq!(call.arguments[0], json!(refresh.source_url));
         assert_eq!(call.arguments[4..], [json!("no ***"), json!("")]);
-        let call = redactor().call(refresh.completed("hunter22"));
+        let call = masker().call(refresh.completed("hunter22"));
         assert_eq!(call.arguments[4], json!("hunter22"));
     }
 
@@ -66,6 +67,6 @@ mod tests {
         };
         let set = OutputSet { timestamp: 0, checksum: String::new(), outputs: vec![output] };
         let call = Outcome::Completed(Success::Outputs(Some(set))).call(Task::Output, Uuid::nil());
-        assert_eq!(redactor().call(call.clone()), call);
+        assert_eq!(masker().call(call.clone()), call);
     }
 }

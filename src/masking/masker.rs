@@ -18,7 +18,7 @@ const MOST_NEEDLE_BYTES: usize = 512 * 1024;
 
 /// Masks a set of secrets in texts.
 #[derive(Debug)]
-pub struct Redactor {
+pub struct Masker {
     sight: Sight,
     patterns: Vec<regex::Regex>,
     minimum_length: usize,
@@ -37,9 +37,9 @@ enum Sight {
     },
 }
 
-/// Where a text that comes in pieces has got to. It means something only to the redactor that it is from.
+/// Where a text that comes in pieces has got to. It means something only to the masker that it is from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place(Option<Cursor>);
+pub(crate) struct StreamCursor(Option<Cursor>);
 
 /// Parts of a text that are to be masked, in order; none overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Spans {
     }
 }
 
-impl Redactor {
+impl Masker {
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>, rules: &Rules) -> Self {
         let secrets: Vec<&str> = secrets.into_iter().collect();
         let fitting = Effort::DOWN.into_iter().find_map(|effort| {
@@ -146,20 +146,20 @@ impl Redactor {
         self.minimum_length
     }
 
-    pub(crate) fn start(&self) -> Place {
+    pub(crate) fn start(&self) -> StreamCursor {
         match &self.sight {
-            Sight::Needles(scanner) => Place(Some(scanner.start())),
-            Sight::Nothing | Sight::Everything { .. } => Place(None),
+            Sight::Needles(scanner) => StreamCursor(Some(scanner.start())),
+            Sight::Nothing | Sight::Everything { .. } => StreamCursor(None),
         }
     }
 
     /// Goes on over the next piece of a text that has no line breaks, and adds what is to be masked, from the first
     /// byte of this piece. What begins in an earlier piece has a negative start.
-    pub(crate) fn follow(&self, place: Place, text: &[u8], spans: &mut Spans) -> Place {
+    pub(crate) fn follow(&self, place: StreamCursor, text: &[u8], spans: &mut Spans) -> StreamCursor {
         match (&self.sight, place) {
-            (Sight::Needles(scanner), Place(cursor)) => {
+            (Sight::Needles(scanner), StreamCursor(cursor)) => {
                 let cursor = cursor.unwrap_or_else(|| scanner.start());
-                Place(Some(scanner.scan(cursor, text, |span| spans.add(span))))
+                StreamCursor(Some(scanner.scan(cursor, text, |span| spans.add(span))))
             }
             (Sight::Everything { .. }, _) => {
                 if !text.is_empty() {
@@ -177,9 +177,9 @@ impl Redactor {
     }
 
     /// How many bytes before this place may be the beginning of a secret.
-    pub(crate) fn open(&self, place: Place) -> usize {
+    pub(crate) fn open(&self, place: StreamCursor) -> usize {
         match (&self.sight, place) {
-            (Sight::Needles(scanner), Place(Some(cursor))) => scanner.depth(cursor),
+            (Sight::Needles(scanner), StreamCursor(Some(cursor))) => scanner.depth(cursor),
             _ => 0,
         }
     }

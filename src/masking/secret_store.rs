@@ -1,8 +1,8 @@
 //! The secrets that are known now, and who must not say them.
 //!
 //! Compiling takes a moment, so what was compiled is kept until something changes. While it takes that moment nobody is
-//! kept from learning: only whoever wants the same redactor waits. Nothing is logged while a lock is held: the runtime log
-//! is masked by this very vault.
+//! kept from learning: only whoever wants the same masker waits. Nothing is logged while a lock is held: the runtime log
+//! is masked by this very secret_store.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use tracing::{error, warn};
 use uuid::Uuid;
 
 use super::url_credentials::of_source;
-use super::{Redactor, Rules};
+use super::{Masker, Rules};
 
 /// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. As
 /// many credentials of sources are known besides. All of them are in every automaton.
 const PASSING: usize = 12;
-/// A panic that finds the redactor in use looks again so often, a moment later.
+/// A panic that finds the masker in use looks again so often, a moment later.
 const PATIENCE: usize = 100;
 
-/// All secrets of the process. Cheap to clone; every clone is the same vault.
+/// All secrets of the process. Cheap to clone; every clone is the same secret_store.
 #[derive(Clone)]
-pub struct Vault(Arc<Inner>);
+pub struct SecretStore(Arc<StoreInner>);
 
-struct Inner {
+struct StoreInner {
     rules: Rules,
     own: Mutex<Shelf>,
-    jobs: Mutex<HashMap<Uuid, Weak<Job>>>,
+    jobs: Mutex<HashMap<Uuid, Weak<StoredJob>>>,
     /// Of everything, for what belongs to no job.
     compiled: Compiled,
     /// Of the runner's own secrets, for steps that belong to no job.
@@ -78,43 +78,43 @@ impl Passing {
 /// The secrets of one job, for as long as somebody holds this.
 #[derive(Clone)]
 pub struct JobSecrets {
-    vault: Vault,
+    secret_store: SecretStore,
     /// None outside of any job.
-    job: Option<Arc<Job>>,
+    job: Option<Arc<StoredJob>>,
 }
 
-struct Job {
+struct StoredJob {
     shelf: Mutex<Shelf>,
     compiled: Compiled,
     changes: Arc<AtomicU64>,
 }
 
-impl Drop for Job {
+impl Drop for StoredJob {
     fn drop(&mut self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 }
 
-/// A redactor, and the versions of what it was compiled from.
+/// A masker, and the versions of what it was compiled from.
 #[derive(Default)]
-struct Compiled(Mutex<Option<(Versions, Arc<Redactor>)>>);
+struct Compiled(Mutex<Option<(Versions, Arc<Masker>)>>);
 
 /// Of the runner's own secrets and of the job's.
 type Versions = (u64, u64);
 
 impl Compiled {
-    fn get(&self, versions: Versions, compile: impl FnOnce() -> Redactor) -> Arc<Redactor> {
+    fn get(&self, versions: Versions, compile: impl FnOnce() -> Masker) -> Arc<Masker> {
         let mut kept = locked(&self.0);
-        if let Some((of, redactor)) = &*kept
+        if let Some((of, masker)) = &*kept
             && *of == versions
         {
-            return Arc::clone(redactor);
+            return Arc::clone(masker);
         }
         // The old one goes before the new one is built: both at once would take twice the memory.
         *kept = None;
-        let redactor = Arc::new(compile());
-        *kept = Some((versions, Arc::clone(&redactor)));
-        redactor
+        let masker = Arc::new(compile());
+        *kept = Some((versions, Arc::clone(&masker)));
+        masker
     }
 
     /// Whether nobody is compiling.
@@ -123,11 +123,11 @@ impl Compiled {
     }
 }
 
-impl Vault {
+impl SecretStore {
     pub fn new(rules: Rules) -> Self {
         let secrets: BTreeSet<_> = rules.values().map(str::to_owned).collect();
         let own = Mutex::new(Shelf { secrets, ..Shelf::default() });
-        Self(Arc::new(Inner {
+        Self(Arc::new(StoreInner {
             rules,
             own,
             jobs: Mutex::default(),
@@ -175,25 +175,25 @@ impl Vault {
 
     /// Masks everything that is known now, of the runner and of all jobs: for what belongs to no job. It costs next to
     /// nothing when nothing has changed.
-    pub fn redactor(&self) -> Arc<Redactor> {
+    pub fn masker(&self) -> Arc<Masker> {
         // Looked at before the secrets are: what is learnt meanwhile counts at the next call at the latest.
         let changes = self.0.changes.load(Ordering::Acquire);
         self.0.compiled.get((changes, 0), || {
-            let jobs: Vec<Arc<Job>> = locked(&self.0.jobs).values().filter_map(Weak::upgrade).collect();
+            let jobs: Vec<Arc<StoredJob>> = locked(&self.0.jobs).values().filter_map(Weak::upgrade).collect();
             let mut secrets: BTreeSet<_> = locked(&self.0.own).texts().map(str::to_owned).collect();
             for job in &jobs {
                 secrets.extend(locked(&job.shelf).secrets.iter().cloned());
             }
-            Redactor::new(secrets.iter().map(String::as_str), &self.0.rules)
+            Masker::new(secrets.iter().map(String::as_str), &self.0.rules)
         })
     }
 
     /// The same for a thread that panics: it may be the one that is compiling, and would wait for itself. None when the
-    /// redactor stays in use.
-    pub(crate) fn redactor_in_a_panic(&self) -> Option<Arc<Redactor>> {
+    /// masker stays in use.
+    pub(crate) fn masker_in_a_panic(&self) -> Option<Arc<Masker>> {
         for _ in 0..PATIENCE {
             if self.0.compiled.is_free() {
-                return Some(self.redactor());
+                return Some(self.masker());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -207,7 +207,7 @@ impl Vault {
             jobs.retain(|_, job| job.strong_count() > 0);
             let known = jobs.get(&job_id).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
-                let job = Arc::new(Job {
+                let job = Arc::new(StoredJob {
                     shelf: Mutex::default(),
                     compiled: Compiled::default(),
                     changes: Arc::clone(&self.0.changes),
@@ -216,14 +216,15 @@ impl Vault {
                 job
             })
         });
-        JobSecrets { vault: self.clone(), job }
+        JobSecrets { secret_store: self.clone(), job }
     }
 }
 
 impl JobSecrets {
     /// Adds secrets of this job.
     pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
-        self.vault.learn_all(self.job.as_ref().map_or(&self.vault.0.own, |job| &job.shelf), secrets);
+        self.secret_store
+            .learn_all(self.job.as_ref().map_or(&self.secret_store.0.own, |job| &job.shelf), secrets);
     }
 
     /// Says that the secrets of this job are not all known, so that all its text has to be masked. Outside of a job it
@@ -236,54 +237,54 @@ impl JobSecrets {
     }
 
     /// Masks what is known now; to be asked for again when more may have been learnt.
-    pub fn redactor(&self) -> Arc<Redactor> {
-        let inner = &self.vault.0;
-        // Looked at before the secrets are, as in the vault's own. No lock but that of the redactor is held while it is
+    pub fn masker(&self) -> Arc<Masker> {
+        let inner = &self.secret_store.0;
+        // Looked at before the secrets are, as in the secret_store's own. No lock but that of the masker is held while it is
         // compiled.
         let own_version = locked(&inner.own).version;
         let own = || locked(&inner.own).texts().map(str::to_owned).collect::<BTreeSet<_>>();
-        let redactor = match &self.job {
+        let masker = match &self.job {
             None => inner
                 .compiled_own
-                .get((own_version, 0), || Redactor::new(own().iter().map(String::as_str), &inner.rules)),
+                .get((own_version, 0), || Masker::new(own().iter().map(String::as_str), &inner.rules)),
             Some(job) => {
                 let version = locked(&job.shelf).version;
                 job.compiled.get((own_version, version), || {
                     let mut secrets = own();
                     let shelf = locked(&job.shelf);
                     if let Some(reason) = &shelf.unknown {
-                        return Redactor::of_everything(reason);
+                        return Masker::of_everything(reason);
                     }
                     secrets.extend(shelf.texts().map(str::to_owned));
                     drop(shelf);
-                    Redactor::new(secrets.iter().map(String::as_str), &inner.rules)
+                    Masker::new(secrets.iter().map(String::as_str), &inner.rules)
                 })
             }
         };
-        if let Some(reason) = redactor.masks_everything()
+        if let Some(reason) = masker.masks_everything()
             && !inner.said.swap(true, Ordering::Relaxed)
         {
             error!("all lines of a job are masked, since its secrets cannot be told from the rest: {reason}");
         }
-        if redactor.is_lessened() && !inner.said_less.swap(true, Ordering::Relaxed) {
+        if masker.is_lessened() && !inner.said_less.swap(true, Ordering::Relaxed) {
             warn!(
                 "a job has so many secrets, or such long ones, that not all disguises of them are masked: rare ones, such \
                  as folded over lines, and perhaps of long secrets all but the plain text, may be missed"
             );
         }
-        redactor
+        masker
     }
 
     /// Adds the credentials in the URL of a source, such as one that was found on the way, and returns them. Outside of any
     /// job they are known for a while, as tokens are: there may be new ones each time.
     pub(crate) fn learn_credentials(&self, url: &str) -> Vec<String> {
-        let rules = &self.vault.0.rules;
+        let rules = &self.secret_store.0.rules;
         let found = of_source(url, rules);
         let found: BTreeSet<&str> = found.iter().filter_map(|text| rules.secret_in(text)).collect();
         let found: Vec<String> = found.into_iter().map(str::to_owned).collect();
         match self.job {
             Some(_) => self.learn(found.iter().map(String::as_str)),
-            None => found.iter().for_each(|secret| self.vault.pass(secret, |own| &mut own.sources)),
+            None => found.iter().for_each(|secret| self.secret_store.pass(secret, |own| &mut own.sources)),
         }
         found
     }
@@ -301,10 +302,10 @@ impl Shelf {
     }
 }
 
-impl std::fmt::Debug for Vault {
+impl std::fmt::Debug for SecretStore {
     /// Without the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Vault")
+        f.write_str("SecretStore")
     }
 }
 
@@ -324,25 +325,25 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_while_it_compiles_does_not_wait_for_itself() {
-        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
-        vault.learn("hunter22");
-        let compiling = locked(&vault.0.compiled.0);
-        assert!(vault.redactor_in_a_panic().is_none());
+        let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
+        secret_store.learn("hunter22");
+        let compiling = locked(&secret_store.0.compiled.0);
+        assert!(secret_store.masker_in_a_panic().is_none());
         drop(compiling);
-        assert_eq!(vault.redactor_in_a_panic().unwrap().text("hunter22"), "***");
+        assert_eq!(secret_store.masker_in_a_panic().unwrap().text("hunter22"), "***");
     }
 
     #[test]
     fn of_sources_outside_of_jobs_the_latest_credentials_are_known_and_not_all_that_ever_were() {
-        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
-        let refresh = vault.job(None);
-        vault.learn_passing("the-token");
+        let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
+        let refresh = secret_store.job(None);
+        secret_store.learn_passing("the-token");
         for number in 0..100 {
             refresh.learn_credentials(&format!("https://me:password-{number:02}@host/repo"));
             refresh.learn_credentials("https://me:again-and-again@host/repo");
         }
         let said = "password-00 password-99 again-and-again the-token";
-        assert_eq!(vault.redactor().text(said), "password-00 *** *** ***");
-        assert_eq!(refresh.redactor().text(said), "password-00 *** *** ***");
+        assert_eq!(secret_store.masker().text(said), "password-00 *** *** ***");
+        assert_eq!(refresh.masker().text(said), "password-00 *** *** ***");
     }
 }

@@ -1,10 +1,11 @@
 //! What is masked, and what is not.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use std::sync::Arc;
 use uuid::Uuid;
 
 use super::*;
@@ -19,8 +20,8 @@ fn rules(settings: &JobLogStreamSettings) -> Rules {
     Rules::new(settings).unwrap()
 }
 
-fn redactor(secrets: &[&str]) -> Redactor {
-    Redactor::new(secrets.iter().copied(), &rules(&JobLogStreamSettings::default()))
+fn masker(secrets: &[&str]) -> Masker {
+    Masker::new(secrets.iter().copied(), &rules(&JobLogStreamSettings::default()))
 }
 
 fn base64_wrapped(text: &str, columns: usize) -> String {
@@ -62,9 +63,9 @@ fn every_disguise_is_masked() {
         ("hex", SECRET.bytes().map(|byte| format!("{byte:02x}")).collect()),
         ("hex in capitals", SECRET.bytes().map(|byte| format!("{byte:02X}")).collect()),
     ];
-    let redactor = redactor(&[SECRET]);
+    let masker = masker(&[SECRET]);
     for (name, disguise) in disguises {
-        let masked = redactor.text(&format!("before {disguise} after {disguise}")).into_owned();
+        let masked = masker.text(&format!("before {disguise} after {disguise}")).into_owned();
         assert_eq!(masked, "before *** after ***", "{name}: {disguise}");
     }
 }
@@ -72,12 +73,12 @@ fn every_disguise_is_masked() {
 #[test]
 fn base64_is_masked_wherever_the_secret_stands_in_it() {
     for secret in ["hunter", "hunter2", "hunter22", TOKEN, SECRET] {
-        let redactor = redactor(&[secret]);
+        let masker = masker(&[secret]);
         for user in ["", "u", "me", "you", "admin", "deploy"] {
             for behind in ["", "\n", "@host", "; path=/"] {
                 for engine in [STANDARD, URL_SAFE_NO_PAD] {
                     let encoded = engine.encode(format!("{user}:{secret}{behind}"));
-                    let masked = redactor.text(&encoded).into_owned();
+                    let masked = masker.text(&encoded).into_owned();
                     let (before, after) = masked.split_once(MASK).expect("masked");
                     // What is left has at most one character with bits of the secret at either end.
                     assert!(before.len() <= (user.len() + 1).div_ceil(3) * 4, "{masked}");
@@ -91,7 +92,7 @@ fn base64_is_masked_wherever_the_secret_stands_in_it() {
 
 #[test]
 fn what_is_folded_or_of_several_lines_is_masked_as_a_whole_and_line_by_line() {
-    let redactor = redactor(&[KEY, TOKEN]);
+    let masker = masker(&[KEY, TOKEN]);
     let (first, second) = TOKEN.split_at(17);
     let json = serde_json::to_string(KEY).unwrap();
     for (text, expected) in [
@@ -104,7 +105,7 @@ fn what_is_folded_or_of_several_lines_is_masked_as_a_whole_and_line_by_line() {
         (format!("[{}]", base64_wrapped(KEY, 64)), "[***\n]"),
         (format!("[{}]", base64_wrapped(TOKEN, 19)), "[***\n\n]"),
     ] {
-        assert_eq!(redactor.text(&text), expected, "{text}");
+        assert_eq!(masker.text(&text), expected, "{text}");
     }
 }
 
@@ -130,7 +131,7 @@ fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
     let short = "correct horse battery stäple wonder";
     let long = "it was a bright cold day in april and the clocks were striking thirteen as winston smith came in, quickly";
     for secret in [short, long] {
-        let redactor = redactor(&[secret]);
+        let masker = masker(&[secret]);
         for (ruler, columns) in [
             ("", 77),
             ("│ ", 75),
@@ -142,7 +143,7 @@ fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
                     // One word, so that nothing but the secret is folded.
                     let text = format!("{} '{secret}{behind}", "x".repeat(before));
                     let masked =
-                        redactor.text(&folded(&text, ruler, columns)).replace(['\n', 'x', ' ', '\''], "");
+                        masker.text(&folded(&text, ruler, columns)).replace(['\n', 'x', ' ', '\''], "");
                     let expected = format!("{MASK}{}", behind.trim_matches('\''));
                     // A ruler before the first word is no part of the secret.
                     let masked = masked.replacen(&ruler.replace(' ', ""), "", 1);
@@ -156,7 +157,7 @@ fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
             "correct horse\n│ batteries stäple wonder",
             "the clocks",
         ] {
-            assert_eq!(redactor.text(harmless), harmless);
+            assert_eq!(masker.text(harmless), harmless);
         }
     }
 }
@@ -180,18 +181,18 @@ fn harmless_look_alikes_are_not_masked() {
         ("spaced out", "ghp_16C7e42F292c 6912E7710c838347Ae178B4a"),
         ("a mask", "password = ***"),
     ];
-    let redactor = redactor(&[TOKEN, "abcde", "      ", "\n\n\n\n\n\n\n"]);
+    let masker = masker(&[TOKEN, "abcde", "      ", "\n\n\n\n\n\n\n"]);
     for (name, text) in look_alikes {
         let line = format!("before {text} after");
-        assert!(matches!(redactor.text(&line), std::borrow::Cow::Borrowed(_)), "{name}: {line}");
+        assert!(matches!(masker.text(&line), std::borrow::Cow::Borrowed(_)), "{name}: {line}");
     }
 }
 
 #[test]
 fn white_space_around_a_secret_need_not_be_there() {
-    let redactor = redactor(&["  hunter22 \n"]);
-    assert_eq!(redactor.text("[hunter22]"), "[***]");
-    assert_eq!(redactor.text("[  hunter22 ]"), "[***]");
+    let masker = masker(&["  hunter22 \n"]);
+    assert_eq!(masker.text("[hunter22]"), "[***]");
+    assert_eq!(masker.text("[  hunter22 ]"), "[***]");
 }
 
 #[test]
@@ -199,14 +200,14 @@ fn a_long_secret_is_masked_as_one_and_costs_little() {
     let mut random = fastrand::Rng::with_seed(7);
     for length in [511, 512, 513, 1023, 1024, 1025, 5000, 40_000, 200_000] {
         let secret: String = std::iter::repeat_with(|| random.alphanumeric()).take(length).collect();
-        let redactor = redactor(&[&secret]);
-        assert_eq!(redactor.text(&format!("a{secret}b{secret}")), "a***b***", "{length}");
-        assert_eq!(redactor.text(&secret[1..500]), &secret[1..500]);
+        let masker = masker(&[&secret]);
+        assert_eq!(masker.text(&format!("a{secret}b{secret}")), "a***b***", "{length}");
+        assert_eq!(masker.text(&secret[1..500]), &secret[1..500]);
         if length <= 5000 {
-            assert_eq!(redactor.text(&STANDARD.encode(&secret)), "***", "{length}");
+            assert_eq!(masker.text(&STANDARD.encode(&secret)), "***", "{length}");
         }
         let umlauts = format!("ö{}", "ü".repeat(length));
-        assert_eq!(self::redactor(&[&umlauts]).text(&format!("ä{umlauts}ä")), "ä***ä");
+        assert_eq!(self::masker(&[&umlauts]).text(&format!("ä{umlauts}ä")), "ä***ä");
     }
 }
 
@@ -220,17 +221,17 @@ fn private_key(random: &mut fastrand::Rng, lines: usize) -> String {
 #[test]
 fn a_private_key_is_masked_in_the_common_forms_and_by_each_of_its_lines() {
     let key = private_key(&mut fastrand::Rng::with_seed(7), 50);
-    let redactor = redactor(&[&key, "hunter22"]);
-    assert!(!redactor.is_lessened());
-    assert_eq!(redactor.text(&format!("a {}", key.trim())).replace('\n', ""), "a ***");
-    assert_eq!(redactor.text(&serde_json::to_string(key.trim()).unwrap()), "\"***\"");
-    assert_eq!(redactor.text(&STANDARD.encode(key.trim())), MASK);
+    let masker = masker(&[&key, "hunter22"]);
+    assert!(!masker.is_lessened());
+    assert_eq!(masker.text(&format!("a {}", key.trim())).replace('\n', ""), "a ***");
+    assert_eq!(masker.text(&serde_json::to_string(key.trim()).unwrap()), "\"***\"");
+    assert_eq!(masker.text(&STANDARD.encode(key.trim())), MASK);
     let form: String = url::form_urlencoded::byte_serialize(key.trim().as_bytes()).collect();
-    assert_eq!(redactor.text(&form), MASK);
+    assert_eq!(masker.text(&form), MASK);
     let inside = STANDARD.encode(format!("key={key}more"));
-    assert!(redactor.text(&inside).len() < 20, "{}", redactor.text(&inside));
+    assert!(masker.text(&inside).len() < 20, "{}", masker.text(&inside));
     for line in key.lines() {
-        assert_eq!(redactor.text(&format!("x {line} y")), "x *** y");
+        assert_eq!(masker.text(&format!("x {line} y")), "x *** y");
     }
 }
 
@@ -239,13 +240,13 @@ fn many_long_secrets_are_masked_in_fewer_forms_before_everything_is() {
     let mut random = fastrand::Rng::with_seed(7);
     let keys: Vec<String> = (0..200).map(|_| private_key(&mut random, 30)).collect();
     let secrets: Vec<&str> = keys.iter().map(String::as_str).chain(["hunter22"]).collect();
-    let redactor = redactor(&secrets);
-    assert!(redactor.is_lessened() && redactor.masks_everything().is_none());
+    let masker = masker(&secrets);
+    assert!(masker.is_lessened() && masker.masks_everything().is_none());
     for key in &keys {
-        assert_eq!(redactor.text(key).replace('\n', ""), "***".repeat(32));
+        assert_eq!(masker.text(key).replace('\n', ""), "***".repeat(32));
     }
-    assert_eq!(redactor.text(&STANDARD.encode("hunter22")), MASK);
-    assert_eq!(redactor.text("nothing of it"), "nothing of it");
+    assert_eq!(masker.text(&STANDARD.encode("hunter22")), MASK);
+    assert_eq!(masker.text("nothing of it"), "nothing of it");
 }
 
 #[test]
@@ -255,11 +256,11 @@ fn many_sentences_are_masked_in_all_forms_but_the_folded_ones() {
     let sentences: Vec<String> =
         (0..60).map(|_| (0..24).map(|_| word()).collect::<Vec<_>>().join(" ")).collect();
     let secrets: Vec<&str> = sentences.iter().map(String::as_str).collect();
-    let redactor = redactor(&secrets);
-    assert!(redactor.is_lessened() && redactor.masks_everything().is_none());
+    let masker = masker(&secrets);
+    assert!(masker.is_lessened() && masker.masks_everything().is_none());
     for sentence in &sentences {
         let hex: String = sentence.bytes().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(redactor.text(&format!("{sentence} {hex}")), "*** ***");
+        assert_eq!(masker.text(&format!("{sentence} {hex}")), "*** ***");
     }
 }
 
@@ -267,58 +268,58 @@ fn many_sentences_are_masked_in_all_forms_but_the_folded_ones() {
 fn too_many_secrets_mask_everything() {
     let mut random = fastrand::Rng::with_seed(7);
     let secret: String = std::iter::repeat_with(|| random.alphanumeric()).take(9 << 20).collect();
-    let redactor = redactor(&[&secret]);
-    assert!(redactor.masks_everything().is_some());
-    assert_eq!(redactor.text("any\n\ntext"), "***\n\n***");
+    let masker = masker(&[&secret]);
+    assert!(masker.masks_everything().is_some());
+    assert_eq!(masker.text("any\n\ntext"), "***\n\n***");
 }
 
 #[test]
 fn patterns_mask_within_a_line_and_join_what_they_overlap() {
     let settings =
         JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into(), "x*".into()], ..Default::default() };
-    let redactor = Redactor::new(["12345abc"], &rules(&settings));
-    assert_eq!(redactor.text("id=12345abc, id=7\nid=\n8 xx"), "***, ***\nid=\n8 ***");
+    let masker = Masker::new(["12345abc"], &rules(&settings));
+    assert_eq!(masker.text("id=12345abc, id=7\nid=\n8 xx"), "***, ***\nid=\n8 ***");
 }
 
 #[test]
 fn secrets_that_overlap_leave_nothing() {
-    let redactor = redactor(&["abcdefgh", "fghijklm", "secret-secret"]);
-    assert_eq!(redactor.text("-abcdefghijklm-"), "-***-");
-    assert_eq!(redactor.text("secret-secret-secret"), "***");
-    assert_eq!(redactor.text("abcdefghabcdefgh"), "******");
+    let masker = masker(&["abcdefgh", "fghijklm", "secret-secret"]);
+    assert_eq!(masker.text("-abcdefghijklm-"), "-***-");
+    assert_eq!(masker.text("secret-secret-secret"), "***");
+    assert_eq!(masker.text("abcdefghabcdefgh"), "******");
 }
 
 #[test]
 fn a_vault_compiles_again_only_when_something_has_changed() {
-    let vault = Vault::new(rules(&JobLogStreamSettings::default()));
-    vault.learn("own-secret");
-    let (first, second) = (vault.redactor(), vault.redactor());
+    let secret_store = SecretStore::new(rules(&JobLogStreamSettings::default()));
+    secret_store.learn("own-secret");
+    let (first, second) = (secret_store.masker(), secret_store.masker());
     assert!(Arc::ptr_eq(&first, &second));
-    let job = vault.job(Some(Uuid::nil()));
-    assert!(Arc::ptr_eq(&job.redactor(), &job.redactor()));
-    let other = vault.job(None);
-    assert!(Arc::ptr_eq(&other.redactor(), &other.redactor()));
+    let job = secret_store.job(Some(Uuid::nil()));
+    assert!(Arc::ptr_eq(&job.masker(), &job.masker()));
+    let other = secret_store.job(None);
+    assert!(Arc::ptr_eq(&other.masker(), &other.masker()));
     job.learn(["job-secret"]);
     job.learn(["job-secret", "abc"]);
-    let third = vault.redactor();
+    let third = secret_store.masker();
     assert_eq!(third.text("own-secret job-secret"), "*** ***");
-    assert!(Arc::ptr_eq(&third, &vault.redactor()));
-    assert_eq!(other.redactor().text("own-secret job-secret"), "*** job-secret");
+    assert!(Arc::ptr_eq(&third, &secret_store.masker()));
+    assert_eq!(other.masker().text("own-secret job-secret"), "*** job-secret");
     drop(job);
-    assert_eq!(vault.redactor().text("own-secret job-secret"), "*** job-secret");
+    assert_eq!(secret_store.masker().text("own-secret job-secret"), "*** job-secret");
     // A job that comes again knows nothing of the first time.
-    assert_eq!(vault.job(Some(Uuid::nil())).redactor().text("job-secret"), "job-secret");
+    assert_eq!(secret_store.job(Some(Uuid::nil())).masker().text("job-secret"), "job-secret");
 }
 
 #[test]
 fn a_job_whose_secrets_are_unknown_says_nothing_at_all() {
-    let vault = Vault::new(rules(&JobLogStreamSettings::default()));
-    let job = vault.job(Some(Uuid::nil()));
-    let before = job.redactor();
+    let secret_store = SecretStore::new(rules(&JobLogStreamSettings::default()));
+    let job = secret_store.job(Some(Uuid::nil()));
+    let before = job.masker();
     job.hide_everything("lost");
     assert_eq!(before.text("hello"), "hello");
-    assert_eq!(job.redactor().text("hello"), MASK);
-    assert_eq!(vault.job(Some(Uuid::max())).redactor().text("hello"), "hello");
+    assert_eq!(job.masker().text("hello"), MASK);
+    assert_eq!(secret_store.job(Some(Uuid::max())).masker().text("hello"), "hello");
 }
 
 /// Every byte that belongs to an occurrence of a needle, found in the plainest way.

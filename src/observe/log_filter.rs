@@ -8,14 +8,15 @@
 use std::io::{self, IsTerminal};
 
 use thiserror::Error;
-use tracing::{Metadata, Subscriber, level_filters::LevelFilter};
+use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use super::masked_writer::MaskedWriters;
-use crate::masking::Vault;
+use crate::masking::SecretStore;
 use crate::settings::model::{Level, LoggingSettings};
 
 const OURS: &str = "hawser";
@@ -27,11 +28,11 @@ pub enum LevelsError {
     Installed(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends runtime log events to stdout from now on: time, level, module, message. What the vault knows is masked.
-pub fn init(logging: &LoggingSettings, vault: Vault) -> Result<(), LevelsError> {
+/// Sends runtime log events to stdout from now on: time, level, module, message. What the secret_store knows is masked.
+pub fn init(logging: &LoggingSettings, secret_store: SecretStore) -> Result<(), LevelsError> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let output = fmt::layer()
-        .with_writer(MaskedWriters::new(io::stdout, vault))
+        .with_writer(MaskedWriters::new(io::stdout, secret_store))
         .with_ansi(!no_color && io::stdout().is_terminal())
         .with_filter(Levels::new(logging));
     tracing_subscriber::registry().with(output).try_init().map_err(LevelsError::Installed)

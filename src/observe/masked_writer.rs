@@ -6,18 +6,18 @@ use std::panic::PanicHookInfo;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::masking::Vault;
+use crate::masking::SecretStore;
 
 /// Makes writers that mask. Whoever formats the events hands over each of them whole.
 #[derive(Debug, Clone)]
 pub struct MaskedWriters<M> {
     inner: M,
-    vault: Vault,
+    secret_store: SecretStore,
 }
 
 impl<M> MaskedWriters<M> {
-    pub fn new(inner: M, vault: Vault) -> Self {
-        Self { inner, vault }
+    pub fn new(inner: M, secret_store: SecretStore) -> Self {
+        Self { inner, secret_store }
     }
 }
 
@@ -25,24 +25,24 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for MaskedWriters<M> {
     type Writer = MaskedWriter<'a, M::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        MaskedWriter { inner: self.inner.make_writer(), vault: &self.vault }
+        MaskedWriter { inner: self.inner.make_writer(), secret_store: &self.secret_store }
     }
 
     fn make_writer_for(&'a self, meta: &tracing::Metadata<'_>) -> Self::Writer {
-        MaskedWriter { inner: self.inner.make_writer_for(meta), vault: &self.vault }
+        MaskedWriter { inner: self.inner.make_writer_for(meta), secret_store: &self.secret_store }
     }
 }
 
 #[derive(Debug)]
 pub struct MaskedWriter<'a, W> {
     inner: W,
-    vault: &'a Vault,
+    secret_store: &'a SecretStore,
 }
 
 impl<W: Write> Write for MaskedWriter<'_, W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
-        self.inner.write_all(self.vault.redactor().text(&text).as_bytes())?;
+        self.inner.write_all(self.secret_store.masker().text(&text).as_bytes())?;
         Ok(event.len())
     }
 
@@ -52,14 +52,14 @@ impl<W: Write> Write for MaskedWriter<'_, W> {
 }
 
 /// From now on a panic says what it has to say on stderr without secrets.
-pub fn mask_panics(vault: Vault) {
+pub fn mask_panics(secret_store: SecretStore) {
     // Nobody is left to tell when stderr is gone.
-    tell_panics(vault, |text| drop(writeln!(io::stderr(), "{text}")));
+    tell_panics(secret_store, |text| drop(writeln!(io::stderr(), "{text}")));
 }
 
-fn tell_panics(vault: Vault, tell: impl Fn(&str) + Send + Sync + 'static) {
-    std::panic::set_hook(Box::new(move |panic| match vault.redactor_in_a_panic() {
-        Some(redactor) => tell(&redactor.text(&told(panic))),
+fn tell_panics(secret_store: SecretStore, tell: impl Fn(&str) + Send + Sync + 'static) {
+    std::panic::set_hook(Box::new(move |panic| match secret_store.masker_in_a_panic() {
+        Some(masker) => tell(&masker.text(&told(panic))),
         // Better than to wait for ever, or to say what might be secret.
         None => {
             let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
@@ -102,13 +102,13 @@ mod tests {
 
     #[test]
     fn a_panic_says_where_and_why_without_secrets() {
-        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-        vault.learn("hunter22");
+        let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        secret_store.learn("hunter22");
         let heard = Arc::new(Mutex::new(String::new()));
         let ear = Arc::clone(&heard);
         let before = std::panic::take_hook();
         // Other tests may panic meanwhile.
-        tell_panics(vault, move |text| ear.lock().unwrap().push_str(text));
+        tell_panics(secret_store, move |text| ear.lock().unwrap().push_str(text));
         let panicked = std::thread::Builder::new().name("told".to_owned());
         panicked.spawn(|| panic!("cannot use hunter22 here")).unwrap().join().unwrap_err();
         std::panic::set_hook(before);
@@ -119,17 +119,17 @@ mod tests {
 
     #[test]
     fn an_event_is_masked_in_its_message_and_its_fields_from_the_moment_that_a_secret_is_known() {
-        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
         let kept = Kept::default();
         let writer = kept.clone();
-        let writers = MaskedWriters::new(move || writer.clone(), vault.clone());
+        let writers = MaskedWriters::new(move || writer.clone(), secret_store.clone());
         let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writers);
         // With one subscriber in the process, whether it wants a message may be asked in a thread of another test, which has none.
         let _second = tracing::Dispatch::new(tracing_subscriber::registry());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!("before: hunter22");
-            vault.learn("hunter22");
-            let job = vault.job(Some(uuid::Uuid::nil()));
+            secret_store.learn("hunter22");
+            let job = secret_store.job(Some(uuid::Uuid::nil()));
             job.learn(["jobs-own"]);
             tracing::info!(field = "x-hunter22-x", "message hunter22 and jobs-own\nover two lines hunter22");
         });

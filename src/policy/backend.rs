@@ -4,10 +4,11 @@
 //! (`shared_config_files` of the S3 backend names a file that names a program), some say where a state is read and written,
 //! and `${NAME}` in a value is a variable of the host.
 
-use crate::engines::flags::value_of;
-use crate::engines::terraform;
 use hawser_contract::requests::Init;
 use hawser_contract::{Engine, PulumiFlag};
+
+use crate::engines::flags::value_of;
+use crate::engines::terraform;
 
 /// What an Init would tell its engine about the backend. For Pulumi that is where it logs in.
 pub(super) fn given(init: &Init) -> Vec<String> {

@@ -1,21 +1,20 @@
 //! Flags by the names of the contract.
 
-use crate::engines::flags::is_on;
 use hawser_contract::enums::WireEnum;
-use hawser_contract::{Engine, Flag, FlagLists, PulumiFlag, TaskRequest, TerraformFlag};
+use hawser_contract::{Engine, Flag, FlagLists, PulumiFlag, TaskRequest, TerraformFlag, engine_of};
 
-use hawser_contract::engine_of;
+use crate::engines::flags::is_on;
 
 /// A flag that a task would put on its engine's command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct GivenFlag {
     pub(super) name: &'static str,
     pub(super) value_may_be_a_flag: bool,
 }
 
 /// The flags of a task that reach its engine: those of the other engine's lists never do, and neither do
 /// entries that nobody knows. Init's old switches are flags like all others.
-pub(super) fn given(task: &TaskRequest) -> Vec<Given> {
+pub(super) fn given(task: &TaskRequest) -> Vec<GivenFlag> {
     let mut given = Vec::new();
     if let TaskRequest::Init(init) = task
         && init.engine != Engine::Pulumi
@@ -27,7 +26,7 @@ pub(super) fn given(task: &TaskRequest) -> Vec<Given> {
             (switches.auto_migrate_enabled, TerraformFlag::MigrateState),
         ] {
             if asked {
-                given.push(Given { name: flag.name(), value_may_be_a_flag: false });
+                given.push(GivenFlag { name: flag.name(), value_may_be_a_flag: false });
             }
         }
     }
@@ -45,9 +44,9 @@ pub(super) fn given(task: &TaskRequest) -> Vec<Given> {
     given
 }
 
-fn of<T: WireEnum>(flag: &Flag<T>, value_is_an_argument: bool) -> Given {
+fn of<T: WireEnum>(flag: &Flag<T>, value_is_an_argument: bool) -> GivenFlag {
     let dash = flag.value.as_deref().is_some_and(|value| value.starts_with('-'));
-    Given { name: flag.flag.name(), value_may_be_a_flag: value_is_an_argument && dash }
+    GivenFlag { name: flag.flag.name(), value_may_be_a_flag: value_is_an_argument && dash }
 }
 
 fn lists_of(task: &TaskRequest) -> Option<FlagLists> {

@@ -5,15 +5,14 @@
 //! or a web form that changes line ends does not change what was approved.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use hawser_contract::Hook;
 
 use crate::base::digest::normalized_digest;
-use crate::settings::Refusal;
-use crate::settings::Settings;
 use crate::settings::model::{HookPolicy, HooksPreapprovalSettings};
-use hawser_contract::Hook;
+use crate::settings::{Refusal, Settings};
 
 /// How much of a refused hook its fault shows.
 const SHOWN: usize = 100;

@@ -19,11 +19,12 @@ mod hooks;
 
 pub use hooks::HookRule;
 
+use hawser_contract::{Engine, Hook, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
+
 use crate::settings::patterns::{
     BackendPattern, FilePattern, FlagName, ModulePattern, SourceRule, VariablePattern,
 };
 use crate::settings::{Refusal, Settings};
-use hawser_contract::{Engine, Hook, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
 
 /// The settings `Policy.*` and `HooksPreapproval.*`, ready for use.
 #[derive(Debug, Clone)]

@@ -1,10 +1,10 @@
 //! Every rule as a table: the settings, the request, and the rule that refuses it.
 
+use hawser_contract::Push;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use hawser_contract::Push;
 
 fn settings(policy: &Value) -> Settings {
     let settings = json!({

@@ -7,22 +7,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hawser_contract::requests::CancelKind;
+use hawser_signalr::ConnectionStatus;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::audit::Audit;
-use crate::connect;
 use crate::executor::ExecutorContext;
 use crate::intake::Intake;
-use crate::masking::Vault;
+use crate::masking::SecretStore;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
 use crate::step::StoreError;
-use crate::supervisor;
-use hawser_contract::requests::CancelKind;
-use hawser_signalr::ConnectionStatus;
+use crate::{connect, supervisor};
 use recover::Recovery;
 
 /// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
@@ -75,7 +74,7 @@ impl Options {
 /// Runs until `shutdown` says so. `status` gets a line for people whenever something changes.
 pub async fn run(
     settings: Settings,
-    vault: Vault,
+    secret_store: SecretStore,
     options: Options,
     mut shutdown: watch::Receiver<Shutdown>,
     status: impl Fn(&str) + Send + Sync + 'static,
@@ -89,7 +88,7 @@ pub async fn run(
     // whoever is asked to stop meanwhile can simply leave, though the disk may hang.
     let audit = Audit::new(&settings);
     let opening = async {
-        let opened = recover::open(&settings, &vault).await?;
+        let opened = recover::open(&settings, &secret_store).await?;
         audit.open().await;
         Ok::<_, RunnerError>(opened)
     };
@@ -106,12 +105,13 @@ pub async fn run(
     let line_stop = CancellationToken::new();
     let _line_stop = line_stop.clone().drop_guard();
     let (line, pushes, mut session) =
-        connect::connect(endpoint, options.timing, vault.clone(), line_stop.clone())?;
+        connect::connect(endpoint, options.timing, secret_store.clone(), line_stop.clone())?;
     let shipping = ShippingSettings::from(&*settings);
-    let shipper = Shipper::start(line.clone(), Arc::clone(&store), &shipping, vault.clone(), stop.clone());
+    let shipper =
+        Shipper::start(line.clone(), Arc::clone(&store), &shipping, secret_store.clone(), stop.clone());
     let tools = ExecutorContext {
         settings: Arc::clone(&settings),
-        vault: vault.clone(),
+        secret_store: secret_store.clone(),
         line: line.clone(),
         shipper: shipper.clone(),
         http,
@@ -124,7 +124,7 @@ pub async fn run(
     let recovery = Recovery {
         store: Arc::clone(&store),
         settings: Arc::clone(&settings),
-        vault: vault.clone(),
+        secret_store: secret_store.clone(),
         scheduler: scheduler.clone(),
         shipper: shipper.clone(),
     };
@@ -149,7 +149,7 @@ pub async fn run(
         scheduler.clone(),
         shipper.clone(),
         line.clone(),
-        vault,
+        secret_store,
         Duration::from_secs(settings.runner.cancel_grace_seconds),
         stop.clone(),
     );

@@ -5,21 +5,21 @@ use std::ffi::OsString;
 use secrecy::ExposeSecret as _;
 
 use crate::base::process::is_the_runners_own;
-use crate::masking::{Rules, RulesError, Vault};
+use crate::masking::{Rules, RulesError, SecretStore};
 use crate::settings::Settings;
-use crate::tasks::secrets::Found;
+use crate::tasks::secrets::SecretCollector;
 
-impl Vault {
-    /// A vault with the runner's own secrets in it, for the process that it is.
+impl SecretStore {
+    /// A secret_store with the runner's own secrets in it, for the process that it is.
     pub fn of_this_process(settings: &Settings) -> Result<Self, RulesError> {
-        let vault = Self::new(Rules::new(&settings.job_log_stream)?);
-        vault.learn_own(settings, std::env::vars_os());
-        Ok(vault)
+        let secret_store = Self::new(Rules::new(&settings.job_log_stream)?);
+        secret_store.learn_own(settings, std::env::vars_os());
+        Ok(secret_store)
     }
 
     /// Learns what the runner itself must never say. (`JobLogStream.RedactValues` came with the rules.)
     pub fn learn_own(&self, settings: &Settings, host: impl IntoIterator<Item = (OsString, OsString)>) {
-        let mut found = Found::new(self.rules());
+        let mut found = SecretCollector::new(self.rules());
         found.add(settings.runner.credentials.client_secret.expose_secret());
         found.credentials_in(settings.server.url.as_str());
         for (name, value) in host {
@@ -44,14 +44,14 @@ mod tests {
 
     #[test]
     fn of_tokens_that_are_replaced_again_and_again_only_the_latest_are_known() {
-        let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+        let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
         for number in 1000..1100 {
-            vault.learn_passing(&format!("token-{number}"));
+            secret_store.learn_passing(&format!("token-{number}"));
         }
-        let job = vault.job(Some(uuid::Uuid::nil()));
-        for redactor in [vault.redactor(), job.redactor()] {
+        let job = secret_store.job(Some(uuid::Uuid::nil()));
+        for masker in [secret_store.masker(), job.masker()] {
             assert_eq!(
-                redactor.text("token-1000 token-1087 token-1088 token-1099"),
+                masker.text("token-1000 token-1087 token-1088 token-1099"),
                 "token-1000 token-1087 *** ***"
             );
         }
@@ -69,17 +69,17 @@ mod tests {
             "JobLogStream": {"RedactValues": ["listed-value"]},
         }))
         .unwrap();
-        let vault = Vault::new(Rules::new(&settings.job_log_stream).unwrap());
+        let secret_store = SecretStore::new(Rules::new(&settings.job_log_stream).unwrap());
         let host = [
             ("HTTPS_PROXY", "http://u:proxy-pass@proxy:3128"),
             ("https_proxy", "http://u:lower-pass@proxy:3128"),
-            ("VAULT_TOKEN", "vault-token"),
+            ("VAULT_TOKEN", "secret_store-token"),
             ("Runner__Credentials__ClientId", "client-id"),
             ("Runner__Credentials__ClientSecret", "other-layer"),
             ("HOME", "/home/me"),
         ];
-        vault.learn_own(&settings, host.map(|(name, value)| (name.into(), value.into())));
-        let said = "client-id client-secret url-secret listed-value proxy-pass lower-pass vault-token other-layer /home/me";
-        assert_eq!(vault.redactor().text(said), "client-id *** *** *** *** *** *** *** /home/me");
+        secret_store.learn_own(&settings, host.map(|(name, value)| (name.into(), value.into())));
+        let said = "client-id client-secret url-secret listed-value proxy-pass lower-pass secret_store-token other-layer /home/me";
+        assert_eq!(secret_store.masker().text(said), "client-id *** *** *** *** *** *** *** /home/me");
     }
 }

@@ -6,25 +6,23 @@
 //! A step that cannot be looked at for the moment (no more open files, a disk that stumbles) is sound for all we know. It stays
 //! among those that the [store](Store::left) remembers, and is looked at again and again while the runner runs.
 
-use crate::shipping::ShippedStep;
 use std::fmt::Display;
-use std::fs;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::RunnerError;
-use crate::intake;
-use crate::intake::Found;
-use crate::masking::Vault;
+use crate::intake::{self, RecoveredStep};
+use crate::masking::SecretStore;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
-use crate::shipping::ShipperHandle;
-use crate::step::Step;
-use crate::step::{CancelledBy, Folder, FolderError, Scratch, Stage, Store, StoreError};
+use crate::shipping::{ShippedStep, ShipperHandle};
+use crate::step::{
+    CancelledBy, FolderError, RecoveryPhase, Scratch, Step, StepFolder, StepStore, StoreError,
+};
 use crate::workspace::permissions;
 
 /// Before what could not be looked at is looked at again.
@@ -32,28 +30,28 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Recovery {
-    pub(super) store: Arc<Store>,
+    pub(super) store: Arc<StepStore>,
     pub(super) settings: Arc<Settings>,
-    pub(super) vault: Vault,
+    pub(super) secret_store: SecretStore,
     pub(super) scheduler: Scheduler,
     pub(super) shipper: ShipperHandle,
 }
 
 /// What was seen of a folder.
-pub(super) type Looked = (Folder, Result<(Stage, Found), FolderError>);
+pub(super) type InspectedStep = (StepFolder, Result<(RecoveryPhase, RecoveredStep), FolderError>);
 
 /// Opens the step folders of this instance and looks at each. Nothing is begun by that, and nobody told.
 pub(super) async fn open(
     settings: &Arc<Settings>,
-    vault: &Vault,
-) -> Result<(Arc<Store>, Vec<Looked>), RunnerError> {
+    secret_store: &SecretStore,
+) -> Result<(Arc<StepStore>, Vec<InspectedStep>), RunnerError> {
     let of_thread = Arc::clone(settings);
     let opening = move || -> Result<_, StoreError> {
         let (places, runner) = (&of_thread.working_directory, &of_thread.runner);
         let narrowed = permissions::narrow(places);
         narrowed.done.iter().for_each(|line| info!("{line}"));
         narrowed.warnings.iter().for_each(|line| warn!("{line}"));
-        let store = Store::open(&places.working_directory, runner.id, &runner.instance)?;
+        let store = StepStore::open(&places.working_directory, runner.id, &runner.instance)?;
         store.abandoned_by_others().iter().for_each(|abandoned| warn!("{abandoned}"));
         if let Err(error) = Scratch::sweep(&places.temp_directory, &store.steps()) {
             warn!("cannot look for what earlier steps left in {}: {error}", places.temp_directory.display());
@@ -65,12 +63,12 @@ pub(super) async fn open(
     };
     let opened = tokio::task::spawn_blocking(opening).await;
     let (store, folders) = opened.map_err(|_| RunnerError::Part("look at the step folders"))??;
-    let looked = look(&store, vault, folders).await;
+    let looked = look(&store, secret_store, folders).await;
     Ok((store, looked))
 }
 
 impl Recovery {
-    pub(super) async fn at_start(&self, found: Vec<Looked>) {
+    pub(super) async fn at_start(&self, found: Vec<InspectedStep>) {
         for (folder, problem) in self.take_up(found).await {
             warn!(step = folder.name(), "a step could not be looked at, and is tried again: {problem}");
         }
@@ -85,7 +83,7 @@ impl Recovery {
                 self.tell_of_damaged().await;
                 continue;
             }
-            let looked = look(&self.store, &self.vault, left).await;
+            let looked = look(&self.store, &self.secret_store, left).await;
             for (folder, problem) in self.take_up(looked).await {
                 debug!(step = folder.name(), "a step can still not be looked at: {problem}");
             }
@@ -93,17 +91,19 @@ impl Recovery {
     }
 
     /// Returns what is left, and why.
-    async fn take_up(&self, looked: Vec<Looked>) -> Vec<(Folder, String)> {
+    async fn take_up(&self, looked: Vec<InspectedStep>) -> Vec<(StepFolder, String)> {
         let (mut steps, mut cancels, mut left) = (Vec::new(), Vec::new(), Vec::new());
         let mut passed_on = Vec::new();
         for (folder, found) in looked {
             match found {
-                Ok((_, Found::Answer(answer))) => {
+                Ok((_, RecoveredStep::Answer(answer))) => {
                     drop(self.shipper.add(answer).await);
                     self.store.taken_up(&folder);
                 }
-                Ok((_, Found::Cancel { kind, job_id, answer })) => cancels.push((kind, job_id, answer)),
-                Ok((stage, Found::Step(step))) => steps.push((stage, step)),
+                Ok((_, RecoveredStep::Cancel { kind, job_id, answer })) => {
+                    cancels.push((kind, job_id, answer));
+                }
+                Ok((stage, RecoveredStep::Step(step))) => steps.push((stage, step)),
                 Err(problem) if problem.is_damage() => {
                     let (store, damaged) = (Arc::clone(&self.store), folder.clone());
                     match on_disk(move || store.set_aside(&damaged, &problem.to_string())).await {
@@ -125,14 +125,15 @@ impl Recovery {
         // Before anyone takes up a step of the job.
         for (kind, job_id, answer) in cancels {
             info!(%job_id, ?kind, "cancel, left by an earlier run of this runner or not noted everywhere");
-            let found =
-                steps.iter().filter(|(stage, step)| *stage != Stage::Ship && step.job_id() == Some(job_id));
+            let found = steps
+                .iter()
+                .filter(|(stage, step)| *stage != RecoveryPhase::Ship && step.job_id() == Some(job_id));
             let found = found.map(|(_, step)| &step.folder);
             let unseen =
                 left.iter().map(|(folder, _)| folder).filter(|folder| intake::is_of_job(folder, job_id));
-            let folders: Vec<Folder> = found.chain(unseen).cloned().collect();
+            let folders: Vec<StepFolder> = found.chain(unseen).cloned().collect();
             let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
-            let note = move |folder: &Folder| folder.cancel_as(kind, grace, CancelledBy::Server);
+            let note = move |folder: &StepFolder| folder.cancel_as(kind, grace, CancelledBy::Server);
             let noted = try_on_disk(move || folders.iter().try_for_each(note)).await;
             passed_on.push((job_id, kind, answer, noted));
         }
@@ -164,15 +165,15 @@ impl Recovery {
         left
     }
 
-    async fn go_on(&self, stage: Stage, step: Step) {
+    async fn go_on(&self, stage: RecoveryPhase, step: Step) {
         info!(step = step.name(), ?stage, "left by an earlier run of this runner");
         let folder = step.folder.clone();
-        if stage == Stage::Ship {
+        if stage == RecoveryPhase::Ship {
             // Before anyone may ship it: the folder is gone then.
             self.scheduler.audit().found_finished(&step).await;
         }
         self.shipper.add(ShippedStep::of(&step)).await;
-        if stage != Stage::Ship {
+        if stage != RecoveryPhase::Ship {
             self.scheduler.adopt(step, stage).await;
         }
         // Not before the scheduler has it: a cancel finds it here or there.
@@ -203,18 +204,22 @@ impl Recovery {
     }
 }
 
-async fn look(store: &Arc<Store>, vault: &Vault, folders: Vec<Folder>) -> Vec<Looked> {
-    let (store, redactor) = (Arc::clone(store), vault.redactor());
-    let look = move |folder: &Folder| {
+async fn look(
+    store: &Arc<StepStore>,
+    secret_store: &SecretStore,
+    folders: Vec<StepFolder>,
+) -> Vec<InspectedStep> {
+    let (store, masker) = (Arc::clone(store), secret_store.masker());
+    let look = move |folder: &StepFolder| {
         let request = store.look(folder)?;
         folder.mend_shipped()?;
-        Ok((folder.stage()?, intake::reread(folder.clone(), &request, &redactor)?))
+        Ok((folder.stage()?, intake::reread(folder.clone(), &request, &masker)?))
     };
     look_at_each(folders, move |folder| look(folder).map_err(|problem| unless_away(folder, problem))).await
 }
 
 /// Where not even the place of the folder is there, the disk is away, and the folder may be sound.
-fn unless_away(folder: &Folder, problem: FolderError) -> FolderError {
+fn unless_away(folder: &StepFolder, problem: FolderError) -> FolderError {
     match folder.path().parent().map(fs::read_dir) {
         Some(Err(source)) if problem.is_damage() => {
             let source = io::Error::other(format!("its disk is away: {source}"));
@@ -227,9 +232,9 @@ fn unless_away(folder: &Folder, problem: FolderError) -> FolderError {
 /// Looks at one after the other, each as a task of its own: when that fails, it is one folder that could not be looked at, and
 /// not all of them.
 async fn look_at_each<T: Send + 'static>(
-    folders: Vec<Folder>,
-    look: impl Fn(&Folder) -> Result<T, FolderError> + Send + Sync + 'static,
-) -> Vec<(Folder, Result<T, FolderError>)> {
+    folders: Vec<StepFolder>,
+    look: impl Fn(&StepFolder) -> Result<T, FolderError> + Send + Sync + 'static,
+) -> Vec<(StepFolder, Result<T, FolderError>)> {
     let (look, mut looked) = (Arc::new(look), Vec::new());
     for folder in folders {
         let (look, seen) = (Arc::clone(&look), folder.clone());
@@ -258,7 +263,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_look_that_panics_is_one_folder_that_could_not_be_looked_at_and_the_others_are_there() {
-        let folders: Vec<Folder> = ["a", "b", "c"].map(Folder::at).into();
+        let folders: Vec<StepFolder> = ["a", "b", "c"].map(StepFolder::at).into();
         let looked = look_at_each(folders, |folder| {
             assert_ne!(folder.name(), "b", "this panic is wanted");
             Ok(folder.name())

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Scheduler;
-use super::dispatch::Command;
+use super::dispatch::SchedulerCommand;
 use crate::settings::Refusal;
-use crate::step::{Step, Work};
+use crate::step::{Step, StepWork};
 
 impl Scheduler {
     /// The local veto. A step that is refused waits for no slot and no directory, and nobody claims it.
@@ -13,8 +13,8 @@ impl Scheduler {
         let (policy, judged) = (Arc::clone(&self.policy), step.clone());
         // Pre-approved hooks are files.
         let verdict = tokio::task::spawn_blocking(move || match &judged.work {
-            Work::Task(request) => policy.judge(request),
-            Work::Refresh(refresh) => policy.judge_refresh(refresh),
+            StepWork::Task(request) => policy.judge(request),
+            StepWork::Refresh(refresh) => policy.judge_refresh(refresh),
         });
         let refusal = match verdict.await {
             Ok(Ok(())) => {
@@ -25,7 +25,7 @@ impl Scheduler {
             // What could not be judged is not done.
             Err(error) => Refusal::failed(&error),
         };
-        self.send(Command::Refuse(Box::new(step), refusal)).await;
+        self.send(SchedulerCommand::Refuse(Box::new(step), refusal)).await;
         None
     }
 }

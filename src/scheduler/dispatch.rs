@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Outcome, Task};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,19 +15,16 @@ use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
 use super::Load;
-use super::queue::{Event, Lane, Machine, Ticket};
-use crate::executor::drive::{Driver, Ended};
+use super::queue::{Event, Lane, Machine, QueuedStep};
+use crate::executor::drive::{DriveEnd, Executor};
 use crate::executor::{ExecutorContext, LOOK_AGAIN};
 use crate::settings::Refusal;
-use crate::step::{CancelledBy, Stage};
-use crate::step::{Step, Work};
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{Outcome, Task};
+use crate::step::{CancelledBy, RecoveryPhase, Step, StepWork};
 
 /// What the handle asks of the loop.
-pub(super) enum Command {
+pub(super) enum SchedulerCommand {
     Submit(Box<Step>),
-    Adopt(Box<Step>, Stage),
+    Adopt(Box<Step>, RecoveryPhase),
     Refuse(Box<Step>, Refusal),
     ReportAgain(String),
     Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Noted> },
@@ -42,7 +41,7 @@ pub(super) struct Noted {
 /// A step that waits or runs.
 struct Active {
     step: Step,
-    stage: Stage,
+    stage: RecoveryPhase,
     cancel: CancellationToken,
     report: Arc<Notify>,
     /// Not yet started: a cancel ends it at once.
@@ -52,8 +51,8 @@ struct Active {
 pub(super) struct Dispatch {
     machine: Machine,
     steps: HashMap<String, Active>,
-    driver: Arc<Driver>,
-    drives: JoinSet<(String, Ended)>,
+    driver: Arc<Executor>,
+    drives: JoinSet<(String, DriveEnd)>,
     load: watch::Sender<Load>,
 }
 
@@ -63,13 +62,17 @@ impl Dispatch {
         Self {
             machine: Machine::new(slots),
             steps: HashMap::new(),
-            driver: Arc::new(Driver::new(tools)),
+            driver: Arc::new(Executor::new(tools)),
             drives: JoinSet::new(),
             load,
         }
     }
 
-    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>, stop: CancellationToken) {
+    pub(super) async fn run(
+        mut self,
+        mut commands: mpsc::Receiver<SchedulerCommand>,
+        stop: CancellationToken,
+    ) {
         let mut look_again = tokio::time::interval(LOOK_AGAIN);
         look_again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -95,32 +98,32 @@ impl Dispatch {
     }
 
     /// One command after the other: none overtakes another, whatever the disk takes for it.
-    async fn on_command(&mut self, command: Command) {
+    async fn on_command(&mut self, command: SchedulerCommand) {
         match command {
-            Command::Submit(step) => self.arrive(*step, Stage::Prepare),
-            Command::Adopt(step, stage) => self.arrive(*step, stage),
-            Command::Refuse(step, refusal) => {
+            SchedulerCommand::Submit(step) => self.arrive(*step, RecoveryPhase::Prepare),
+            SchedulerCommand::Adopt(step, stage) => self.arrive(*step, stage),
+            SchedulerCommand::Refuse(step, refusal) => {
                 let (driver, name) = (Arc::clone(&self.driver), step.name());
                 self.drives.spawn(async move {
                     driver.refuse(&step, &refusal).await;
-                    (name, Ended::Concluded)
+                    (name, DriveEnd::Concluded)
                 });
             }
             // One that is no longer here has its outcome, and that is sent until it is acknowledged.
-            Command::ReportAgain(name) => {
+            SchedulerCommand::ReportAgain(name) => {
                 if let Some(active) = self.steps.get(&name) {
                     active.report.notify_one();
                 }
             }
-            Command::Cancel { job_id, kind, noted } => {
+            SchedulerCommand::Cancel { job_id, kind, noted } => {
                 let is_meant = |active: &Active| active.step.job_id() == Some(job_id);
                 let meant = self.cancel(kind, CancelledBy::Server, is_meant).await;
                 let _ = noted.send(meant);
             }
-            Command::CancelAll { kind, noted } => {
+            SchedulerCommand::CancelAll { kind, noted } => {
                 let _ = noted.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting).await);
             }
-            Command::Drain(drained) => {
+            SchedulerCommand::Drain(drained) => {
                 self.on(Event::Drain);
                 self.tell_load();
                 let _ = drained.send(());
@@ -128,7 +131,7 @@ impl Dispatch {
         }
     }
 
-    fn arrive(&mut self, step: Step, stage: Stage) {
+    fn arrive(&mut self, step: Step, stage: RecoveryPhase) {
         let ticket = ticket(&step, &self.driver.settings().working_directory.working_directory);
         let name = step.name();
         let active = Active {
@@ -139,7 +142,7 @@ impl Dispatch {
             waiting: true,
         };
         self.steps.insert(name.clone(), active);
-        if stage == Stage::Prepare {
+        if stage == RecoveryPhase::Prepare {
             self.on(Event::Arrived(ticket));
         } else {
             self.on(Event::Adopted(ticket));
@@ -175,7 +178,7 @@ impl Dispatch {
                         error!(step = step.name(), "the runner itself failed: {error}");
                         driver.internal_error(&step).await;
                     }
-                    Ended::Concluded
+                    DriveEnd::Concluded
                 }
             };
             drop(guard);
@@ -183,7 +186,7 @@ impl Dispatch {
         });
     }
 
-    fn on_ended(&mut self, ended: Result<(tokio::task::Id, (String, Ended)), tokio::task::JoinError>) {
+    fn on_ended(&mut self, ended: Result<(tokio::task::Id, (String, DriveEnd)), tokio::task::JoinError>) {
         let (name, ended) = match ended {
             Ok((_, ended)) => ended,
             Err(error) => {
@@ -192,17 +195,17 @@ impl Dispatch {
             }
         };
         match ended {
-            Ended::Concluded => {
+            DriveEnd::Concluded => {
                 self.steps.remove(&name);
                 self.on(Event::Ended(name));
             }
-            Ended::DirectoryBusy { holder } => {
+            DriveEnd::DirectoryBusy { holder } => {
                 let Some(active) = self.steps.get_mut(&name) else { return };
                 if !std::mem::replace(&mut active.waiting, true) {
                     debug!(step = name, "waits: its module directory is in use by {holder}");
                 }
                 // A cancel may have come while it was being looked at.
-                if active.cancel.is_cancelled() && active.stage == Stage::Prepare {
+                if active.cancel.is_cancelled() && active.stage == RecoveryPhase::Prepare {
                     self.conclude_unstarted(name);
                 } else {
                     self.on(Event::Busy(name));
@@ -234,7 +237,7 @@ impl Dispatch {
             active.cancel.cancel();
             meant.push(active.step.clone());
             // One whose script has run and that only waits to be concluded ends as the script did.
-            if active.waiting && active.stage == Stage::Prepare {
+            if active.waiting && active.stage == RecoveryPhase::Prepare {
                 info!(step = name, "cancelled before it started");
                 self.conclude_unstarted(name);
             }
@@ -251,7 +254,7 @@ impl Dispatch {
         self.on(Event::Ended(name.clone()));
         self.drives.spawn(async move {
             driver.conclude_with(&step, &Outcome::Cancelled).await;
-            (name, Ended::Concluded)
+            (name, DriveEnd::Concluded)
         });
     }
 }
@@ -265,10 +268,10 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn ticket(step: &Step, working_directory: &Path) -> Ticket {
+fn ticket(step: &Step, working_directory: &Path) -> QueuedStep {
     let (lane, module) = match &step.work {
-        Work::Refresh(_) => (Lane::Light, None),
-        Work::Task(request) => {
+        StepWork::Refresh(_) => (Lane::Light, None),
+        StepWork::Task(request) => {
             let metadata = &request.common.metadata;
             let module = working_directory
                 .join(&metadata.stack_name)
@@ -283,5 +286,5 @@ fn ticket(step: &Step, working_directory: &Path) -> Ticket {
             }
         }
     };
-    Ticket { name: step.name(), lane, module }
+    QueuedStep { name: step.name(), lane, module }
 }

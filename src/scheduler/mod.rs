@@ -16,6 +16,7 @@ mod queue;
 
 use std::sync::Arc;
 
+use hawser_contract::requests::CancelKind;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -24,10 +25,8 @@ use uuid::Uuid;
 use crate::audit::Audit;
 use crate::executor::ExecutorContext;
 use crate::policy::Policy;
-use crate::step::Stage;
-use crate::step::Step;
-use dispatch::{Command, Dispatch, Noted};
-use hawser_contract::requests::CancelKind;
+use crate::step::{RecoveryPhase, Step};
+use dispatch::{Dispatch, Noted, SchedulerCommand};
 
 /// How much there is to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub struct Load {
 /// Handle to the scheduler; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<SchedulerCommand>,
     load: watch::Receiver<Load>,
     policy: Arc<Policy>,
     audit: Audit,
@@ -58,21 +57,21 @@ impl Scheduler {
     /// Takes a step that has just come in.
     pub async fn submit(&self, step: Step) {
         if let Some(step) = self.admit(step).await {
-            self.send(Command::Submit(Box::new(step))).await;
+            self.send(SchedulerCommand::Submit(Box::new(step))).await;
         }
     }
 
     /// Takes over a step of an earlier run of the program. One that was not begun is judged like a new one: the
     /// settings may allow less by now.
-    pub async fn adopt(&self, step: Step, stage: Stage) {
-        let step = if stage == Stage::Prepare {
+    pub async fn adopt(&self, step: Step, stage: RecoveryPhase) {
+        let step = if stage == RecoveryPhase::Prepare {
             self.admit(step).await
         } else {
             self.audit.accepted(&step).await;
             Some(step)
         };
         if let Some(step) = step {
-            self.send(Command::Adopt(Box::new(step), stage)).await;
+            self.send(SchedulerCommand::Adopt(Box::new(step), stage)).await;
         }
     }
 
@@ -82,21 +81,21 @@ impl Scheduler {
 
     /// A task was pushed again.
     pub async fn report_again(&self, name: String) {
-        self.send(Command::ReportAgain(name)).await;
+        self.send(SchedulerCommand::ReportAgain(name)).await;
     }
 
     /// Cancels every step of a job; returns when the cancel is noted in their folders, or why it is not in all of them:
     /// a script that runs hears of it only from there.
     pub async fn cancel(&self, job_id: Uuid, kind: CancelKind) -> Result<(), String> {
         let (noted, wait) = oneshot::channel();
-        self.send(Command::Cancel { job_id, kind, noted }).await;
+        self.send(SchedulerCommand::Cancel { job_id, kind, noted }).await;
         self.audit_cancels(wait).await
     }
 
     /// Cancels every step that runs, because the runner is being stopped.
     pub async fn cancel_all(&self, kind: CancelKind) {
         let (noted, wait) = oneshot::channel();
-        self.send(Command::CancelAll { kind, noted }).await;
+        self.send(SchedulerCommand::CancelAll { kind, noted }).await;
         // What could not be noted was said; there is nobody to answer to.
         let _ = self.audit_cancels(wait).await;
     }
@@ -116,7 +115,7 @@ impl Scheduler {
     /// tells of everything that was started before.
     pub async fn drain(&self) {
         let (drained, wait) = oneshot::channel();
-        self.send(Command::Drain(drained)).await;
+        self.send(SchedulerCommand::Drain(drained)).await;
         // A loop that has ended starts nothing either.
         let _ = wait.await;
     }
@@ -131,7 +130,7 @@ impl Scheduler {
         let _ = load.wait_for(|load| load.running == 0).await;
     }
 
-    async fn send(&self, command: Command) {
+    async fn send(&self, command: SchedulerCommand) {
         if self.commands.send(command).await.is_err() {
             debug!("the scheduler has stopped; what was accepted stays in its folder");
         }

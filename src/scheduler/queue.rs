@@ -19,7 +19,7 @@ pub(super) enum Lane {
 
 /// What the machine needs to know of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(super) struct QueuedStep {
     pub(super) name: String,
     pub(super) lane: Lane,
     /// The module directory that the step works in.
@@ -29,9 +29,9 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 pub(super) enum Event {
     /// A step has arrived.
-    Arrived(Ticket),
+    Arrived(QueuedStep),
     /// A step that an earlier run of the program started is still going on.
-    Adopted(Ticket),
+    Adopted(QueuedStep),
     /// A step that was started could not go on because another process holds its directory.
     Busy(String),
     /// Time to look again at directories that other processes hold.
@@ -43,8 +43,8 @@ pub(super) enum Event {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    ticket: Ticket,
+struct WaitingStep {
+    ticket: QueuedStep,
     /// Another process held the directory when we last looked.
     busy: bool,
 }
@@ -52,8 +52,8 @@ struct Waiting {
 #[derive(Debug)]
 pub(super) struct Machine {
     slots: usize,
-    queue: Vec<Waiting>,
-    running: HashMap<String, Ticket>,
+    queue: Vec<WaitingStep>,
+    running: HashMap<String, QueuedStep>,
     draining: bool,
 }
 
@@ -78,13 +78,13 @@ impl Machine {
     /// Takes an event and returns the names of the steps to start now, in order.
     pub(super) fn on(&mut self, event: Event) -> Vec<String> {
         match event {
-            Event::Arrived(ticket) => self.queue.push(Waiting { ticket, busy: false }),
+            Event::Arrived(ticket) => self.queue.push(WaitingStep { ticket, busy: false }),
             Event::Adopted(ticket) => {
                 self.running.insert(ticket.name.clone(), ticket);
             }
             Event::Busy(name) => {
                 if let Some(ticket) = self.running.remove(&name) {
-                    self.queue.insert(0, Waiting { ticket, busy: true });
+                    self.queue.insert(0, WaitingStep { ticket, busy: true });
                 }
             }
             Event::LookAgain => self.queue.iter_mut().for_each(|waiting| waiting.busy = false),
@@ -133,12 +133,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn heavy(name: &str, module: &str) -> Ticket {
-        Ticket { name: name.to_owned(), lane: Lane::Heavy, module: Some(module.to_owned()) }
+    fn heavy(name: &str, module: &str) -> QueuedStep {
+        QueuedStep { name: name.to_owned(), lane: Lane::Heavy, module: Some(module.to_owned()) }
     }
 
-    fn light(name: &str) -> Ticket {
-        Ticket { name: name.to_owned(), lane: Lane::Light, module: None }
+    fn light(name: &str) -> QueuedStep {
+        QueuedStep { name: name.to_owned(), lane: Lane::Light, module: None }
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         let mut machine = Machine::new(4);
         assert_eq!(machine.on(Event::Arrived(heavy("1", "a"))), ["1"]);
         assert!(machine.on(Event::Arrived(heavy("2", "a"))).is_empty());
-        let variables = Ticket { name: "3".into(), lane: Lane::Light, module: Some("a".into()) };
+        let variables = QueuedStep { name: "3".into(), lane: Lane::Light, module: Some("a".into()) };
         assert!(machine.on(Event::Arrived(variables)).is_empty());
         assert_eq!(machine.on(Event::Ended("1".into())), ["2"]);
         assert_eq!(machine.on(Event::Ended("2".into())), ["3"]);
@@ -199,7 +199,7 @@ mod tests {
             let mut at_work: Vec<String> = Vec::new();
             for (index, (module, is_heavy)) in steps.iter().enumerate() {
                 let lane = if *is_heavy { Lane::Heavy } else { Lane::Light };
-                let ticket = Ticket { name: index.to_string(), lane, module: Some(module.to_string()) };
+                let ticket = QueuedStep { name: index.to_string(), lane, module: Some(module.to_string()) };
                 at_work.extend(machine.on(Event::Arrived(ticket)));
                 check(&machine, slots)?;
                 if index % 3 == 0 && let Some(done) = at_work.pop() {

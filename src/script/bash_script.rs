@@ -44,8 +44,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::command::{Command, path_word, word};
 use hawser_contract::Hook;
+
+use super::command::{EngineCommand, path_word, word};
 
 /// The exit code of a script that was interrupted, as shells have it.
 pub const INTERRUPTED: i32 = 130;
@@ -74,7 +75,7 @@ pub enum ScriptError {
 
 /// Where a script is, or was when it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum ScriptPhase {
     Before,
     Engine,
     Collect,
@@ -82,7 +83,7 @@ pub enum Part {
     Done,
 }
 
-impl Part {
+impl ScriptPhase {
     pub const ALL: [Self; 5] = [Self::Before, Self::Engine, Self::Collect, Self::After, Self::Done];
 
     /// The word in the step's `part` file.
@@ -108,11 +109,11 @@ pub struct Script<'a> {
     pub title: String,
     pub before: Option<Hook<'a>>,
     /// Run in order until one fails.
-    pub engine: Vec<Command>,
+    pub engine: Vec<EngineCommand>,
     /// What the runner wants to know afterwards.
-    pub collect: Vec<Command>,
+    pub collect: Vec<EngineCommand>,
     /// Copies of that for people, made after it. The last word of each says where to.
-    pub publish: Vec<Command>,
+    pub publish: Vec<EngineCommand>,
     /// Whether to collect, as far as it goes, after the engine has failed too.
     pub collect_after_failure: bool,
     pub after: Option<Hook<'a>>,
@@ -176,13 +177,13 @@ impl Script<'_> {
         }
         text.push_str(HEAD);
         if let Some(hook) = self.before {
-            self.hook(&mut text, Part::Before, hook)?;
+            self.hook(&mut text, ScriptPhase::Before, hook)?;
         }
         let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}");
         let variables = PLACE_VARIABLES.map(|name| format!("\"${{{name}-}}\"")).join(" ");
         let place = path_word(&part.with_file_name("place"))?;
         let _ = writeln!(text, "printf '%s\\0' \"${{PWD-}}\" {variables} >|{place} || :");
-        let _ = writeln!(text, "hawser_at {} || {{", Part::Engine.word());
+        let _ = writeln!(text, "hawser_at {} || {{", ScriptPhase::Engine.word());
         let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", UNNOTED)?);
         let mut known_as = None;
         for command in &self.engine {
@@ -215,7 +216,7 @@ impl Script<'_> {
         }
         text.push_str("exit \"$hawser_code\"\nfi\n");
         if !self.collect.is_empty() || !self.publish.is_empty() {
-            let _ = writeln!(text, "\nhawser_at {} || :", Part::Collect.word());
+            let _ = writeln!(text, "\nhawser_at {} || :", ScriptPhase::Collect.word());
             for command in self.collect.iter().filter(|it| !it.only_after_failure) {
                 let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
                 let _ = writeln!(text, "{} || exit $?", command.line()?);
@@ -223,9 +224,9 @@ impl Script<'_> {
             self.publish(&mut text, false)?;
         }
         if let Some(hook) = self.after {
-            self.hook(&mut text, Part::After, hook)?;
+            self.hook(&mut text, ScriptPhase::After, hook)?;
         }
-        let _ = writeln!(text, "\nhawser_at {} || :\nexit 0", Part::Done.word());
+        let _ = writeln!(text, "\nhawser_at {} || :\nexit 0", ScriptPhase::Done.word());
         Ok(text)
     }
 
@@ -247,7 +248,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    fn hook(&self, text: &mut String, part: Part, hook: Hook<'_>) -> Result<(), ScriptError> {
+    fn hook(&self, text: &mut String, part: ScriptPhase, hook: Hook<'_>) -> Result<(), ScriptError> {
         // To bash, a carriage return or a no-break space at the end is a part of the last word; to pre-approval it is nothing.
         let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
         let _ = writeln!(text, "\n# {}", hook.name);

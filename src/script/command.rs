@@ -7,7 +7,7 @@ use super::{LONGEST_WORD, ScriptError, quote};
 
 /// One command of an engine: a program with its arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Command {
+pub struct EngineCommand {
     pub words: Vec<String>,
     /// Arguments that travel in an environment variable.
     pub hidden: Option<HiddenArguments>,
@@ -115,7 +115,7 @@ impl HiddenArguments {
     }
 }
 
-impl Command {
+impl EngineCommand {
     pub fn new(words: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { words: words.into_iter().map(Into::into).collect(), ..Self::default() }
     }

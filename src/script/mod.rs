@@ -5,6 +5,6 @@ pub mod command;
 pub mod quote;
 
 pub(crate) use bash_script::LONGEST_WORD;
-pub use bash_script::{Part, Script, ScriptError};
-pub use command::{Command, HiddenArguments, Piece};
+pub use bash_script::{Script, ScriptError, ScriptPhase};
+pub use command::{EngineCommand, HiddenArguments, Piece};
 pub use quote::quote;

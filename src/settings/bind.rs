@@ -2,11 +2,11 @@
 
 use serde_json::{Map as JsonMap, Value as Json};
 
-use super::diagnostics::{Findings, Origin};
+use super::diagnostics::{Diagnostics, Origin};
 use super::merge::Merged;
 use super::resolve::Placed;
-use super::schema_tree::{Key, Leaf, Shape};
-use super::values::{self, Fault, Places};
+use super::schema_tree::{Key, Leaf, SchemaNode};
+use super::values::{self, Fault, PathRoots};
 
 /// One setting as it is in effect, for people to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +29,10 @@ const NOTHING_ALLOWED: &str = "[] (nothing is allowed)";
 const DEFAULT_LEVEL: &str = "Information";
 
 pub(super) struct Binder<'a> {
-    pub(super) places: Places<'a>,
+    pub(super) places: PathRoots<'a>,
     pub(super) host_name: &'a str,
     pub(super) merged: Merged,
-    pub(super) findings: &'a mut Findings,
+    pub(super) findings: &'a mut Diagnostics,
     pub(super) effective: Vec<Effective>,
 }
 
@@ -43,10 +43,10 @@ impl Binder<'_> {
         for key in keys {
             let path = [above, std::slice::from_ref(&key.name)].concat();
             let value = match &key.shape {
-                Shape::Section(keys) => Some(Json::Object(self.section(keys, &path))),
-                Shape::List(leaf) => Some(self.list(key, leaf, &path)),
-                Shape::Map(leaf) => Some(self.map(leaf, &path)),
-                Shape::Leaf(leaf) => self.leaf(key, leaf, &path),
+                SchemaNode::Section(keys) => Some(Json::Object(self.section(keys, &path))),
+                SchemaNode::List(leaf) => Some(self.list(key, leaf, &path)),
+                SchemaNode::Map(leaf) => Some(self.map(leaf, &path)),
+                SchemaNode::Leaf(leaf) => self.leaf(key, leaf, &path),
             };
             if let Some(value) = value {
                 object.insert(key.name.clone(), value);

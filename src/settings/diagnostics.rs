@@ -44,7 +44,7 @@ impl fmt::Display for Origin {
 
 /// One thing that keeps the runner from starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct SettingsProblem {
     /// The setting, as in `Runner.Id`; none when the trouble is a whole layer.
     pub key: Option<String>,
     /// What it was set to, unless that may be secret.
@@ -55,7 +55,7 @@ pub struct Problem {
     pub fault: Fault,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingsProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, value, origin, fault } = self;
         let value = value.as_ref().map(|value| format!(" = {value:?}")).unwrap_or_default();
@@ -111,12 +111,12 @@ pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
 
 /// What came up while reading, in order.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
-    pub(super) problems: Vec<Problem>,
+pub(super) struct Diagnostics {
+    pub(super) problems: Vec<SettingsProblem>,
     pub(super) warnings: Vec<Warning>,
 }
 
-impl Findings {
+impl Diagnostics {
     pub(super) fn problem(
         &mut self,
         key: &str,
@@ -124,7 +124,7 @@ impl Findings {
         origin: Option<&Origin>,
         fault: Fault,
     ) {
-        let problem = Problem { key: Some(key.to_owned()), value, origin: origin.cloned(), fault };
+        let problem = SettingsProblem { key: Some(key.to_owned()), value, origin: origin.cloned(), fault };
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
@@ -132,7 +132,7 @@ impl Findings {
 
     /// Trouble with a layer as a whole.
     pub(super) fn layer_problem(&mut self, origin: Origin, fault: Fault) {
-        self.problems.push(Problem { key: None, value: None, origin: Some(origin), fault });
+        self.problems.push(SettingsProblem { key: None, value: None, origin: Some(origin), fault });
     }
 
     pub(super) fn warn(&mut self, warning: Warning) {
@@ -144,9 +144,9 @@ impl Findings {
     /// Drops missing keys that only follow from another problem: with the key, with its section, or with a layer that
     /// could not be read.
     pub(super) fn drop_echoes(&mut self) {
-        let is_missing = |problem: &Problem| matches!(problem.fault, Fault::Missing { .. });
+        let is_missing = |problem: &SettingsProblem| matches!(problem.fault, Fault::Missing { .. });
         // A problem with a whole layer has no key, and every key starts with that.
-        let prefix_of = |problem: &Problem| {
+        let prefix_of = |problem: &SettingsProblem| {
             problem.key.as_ref().map_or_else(String::new, |key| format!("{}.", key.to_lowercase()))
         };
         let blamed: Vec<String> =

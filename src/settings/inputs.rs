@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::SettingsError;
-use super::diagnostics::{Findings, Origin};
+use super::diagnostics::{Diagnostics, Origin};
 use super::values::Fault;
 
 /// The inputs of [`load`](super::load).
@@ -36,7 +36,7 @@ impl Origins {
     }
 
     /// The name in `appsettings.{Environment}.json`.
-    pub(super) fn environment_name(&self, findings: &mut Findings) -> String {
+    pub(super) fn environment_name(&self, findings: &mut Diagnostics) -> String {
         const DEFAULT: &str = "Production";
         for wanted in ["DOTNET_ENVIRONMENT", "ASPNETCORE_ENVIRONMENT"] {
             let Some((variable, value)) = self.variable(wanted) else { continue };

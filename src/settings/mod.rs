@@ -9,8 +9,8 @@
 //! 5. the command line: `--Runner:Id=…` or `--Runner:Id …`.
 //!
 //! Keys match in any case. `null` takes back what earlier layers said about a value; for a list or a section it is the same
-//! as leaving it out, and in `Policy` only a list may be `null`. A wrong value is a [`Problem`], and all of them are reported
-//! together. An unknown key is a [`Warning`], and a [`Problem`] where it looks like a rule of `Policy`. Only variables below
+//! as leaving it out, and in `Policy` only a list may be `null`. A wrong value is a [`SettingsProblem`], and all of them are reported
+//! together. An unknown key is a [`Warning`], and a [`SettingsProblem`] where it looks like a rule of `Policy`. Only variables below
 //! one of our sections are looked at.
 //!
 //! The way of a value: a layer is read into flat pairs of path and value (`given`, `file`), each path finds its
@@ -38,7 +38,7 @@ use std::path::Path;
 use thiserror::Error;
 
 pub use bind::Effective;
-pub use diagnostics::{Origin, Problem, Warning};
+pub use diagnostics::{Origin, SettingsProblem, Warning};
 pub use inputs::Origins;
 pub use model::Settings;
 pub use refusal::Refusal;
@@ -46,12 +46,12 @@ pub use schema::settings_schema;
 pub use values::Fault;
 
 use bind::Binder;
-use diagnostics::Findings;
-use layers::Given;
+use diagnostics::Diagnostics;
+use layers::LayerValue;
 use model::WorkingDirectorySettings;
 use resolve::Placer;
-use schema_tree::Shape;
-use values::Places;
+use schema_tree::SchemaNode;
+use values::PathRoots;
 
 use crate::base::tls;
 
@@ -76,7 +76,7 @@ pub enum SettingsError {
     CurrentDirectory(#[source] io::Error),
     #[error("{}", told(problems))]
     Invalid {
-        problems: Vec<Problem>,
+        problems: Vec<SettingsProblem>,
         /// A misspelt key is often the reason for a missing one.
         warnings: Vec<Warning>,
         /// The settings as far as they are known.
@@ -84,7 +84,7 @@ pub enum SettingsError {
     },
 }
 
-fn told(problems: &[Problem]) -> String {
+fn told(problems: &[SettingsProblem]) -> String {
     let count = problems.len();
     let mut text = format!("{count} {} with the settings", if count == 1 { "problem" } else { "problems" });
     for problem in problems {
@@ -97,7 +97,7 @@ fn told(problems: &[Problem]) -> String {
 pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
     let Read { object, mut findings, effective } = read(origins);
     findings.drop_echoes();
-    let Findings { mut problems, mut warnings } = findings;
+    let Diagnostics { mut problems, mut warnings } = findings;
     if problems.is_empty() {
         match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
             Ok(settings) => {
@@ -122,8 +122,8 @@ pub fn load_working_directory(
     origins: &Origins,
 ) -> Result<(WorkingDirectorySettings, Vec<Warning>), SettingsError> {
     const SECTION: &str = "WorkingDirectory";
-    let Read { mut object, findings: Findings { mut problems, warnings }, effective } = read(origins);
-    problems.retain(|Problem { key, origin, .. }| {
+    let Read { mut object, findings: Diagnostics { mut problems, warnings }, effective } = read(origins);
+    problems.retain(|SettingsProblem { key, origin, .. }| {
         let section = key.as_ref().and_then(|key| key.split('.').next());
         section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
             || origin.as_ref().is_some_and(Origin::is_command_line)
@@ -137,8 +137,8 @@ pub fn load_working_directory(
     Err(SettingsError::Invalid { problems, warnings, effective })
 }
 
-fn refused(error: serde_path_to_error::Error<serde_json::Error>) -> Problem {
-    Problem {
+fn refused(error: serde_path_to_error::Error<serde_json::Error>) -> SettingsProblem {
+    SettingsProblem {
         key: Some(error.path().to_string()),
         value: None,
         origin: None,
@@ -150,20 +150,20 @@ fn refused(error: serde_path_to_error::Error<serde_json::Error>) -> Problem {
 struct Read {
     /// From which the types are read when there was no problem.
     object: serde_json::Map<String, serde_json::Value>,
-    findings: Findings,
+    findings: Diagnostics,
     effective: Vec<Effective>,
 }
 
 fn read(origins: &Origins) -> Read {
-    let shape = Shape::of_settings();
-    let mut findings = Findings::default();
+    let shape = SchemaNode::of_settings();
+    let mut findings = Diagnostics::default();
     let mut placer = Placer { shape: &shape, map_keys: HashMap::new(), placed: Vec::new() };
     for layer in read_layers(origins, &shape, &mut findings) {
         warn_of_open_secrets(origins, &shape, &layer, &mut findings);
         placer.place(layer, &mut findings);
     }
     let mut binder = Binder {
-        places: Places { working_dir: &origins.working_dir, home: origins.home.as_deref() },
+        places: PathRoots { working_dir: &origins.working_dir, home: origins.home.as_deref() },
         host_name: &origins.host_name,
         merged: merge::merge(placer.placed),
         findings: &mut findings,
@@ -183,7 +183,12 @@ fn read(origins: &Origins) -> Read {
 }
 
 /// Warns of secrets where others can read them: in a file, or on the command line.
-fn warn_of_open_secrets(origins: &Origins, shape: &Shape, layer: &[Given], findings: &mut Findings) {
+fn warn_of_open_secrets(
+    origins: &Origins,
+    shape: &SchemaNode,
+    layer: &[LayerValue],
+    findings: &mut Diagnostics,
+) {
     for given in layer.iter().filter(|given| shape.is_secret(&given.path)) {
         let key = given.path.join(".");
         match &given.origin {
@@ -201,7 +206,7 @@ fn warn_of_open_secrets(origins: &Origins, shape: &Shape, layer: &[Given], findi
 }
 
 /// What each layer gives, lowest first.
-fn read_layers(origins: &Origins, shape: &Shape, findings: &mut Findings) -> [Vec<Given>; 4] {
+fn read_layers(origins: &Origins, shape: &SchemaNode, findings: &mut Diagnostics) -> [Vec<LayerValue>; 4] {
     let dir = &origins.working_dir;
     let environment = origins.environment_name(findings);
     for file in EXTERNAL_FILES.into_iter().filter(|file| dir.join(file).exists()) {

@@ -10,16 +10,15 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use hawser_contract::Engine;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::patterns::SourcePattern;
-use super::patterns::{BackendPattern, FlagName};
-use super::patterns::{FilePattern, ModulePattern, VariablePattern};
-use hawser_contract::Engine;
+use super::patterns::{BackendPattern, FilePattern, FlagName, ModulePattern, SourcePattern, VariablePattern};
 
 /// All settings of a runner, complete and checked.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::diagnostics::{Findings, Origin, Warning};
-use super::layers::Given;
-use super::schema_tree::{Key, Kind, Leaf, Shape};
+use super::diagnostics::{Diagnostics, Origin, Warning};
+use super::layers::LayerValue;
+use super::schema_tree::{Key, Leaf, SchemaNode, ValueKind};
 use super::values::Fault;
 
 /// The section with the local veto.
@@ -59,26 +59,26 @@ pub(super) struct Placed {
 
 /// Places layer after layer.
 pub(super) struct Placer<'a> {
-    pub(super) shape: &'a Shape,
+    pub(super) shape: &'a SchemaNode,
     pub(super) map_keys: HashMap<Vec<String>, String>,
     pub(super) placed: Vec<Placed>,
 }
 
 /// Where a path leads.
-enum Place<'a> {
+enum ResolvedKey<'a> {
     /// A value, or an item of a list or a map.
     Value(Vec<String>, &'a Leaf),
     /// A section, a list or a map.
-    Inner(Vec<String>, &'a Shape),
+    Inner(Vec<String>, &'a SchemaNode),
     NotIndex(Vec<String>),
     /// The first so many segments are known, and the next is not.
-    Unknown(Vec<String>, &'a Shape),
+    Unknown(Vec<String>, &'a SchemaNode),
 }
 
 impl<'a> Placer<'a> {
-    pub(super) fn place(&mut self, layer: Vec<Given>, findings: &mut Findings) {
+    pub(super) fn place(&mut self, layer: Vec<LayerValue>, findings: &mut Diagnostics) {
         let mut texts = HashMap::new();
-        for Given { mut path, value, origin } in layer {
+        for LayerValue { mut path, value, origin } in layer {
             if is_foreign(&path) {
                 continue;
             }
@@ -88,16 +88,16 @@ impl<'a> Placer<'a> {
                 path = newer.split('.').map(str::to_owned).collect();
             }
             let (path, text) = match self.find(&path) {
-                Place::Unknown(known, shape) => {
+                ResolvedKey::Unknown(known, shape) => {
                     self.unknown(&known, shape, &path, origin, findings);
                     continue;
                 }
-                Place::NotIndex(list) => (path, Err(Fault::NotIndex { how: item_example(&list, "0") })),
-                Place::Inner(path, shape) => match inner_text(&path, shape, &value) {
+                ResolvedKey::NotIndex(list) => (path, Err(Fault::NotIndex { how: item_example(&list, "0") })),
+                ResolvedKey::Inner(path, shape) => match inner_text(&path, shape, &value) {
                     Some(text) => (path, text),
                     None => continue,
                 },
-                Place::Value(path, leaf) => {
+                ResolvedKey::Value(path, leaf) => {
                     let text = value_text(&path, leaf, value);
                     (path, text)
                 }
@@ -120,14 +120,14 @@ impl<'a> Placer<'a> {
     fn unknown(
         &self,
         known: &[String],
-        shape: &Shape,
+        shape: &SchemaNode,
         path: &[String],
         origin: Origin,
-        findings: &mut Findings,
+        findings: &mut Diagnostics,
     ) {
         let wrong = &path[known.len()];
         // Sections have no items, so this is a list where one belongs.
-        if let Shape::Section(keys) = shape
+        if let SchemaNode::Section(keys) = shape
             && !known.is_empty()
             && wrong.parse::<u32>().is_ok()
         {
@@ -159,37 +159,37 @@ impl<'a> Placer<'a> {
         segment.split(['.', ':', '_']).find_map(|part| rules.key(part)).map(|rule| rule.name.as_str())
     }
 
-    fn find(&mut self, path: &[String]) -> Place<'a> {
+    fn find(&mut self, path: &[String]) -> ResolvedKey<'a> {
         let mut shape = self.shape;
         let mut known = Vec::with_capacity(path.len());
         for (depth, segment) in path.iter().enumerate() {
             match shape {
-                Shape::Section(_) => match shape.key(segment) {
+                SchemaNode::Section(_) => match shape.key(segment) {
                     Some(key) => {
                         known.push(key.name.clone());
                         shape = &key.shape;
                     }
-                    None => return Place::Unknown(known, shape),
+                    None => return ResolvedKey::Unknown(known, shape),
                 },
-                Shape::List(leaf) => {
+                SchemaNode::List(leaf) => {
                     if depth + 1 < path.len() {
                         known.push(segment.clone());
-                        return Place::Unknown(known, shape);
+                        return ResolvedKey::Unknown(known, shape);
                     }
-                    let Ok(index) = segment.parse::<u32>() else { return Place::NotIndex(known) };
+                    let Ok(index) = segment.parse::<u32>() else { return ResolvedKey::NotIndex(known) };
                     known.push(index.to_string());
-                    return Place::Value(known, leaf);
+                    return ResolvedKey::Value(known, leaf);
                 }
-                Shape::Map(leaf) => {
+                SchemaNode::Map(leaf) => {
                     known.push(self.map_key(&known, &path[depth..]));
-                    return Place::Value(known, leaf);
+                    return ResolvedKey::Value(known, leaf);
                 }
-                Shape::Leaf(_) => return Place::Unknown(known, shape),
+                SchemaNode::Leaf(_) => return ResolvedKey::Unknown(known, shape),
             }
         }
         match shape {
-            Shape::Leaf(leaf) => Place::Value(known, leaf),
-            _ => Place::Inner(known, shape),
+            SchemaNode::Leaf(leaf) => ResolvedKey::Value(known, leaf),
+            _ => ResolvedKey::Inner(known, shape),
         }
     }
 
@@ -228,26 +228,26 @@ fn value_text(path: &[String], leaf: &Leaf, value: Value) -> Result<Option<Strin
         Value::Array(_) | Value::Object(_) => Err(Fault::IsValue),
         Value::Null if restricts(path) => Err(Fault::Empty),
         Value::Null => Ok(None),
-        Value::Number(number) if number.is_f64() && leaf.kind == Kind::Text => Err(Fault::NotQuoted),
+        Value::Number(number) if number.is_f64() && leaf.kind == ValueKind::Text => Err(Fault::NotQuoted),
         Value::String(text) => Ok(Some(text)),
         Value::Number(_) | Value::Bool(_) => Ok(Some(value.to_string())),
     }
 }
 
 /// The same for a section, a list or a map, where only values below make sense; none for what is the same as leaving it out.
-fn inner_text(path: &[String], shape: &Shape, value: &Value) -> Option<Result<Option<String>, Fault>> {
+fn inner_text(path: &[String], shape: &SchemaNode, value: &Value) -> Option<Result<Option<String>, Fault>> {
     let fault = match (shape, value) {
         // An empty list replaces the default, and the items of earlier layers.
-        (Shape::List(_), Value::Array(_)) => return Some(Ok(Some(String::new()))),
+        (SchemaNode::List(_), Value::Array(_)) => return Some(Ok(Some(String::new()))),
         // Of settings that restrict, only a list has a way to say "not set".
-        (Shape::Section(_), Value::Null) if restricts(path) => Fault::Empty,
-        (_, Value::Null) | (Shape::Section(_) | Shape::Map(_), Value::Object(_)) => return None,
+        (SchemaNode::Section(_), Value::Null) if restricts(path) => Fault::Empty,
+        (_, Value::Null) | (SchemaNode::Section(_) | SchemaNode::Map(_), Value::Object(_)) => return None,
         (_, Value::String(text)) if text.trim().is_empty() && !restricts(path) => return None,
-        (Shape::Section(keys), _) => is_section(keys),
-        (Shape::List(_), _) => {
+        (SchemaNode::Section(keys), _) => is_section(keys),
+        (SchemaNode::List(_), _) => {
             Fault::IsList { how: format!("write [ … ] in a file, {}", item_example(path, "0")) }
         }
-        (Shape::Map(_) | Shape::Leaf(_), _) => Fault::IsMap { how: item_example(path, "Default") },
+        (SchemaNode::Map(_) | SchemaNode::Leaf(_), _) => Fault::IsMap { how: item_example(path, "Default") },
     };
     Some(Err(fault))
 }

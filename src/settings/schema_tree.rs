@@ -6,7 +6,7 @@ use super::schema::complete_schema;
 
 /// What stands at one place of the tree.
 #[derive(Debug)]
-pub(super) enum Shape {
+pub(super) enum SchemaNode {
     /// Named keys, sorted by name.
     Section(Vec<Key>),
     /// Items by index.
@@ -19,7 +19,7 @@ pub(super) enum Shape {
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) name: String,
-    pub(super) shape: Shape,
+    pub(super) shape: SchemaNode,
     pub(super) required: bool,
     /// As the schema has it, not yet expanded.
     pub(super) default: Value,
@@ -27,13 +27,13 @@ pub(super) struct Key {
 
 #[derive(Debug)]
 pub(super) struct Leaf {
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     pub(super) secret: bool,
     pub(super) nullable: bool,
 }
 
 #[derive(Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Text,
     Guid,
     Url,
@@ -44,7 +44,7 @@ pub(super) enum Kind {
     OneOf(Vec<String>),
 }
 
-impl Shape {
+impl SchemaNode {
     /// The shape of all settings.
     pub(super) fn of_settings() -> Self {
         Self::of(&complete_schema())
@@ -102,21 +102,21 @@ impl Leaf {
             _ => false,
         };
         let kind = if let Some(names) = schema.get("enum").and_then(Value::as_array) {
-            Kind::OneOf(names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+            ValueKind::OneOf(names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
         } else if kind_of_type("boolean") {
-            Kind::Boolean
+            ValueKind::Boolean
         } else if kind_of_type("integer") {
-            Kind::Integer {
+            ValueKind::Integer {
                 min: schema["minimum"].as_u64().unwrap_or(0),
                 max: schema["maximum"].as_u64().unwrap_or(u64::MAX),
             }
         } else {
             match schema["format"].as_str() {
-                Some("uuid") => Kind::Guid,
-                Some("uri") => Kind::Url,
-                Some("path") => Kind::Path,
-                Some("regex") => Kind::Regex,
-                _ => Kind::Text,
+                Some("uuid") => ValueKind::Guid,
+                Some("uri") => ValueKind::Url,
+                Some("path") => ValueKind::Path,
+                Some("regex") => ValueKind::Regex,
+                _ => ValueKind::Text,
             }
         };
         Self { kind, secret: schema["writeOnly"] == true, nullable: kind_of_type("null") }
@@ -129,40 +129,47 @@ mod tests {
 
     #[test]
     fn the_shape_knows_what_the_types_say() {
-        let shape = Shape::of_settings();
+        let shape = SchemaNode::of_settings();
         let runner = &shape.key("RUNNER").unwrap().shape;
         let id = runner.key("id").unwrap();
         assert!(id.required);
-        assert!(matches!(&id.shape, Shape::Leaf(Leaf { kind: Kind::Guid, secret: false, nullable: false })));
+        assert!(matches!(
+            &id.shape,
+            SchemaNode::Leaf(Leaf { kind: ValueKind::Guid, secret: false, nullable: false })
+        ));
         assert!(!runner.key("Instance").unwrap().required);
         let secret = runner.key("Credentials").unwrap().shape.key("ClientSecret").unwrap();
-        assert!(matches!(&secret.shape, Shape::Leaf(Leaf { kind: Kind::Text, secret: true, .. })));
+        assert!(matches!(&secret.shape, SchemaNode::Leaf(Leaf { kind: ValueKind::Text, secret: true, .. })));
         let batch = shape.key("JobLogStream").unwrap().shape.key("BatchSizeLimit").unwrap();
         assert_eq!(batch.default, 50);
         assert!(matches!(
             &batch.shape,
-            Shape::Leaf(Leaf { kind: Kind::Integer { min: 1, max: 100_000 }, .. })
+            SchemaNode::Leaf(Leaf { kind: ValueKind::Integer { min: 1, max: 100_000 }, .. })
         ));
         let paths = shape.key("Engine").unwrap().shape.key("AdditionalBinaryPaths").unwrap();
-        assert!(matches!(&paths.shape, Shape::List(Leaf { kind: Kind::Path, .. })));
+        assert!(matches!(&paths.shape, SchemaNode::List(Leaf { kind: ValueKind::Path, .. })));
         let levels = shape.key("Logging").unwrap().shape.key("LogLevel").unwrap();
-        let Shape::Map(Leaf { kind: Kind::OneOf(names), .. }) = &levels.shape else { panic!("{levels:?}") };
+        let SchemaNode::Map(Leaf { kind: ValueKind::OneOf(names), .. }) = &levels.shape else {
+            panic!("{levels:?}")
+        };
         assert_eq!(names.len(), 7);
     }
 
     #[test]
     fn every_number_that_becomes_a_time_or_a_count_has_an_upper_bound() {
         // `MaxUnsentBytes` is only ever compared with, so any size is good.
-        fn unbounded(shape: &Shape) -> Vec<&str> {
+        fn unbounded(shape: &SchemaNode) -> Vec<&str> {
             let mut found = Vec::new();
             for key in shape.keys() {
-                if let Shape::Leaf(Leaf { kind: Kind::Integer { max: u64::MAX, .. }, .. }) = &key.shape {
+                if let SchemaNode::Leaf(Leaf { kind: ValueKind::Integer { max: u64::MAX, .. }, .. }) =
+                    &key.shape
+                {
                     found.push(key.name.as_str());
                 }
                 found.extend(unbounded(&key.shape));
             }
             found
         }
-        assert_eq!(unbounded(&Shape::of_settings()), ["MaxUnsentBytes"]);
+        assert_eq!(unbounded(&SchemaNode::of_settings()), ["MaxUnsentBytes"]);
     }
 }

@@ -12,7 +12,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::diagnostics::did_you_mean;
-use super::schema_tree::Kind;
+use super::schema_tree::ValueKind;
 use crate::base::tls::AuthoritiesError;
 
 /// What is wrong, and what to do about it.
@@ -95,35 +95,35 @@ fn not_url(error: url::ParseError) -> String {
 
 /// What a path is made absolute with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places<'a> {
+pub(super) struct PathRoots<'a> {
     pub(super) working_dir: &'a Path,
     pub(super) home: Option<&'a Path>,
 }
 
 /// The value of a leaf of this kind.
-pub(super) fn read(kind: &Kind, text: &str, places: Places<'_>) -> Result<Value, Fault> {
+pub(super) fn read(kind: &ValueKind, text: &str, places: PathRoots<'_>) -> Result<Value, Fault> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Err(Fault::Empty);
     }
     match kind {
         // Only free text keeps its white space: it may be a part of a secret.
-        Kind::Text => Ok(Value::from(text)),
-        Kind::Guid => guid(trimmed).map(|guid| Value::from(guid.to_string())).ok_or(Fault::NotGuid),
-        Kind::Boolean if trimmed.eq_ignore_ascii_case("true") => Ok(Value::from(true)),
-        Kind::Boolean if trimmed.eq_ignore_ascii_case("false") => Ok(Value::from(false)),
-        Kind::Boolean => Err(Fault::NotBoolean),
-        Kind::Integer { min, max } => match trimmed.parse::<u64>() {
+        ValueKind::Text => Ok(Value::from(text)),
+        ValueKind::Guid => guid(trimmed).map(|guid| Value::from(guid.to_string())).ok_or(Fault::NotGuid),
+        ValueKind::Boolean if trimmed.eq_ignore_ascii_case("true") => Ok(Value::from(true)),
+        ValueKind::Boolean if trimmed.eq_ignore_ascii_case("false") => Ok(Value::from(false)),
+        ValueKind::Boolean => Err(Fault::NotBoolean),
+        ValueKind::Integer { min, max } => match trimmed.parse::<u64>() {
             Ok(number) if (*min..=*max).contains(&number) => Ok(Value::from(number)),
             _ => Err(Fault::NotInteger { min: *min, max: *max }),
         },
-        Kind::OneOf(names) => one_of(names, trimmed)
+        ValueKind::OneOf(names) => one_of(names, trimmed)
             .map(|name| Value::from(name.as_str()))
             .ok_or_else(|| Fault::NotOneOf { names: names.clone() }),
-        Kind::Url => base_url(trimmed).map(|url| Value::from(url.as_str())),
-        Kind::Path => path(trimmed, places),
+        ValueKind::Url => base_url(trimmed).map(|url| Value::from(url.as_str())),
+        ValueKind::Path => path(trimmed, places),
         // White space may be what it looks for.
-        Kind::Regex => match regex::Regex::new(text) {
+        ValueKind::Regex => match regex::Regex::new(text) {
             Ok(_) => Ok(Value::from(text)),
             Err(error) => Err(Fault::NotRegex(in_short(&error))),
         },
@@ -138,10 +138,10 @@ fn in_short(error: &regex::Error) -> String {
 }
 
 /// How a value is shown: short, and without what may be a password in a URL.
-pub(super) fn shown(kind: &Kind, text: &str) -> String {
+pub(super) fn shown(kind: &ValueKind, text: &str) -> String {
     const LONGEST: usize = 120;
     let text = match (kind, text.rfind('@')) {
-        (Kind::Url, Some(at)) => format!("***{}", &text[at..]),
+        (ValueKind::Url, Some(at)) => format!("***{}", &text[at..]),
         _ => text.to_owned(),
     };
     match text.char_indices().nth(LONGEST) {
@@ -182,7 +182,7 @@ fn base_url(text: &str) -> Result<Url, Fault> {
     if has_more { Err(Fault::NotBaseUrl) } else { Ok(url) }
 }
 
-fn path(text: &str, places: Places<'_>) -> Result<Value, Fault> {
+fn path(text: &str, places: PathRoots<'_>) -> Result<Value, Fault> {
     if text.contains('\0') {
         return Err(Fault::NullInPath);
     }
@@ -208,8 +208,8 @@ fn path(text: &str, places: Places<'_>) -> Result<Value, Fault> {
 mod tests {
     use super::*;
 
-    fn read_one(kind: &Kind, text: &str) -> Result<Value, Fault> {
-        read(kind, text, Places { working_dir: Path::new("/cwd"), home: Some(Path::new("/home/me")) })
+    fn read_one(kind: &ValueKind, text: &str) -> Result<Value, Fault> {
+        read(kind, text, PathRoots { working_dir: Path::new("/cwd"), home: Some(Path::new("/home/me")) })
     }
 
     #[test]
@@ -223,22 +223,22 @@ mod tests {
             format!("({plain})"),
             format!("  {plain} "),
         ] {
-            assert_eq!(read_one(&Kind::Guid, &spelling), Ok(Value::from(plain)), "{spelling}");
+            assert_eq!(read_one(&ValueKind::Guid, &spelling), Ok(Value::from(plain)), "{spelling}");
         }
         for wrong in ["x", "{}", "{{}}", &format!("{{{plain}"), &format!("urn:uuid:{plain}"), "3fa85f64"] {
-            assert_eq!(read_one(&Kind::Guid, wrong), Err(Fault::NotGuid), "{wrong}");
+            assert_eq!(read_one(&ValueKind::Guid, wrong), Err(Fault::NotGuid), "{wrong}");
         }
     }
 
     #[test]
     fn booleans_and_numbers_are_read_from_text_as_dotnet_does() {
         for (text, value) in [("true", true), ("True", true), (" FALSE ", false)] {
-            assert_eq!(read_one(&Kind::Boolean, text), Ok(Value::from(value)));
+            assert_eq!(read_one(&ValueKind::Boolean, text), Ok(Value::from(value)));
         }
         for text in ["1", "yes", "on", "0"] {
-            assert_eq!(read_one(&Kind::Boolean, text), Err(Fault::NotBoolean));
+            assert_eq!(read_one(&ValueKind::Boolean, text), Err(Fault::NotBoolean));
         }
-        let kind = Kind::Integer { min: 1, max: 9 };
+        let kind = ValueKind::Integer { min: 1, max: 9 };
         for (text, value) in [("5", 5), (" 5 ", 5), ("+5", 5), ("05", 5)] {
             assert_eq!(read_one(&kind, text), Ok(Value::from(value)));
         }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn enums_are_read_by_name_in_any_case_and_by_number() {
-        let kind = Kind::OneOf(vec!["Trace".into(), "Debug".into()]);
+        let kind = ValueKind::OneOf(vec!["Trace".into(), "Debug".into()]);
         assert_eq!(read_one(&kind, "debug"), Ok(Value::from("Debug")));
         assert_eq!(read_one(&kind, "0"), Ok(Value::from("Trace")));
         assert!(read_one(&kind, "2").is_err());
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_server_url_is_plain_http_or_https_with_any_path() {
         for good in ["http://localhost:5000", "https://example.com/prefix/", "HTTPS://Example.com"] {
-            assert!(read_one(&Kind::Url, good).is_ok(), "{good}");
+            assert!(read_one(&ValueKind::Url, good).is_ok(), "{good}");
         }
         for (bad, fault) in [
             ("ftp://example.com", Fault::NotHttp),
@@ -269,10 +269,10 @@ mod tests {
             ("https://example.com/?a=b", Fault::NotBaseUrl),
             ("https://example.com/#a", Fault::NotBaseUrl),
         ] {
-            assert_eq!(read_one(&Kind::Url, bad), Err(fault), "{bad}");
+            assert_eq!(read_one(&ValueKind::Url, bad), Err(fault), "{bad}");
         }
-        assert!(matches!(read_one(&Kind::Url, "example.com"), Err(Fault::NotUrl(_))));
-        assert!(matches!(read_one(&Kind::Url, "https://"), Err(Fault::NotUrl(_))));
+        assert!(matches!(read_one(&ValueKind::Url, "example.com"), Err(Fault::NotUrl(_))));
+        assert!(matches!(read_one(&ValueKind::Url, "https://"), Err(Fault::NotUrl(_))));
     }
 
     #[test]
@@ -286,30 +286,30 @@ mod tests {
             ("../a", "/cwd/../a"),
             ("a~", "/cwd/a~"),
         ] {
-            assert_eq!(read_one(&Kind::Path, text), Ok(Value::from(path)), "{text}");
+            assert_eq!(read_one(&ValueKind::Path, text), Ok(Value::from(path)), "{text}");
         }
-        assert_eq!(read_one(&Kind::Path, "~you/a"), Err(Fault::OtherHome));
-        assert_eq!(read_one(&Kind::Path, "a\0b"), Err(Fault::NullInPath));
-        let homeless = Places { working_dir: Path::new("/cwd"), home: None };
-        assert_eq!(read(&Kind::Path, "~/a", homeless), Err(Fault::NoHome));
+        assert_eq!(read_one(&ValueKind::Path, "~you/a"), Err(Fault::OtherHome));
+        assert_eq!(read_one(&ValueKind::Path, "a\0b"), Err(Fault::NullInPath));
+        let homeless = PathRoots { working_dir: Path::new("/cwd"), home: None };
+        assert_eq!(read(&ValueKind::Path, "~/a", homeless), Err(Fault::NoHome));
     }
 
     #[test]
     fn a_regular_expression_is_taken_as_it_is_or_says_what_is_wrong() {
-        assert_eq!(read_one(&Kind::Regex, " a+ "), Ok(Value::from(" a+ ")));
-        assert_eq!(read_one(&Kind::Regex, "("), Err(Fault::NotRegex("unclosed group".to_owned())));
+        assert_eq!(read_one(&ValueKind::Regex, " a+ "), Ok(Value::from(" a+ ")));
+        assert_eq!(read_one(&ValueKind::Regex, "("), Err(Fault::NotRegex("unclosed group".to_owned())));
     }
 
     #[test]
     fn only_free_text_keeps_the_white_space_around_it() {
-        assert_eq!(read_one(&Kind::Text, " a "), Ok(Value::from(" a ")));
-        assert_eq!(read_one(&Kind::Text, "  "), Err(Fault::Empty));
+        assert_eq!(read_one(&ValueKind::Text, " a "), Ok(Value::from(" a ")));
+        assert_eq!(read_one(&ValueKind::Text, "  "), Err(Fault::Empty));
     }
 
     #[test]
     fn a_value_is_shown_short_and_without_the_password_of_a_url() {
-        assert_eq!(shown(&Kind::Url, "htp:/me:p@ss@host"), "***@host");
-        assert_eq!(shown(&Kind::Text, "me@host"), "me@host");
-        assert_eq!(shown(&Kind::Text, &"ä".repeat(200)), format!("{}…", "ä".repeat(120)));
+        assert_eq!(shown(&ValueKind::Url, "htp:/me:p@ss@host"), "***@host");
+        assert_eq!(shown(&ValueKind::Text, "me@host"), "me@host");
+        assert_eq!(shown(&ValueKind::Text, &"ä".repeat(200)), format!("{}…", "ä".repeat(120)));
     }
 }

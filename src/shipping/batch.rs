@@ -11,9 +11,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::entry::{Line, Template, Times};
+use super::entry::{EntryLine, Template, Times};
 use super::line_masking::Masks;
-use super::utf8_carry::{Carry, unfinished};
+use super::utf8_carry::{Utf8Carry, unfinished};
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::RecordRef;
 
@@ -32,7 +32,7 @@ const OPEN: &str = "[[";
 const CLOSE: &str = "]]";
 
 #[derive(Debug, Clone)]
-pub(super) struct Policy {
+pub(super) struct BatchLimits {
     entries: usize,
     /// For the arguments: the message without its envelope.
     bytes: usize,
@@ -40,7 +40,7 @@ pub(super) struct Policy {
     eager: bool,
 }
 
-impl Policy {
+impl BatchLimits {
     pub(super) fn new(settings: &JobLogStreamSettings, max_message_bytes: usize) -> Self {
         Self {
             entries: usize::try_from(settings.batch_size_limit).unwrap_or(usize::MAX).max(1),
@@ -121,10 +121,10 @@ impl Draft {
         record: &RecordRef<'_>,
         within: u64,
         masks: &Masks,
-        carry: &mut Carry,
+        carry: &mut Utf8Carry,
         template: &Template,
         times: &mut Times,
-        policy: &Policy,
+        policy: &BatchLimits,
     ) -> Pushed {
         if self.entries >= policy.entries {
             self.full = true;
@@ -146,7 +146,7 @@ impl Draft {
             carry.set(record.stream, &joined);
             return Pushed::Whole;
         }
-        let line = Line {
+        let line = EntryLine {
             micros: record.micros,
             stream: record.stream,
             text: &joined[..end],
@@ -185,12 +185,12 @@ mod tests {
     use crate::step::Stream;
     use hawser_contract::Task;
 
-    fn policy(entries: u32, bytes: usize) -> Policy {
+    fn policy(entries: u32, bytes: usize) -> BatchLimits {
         let settings = JobLogStreamSettings { batch_size_limit: entries, ..JobLogStreamSettings::default() };
-        Policy::new(&settings, bytes)
+        BatchLimits::new(&settings, bytes)
     }
 
-    fn push_all(texts: &[&[u8]], policy: &Policy) -> (Draft, Vec<Pushed>) {
+    fn push_all(texts: &[&[u8]], policy: &BatchLimits) -> (Draft, Vec<Pushed>) {
         let template = Template::new(&Labels {
             job_id: uuid::Uuid::nil(),
             module_id: uuid::Uuid::nil(),
@@ -200,7 +200,7 @@ mod tests {
             task: Task::Plan,
         });
         let mut times = Times::new();
-        let mut carry = Carry::default();
+        let mut carry = Utf8Carry::default();
         let mut draft = Draft::begin(Instant::now(), Timestamp::UNIX_EPOCH, false, &mut times);
         let pushed = texts
             .iter()

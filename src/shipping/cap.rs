@@ -20,7 +20,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use super::tail::Tail;
+use super::tail::LogTail;
 use crate::step::Stream;
 use crate::step::records::encode;
 
@@ -51,7 +51,7 @@ pub(super) struct Dropped {
 /// Drops at least `bytes` of the complete records from `from` on, as far as there are so many. None when there
 /// are too few to make room for the warning.
 pub(super) fn drop_oldest(path: &Path, from: u64, bytes: u64) -> io::Result<Option<Dropped>> {
-    let mut tail = Tail::new(path.to_owned(), from);
+    let mut tail = LogTail::new(path.to_owned(), from);
     let (mut lines, mut seen) = (0, 0);
     let mut last_micros = 0;
     // Starts of the last records, the first of which leaves enough room for the notice before `end`.
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(whole, 50_000 * 23);
         let dropped = drop_oldest(&path, 23, 800_000).unwrap().unwrap();
         assert!(dropped.bytes >= 799_000);
-        let mut tail = Tail::new(path.clone(), 0);
+        let mut tail = LogTail::new(path.clone(), 0);
         let mut texts = Vec::new();
         while let Some(found) = tail.peek(false).unwrap() {
             texts.push(String::from_utf8(found.record.text.to_vec()).unwrap());

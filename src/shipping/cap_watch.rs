@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::cap;
 use super::round_robin::LaneId;
-use super::step_stream::Lane;
+use super::step_stream::StepStream;
 
 /// How often the disk is measured when there is a cap.
 const CAP_CHECK: Duration = Duration::from_secs(1);
@@ -26,7 +26,11 @@ impl CapWatch {
     }
 
     /// Measures the disk when it is time to, and lets lines give way. Returns when to measure again.
-    pub(super) fn keep_below(&mut self, lanes: &mut BTreeMap<LaneId, Lane>, now: Instant) -> Option<Instant> {
+    pub(super) fn keep_below(
+        &mut self,
+        lanes: &mut BTreeMap<LaneId, StepStream>,
+        now: Instant,
+    ) -> Option<Instant> {
         let limit = self.limit?;
         if lanes.is_empty() {
             return None;

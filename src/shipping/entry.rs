@@ -12,13 +12,13 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use hawser_contract::{Common, LogLevel, Task};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::json_text::append_escaped;
 use crate::masking::MASK;
 use crate::step::Stream;
-use hawser_contract::{Common, LogLevel, Task};
 
 /// What every entry of a step says about where it belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,13 @@ impl Template {
 
     /// Appends an entry with as much of the line's text as fits into `room` bytes, and returns how many bytes of
     /// it that were. An entry that does not hold all of it is marked as going on.
-    pub(super) fn append(&self, out: &mut String, line: &Line<'_>, times: &mut Times, room: usize) -> usize {
+    pub(super) fn append(
+        &self,
+        out: &mut String,
+        line: &EntryLine<'_>,
+        times: &mut Times,
+        room: usize,
+    ) -> usize {
         // The longest tags and the closing brace are kept free, so that only the text has to give way.
         let limit = (out.len() + room).saturating_sub(LONGEST_TAGS + 1);
         out.push_str(&self.before_time);
@@ -98,7 +104,7 @@ impl Template {
 
 /// A line, or the part of it that is to become an entry.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line<'a> {
+pub(super) struct EntryLine<'a> {
     pub(super) micros: i64,
     pub(super) stream: Stream,
     pub(super) text: &'a [u8],
@@ -174,7 +180,7 @@ impl Times {
 
 /// Appends the text of a line with its masks, as far as it fits into `room` bytes, and returns how many bytes of the text
 /// were taken. A part that is masked is taken whole or not at all.
-fn append_masked(out: &mut String, line: &Line<'_>, room: usize) -> usize {
+fn append_masked(out: &mut String, line: &EntryLine<'_>, room: usize) -> usize {
     let limit = out.len() + room;
     let mut done = 0;
     for Masked { part, shown } in line.masks {
@@ -217,7 +223,7 @@ mod tests {
             (i64::MAX, Stream::Warning, "", false),
         ] {
             let mut out = String::new();
-            let line = Line { micros, stream, text: text.as_bytes(), masks: &[], continues };
+            let line = EntryLine { micros, stream, text: text.as_bytes(), masks: &[], continues };
             assert_eq!(template().append(&mut out, &line, &mut times, 4000), text.len());
             let entry: LogEntry<'_> = serde_json::from_str(&out).unwrap();
             assert_eq!(entry.message, text);

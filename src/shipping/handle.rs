@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::step_stream::ShippedStep;
-use crate::step::Folder;
+use crate::step::StepFolder;
 
 /// What the shipper is told.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum ShipperCommand {
     Add { step: ShippedStep, done: oneshot::Sender<()> },
     Concluded { name: String },
     Drain,
@@ -59,7 +59,7 @@ impl fmt::Display for ShippingStatus {
 /// Handle to the shipper; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ShipperHandle {
-    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) commands: mpsc::Sender<ShipperCommand>,
     pub(super) status: Arc<watch::Sender<ShippingStatus>>,
 }
 
@@ -85,23 +85,23 @@ impl ShipperHandle {
     pub async fn add(&self, step: ShippedStep) -> Shipped {
         let (done, promise) = oneshot::channel();
         self.status.send_modify(|status| status.steps += 1);
-        if self.commands.send(Command::Add { step, done }).await.is_err() {
+        if self.commands.send(ShipperCommand::Add { step, done }).await.is_err() {
             self.status.send_modify(|status| status.steps -= 1);
         }
         Shipped(promise)
     }
 
     /// Says that `outcome.json` has been written. It would be found anyway, a moment later.
-    pub async fn concluded(&self, folder: &Folder) {
+    pub async fn concluded(&self, folder: &StepFolder) {
         // A shipper that has stopped leaves the rest to the next start.
-        let _ = self.commands.send(Command::Concluded { name: folder.name() }).await;
+        let _ = self.commands.send(ShipperCommand::Concluded { name: folder.name() }).await;
     }
 
     /// Says that the runner only waits for what is left to ship. What was refused before is tried at once, and from then
     /// on it is counted what seems to be refused for ever.
     pub async fn drain(&self) {
         // One that has stopped ships nothing more.
-        let _ = self.commands.send(Command::Drain).await;
+        let _ = self.commands.send(ShipperCommand::Drain).await;
     }
 
     pub fn status(&self) -> watch::Receiver<ShippingStatus> {

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant};
 
 use super::entry::Masked;
-use super::tail::{Found, Tail};
-use crate::masking::{JobSecrets, Place, Redactor, Spans};
+use super::tail::{LogTail, TailRecord};
+use crate::masking::{JobSecrets, Masker, Spans, StreamCursor};
 use crate::step::{RecordRef, Stream};
 
 /// How far ahead the next record of a stream is looked for.
@@ -57,14 +57,14 @@ impl Masks {
 /// What is known of a stream at a place between two of its records.
 #[derive(Debug, Clone, Copy)]
 struct Thread {
-    place: Place,
+    place: StreamCursor,
     /// The last byte was masked.
     masked: bool,
 }
 
 /// A record that has been looked at.
 #[derive(Debug)]
-struct Looked {
+struct InspectedLine {
     at: u64,
     /// When it was looked at first: it may have waited since.
     since: Instant,
@@ -74,11 +74,11 @@ struct Looked {
 
 /// A record whose end is not known yet.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingLine {
     at: u64,
     since: Instant,
-    tail: Tail,
-    place: Place,
+    tail: LogTail,
+    place: StreamCursor,
     /// How many bytes of the stream were seen behind the record.
     seen: usize,
     /// From where on the end of the record is known to be masked; less than 0 if an earlier record has the beginning.
@@ -98,13 +98,13 @@ pub(super) struct Veil {
     path: PathBuf,
     secrets: JobSecrets,
     period: Duration,
-    redactor: Arc<Redactor>,
+    masker: Arc<Masker>,
     /// None when it has to be found by reading back.
     threads: Option<[Thread; 5]>,
-    looked: Option<Looked>,
-    waiting: Option<Waiting>,
+    looked: Option<InspectedLine>,
+    waiting: Option<WaitingLine>,
     /// What the last record that waited was looked ahead with.
-    spare: Option<Tail>,
+    spare: Option<LogTail>,
     /// Room to work in, for the record and for what comes behind it.
     spans: Spans,
     ahead: Spans,
@@ -114,7 +114,7 @@ impl Veil {
     pub(super) fn new(path: &Path, secrets: JobSecrets, period: Duration) -> Self {
         Self {
             path: path.to_owned(),
-            redactor: secrets.redactor(),
+            masker: secrets.masker(),
             secrets,
             period,
             threads: None,
@@ -140,15 +140,15 @@ impl Veil {
 
     /// Whether more has been learnt than was taken up.
     pub(super) fn is_behind(&self) -> bool {
-        !Arc::ptr_eq(&self.secrets.redactor(), &self.redactor)
+        !Arc::ptr_eq(&self.secrets.masker(), &self.masker)
     }
 
     /// Takes up what has been learnt; `next` is the start of the next record.
     pub(super) fn prepare(&mut self, next: u64) -> io::Result<()> {
-        let redactor = self.secrets.redactor();
+        let masker = self.secrets.masker();
         let mut before = None;
-        if !Arc::ptr_eq(&redactor, &self.redactor) {
-            self.redactor = redactor;
+        if !Arc::ptr_eq(&masker, &self.masker) {
+            self.masker = masker;
             before = self.threads;
             self.lose_place();
         }
@@ -164,7 +164,7 @@ impl Veil {
     }
 
     fn start(&self) -> Thread {
-        Thread { place: self.redactor.start(), masked: false }
+        Thread { place: self.masker.start(), masked: false }
     }
 
     fn thread(&self, stream: Stream) -> Thread {
@@ -173,14 +173,14 @@ impl Veil {
 
     fn read_back(&mut self, next: u64) -> io::Result<[Thread; 5]> {
         let mut threads = [self.start(); 5];
-        if next == 0 || !self.redactor.goes_on() {
+        if next == 0 || !self.masker.goes_on() {
             return Ok(threads);
         }
         let from = next.saturating_sub(LOOK_BACK);
-        let mut tail = Tail::new(self.path.clone(), from);
+        let mut tail = LogTail::new(self.path.clone(), from);
         // In the middle of the file the first is half a record.
         let mut whole = from == 0;
-        while let Some(Found { record, at, next: behind }) = tail.peek(false)? {
+        while let Some(TailRecord { record, at, next: behind }) = tail.peek(false)? {
             if at >= next {
                 break;
             }
@@ -188,9 +188,9 @@ impl Veil {
             if whole && !record.text.is_empty() {
                 let thread = &mut threads[record.stream as usize];
                 self.spans.clear();
-                thread.place = self.redactor.follow(thread.place, record.text, &mut self.spans);
+                thread.place = self.masker.follow(thread.place, record.text, &mut self.spans);
                 // What waited was masked when it went on, most likely.
-                thread.masked = is_open(self.redactor.open(thread.place), record.continues)
+                thread.masked = is_open(self.masker.open(thread.place), record.continues)
                     || ends_masked(&self.spans, record.text, thread.masked);
             }
             whole = true;
@@ -203,7 +203,7 @@ impl Veil {
     /// written any more.
     pub(super) fn look(
         &mut self,
-        found: &Found<'_>,
+        found: &TailRecord<'_>,
         ended: bool,
         now: Instant,
     ) -> io::Result<Option<(&Masks, Instant)>> {
@@ -222,12 +222,17 @@ impl Veil {
         }
     }
 
-    fn judge(&mut self, found: &Found<'_>, ended: bool, now: Instant) -> io::Result<Option<Looked>> {
+    fn judge(
+        &mut self,
+        found: &TailRecord<'_>,
+        ended: bool,
+        now: Instant,
+    ) -> io::Result<Option<InspectedLine>> {
         let record = &found.record;
         let before = self.thread(record.stream);
         self.spans.clear();
-        let place = self.redactor.follow(before.place, record.text, &mut self.spans);
-        let open = self.redactor.open(place);
+        let place = self.masker.follow(before.place, record.text, &mut self.spans);
+        let open = self.masker.open(place);
         if is_open(open, record.continues) {
             match self.end_of(found, place, ended, now)? {
                 End::Unknown => return Ok(None),
@@ -235,7 +240,7 @@ impl Veil {
                 End::Clear => {}
             }
         }
-        self.redactor.patterns(record.text, &mut self.spans);
+        self.masker.patterns(record.text, &mut self.spans);
         let continued = before.masked && self.spans.as_slice().first().is_some_and(|span| span.start < 0);
         let clipped =
             |span: &Range<isize>| span.start.max(0).cast_unsigned()..span.end.max(0).cast_unsigned();
@@ -243,28 +248,34 @@ impl Veil {
         let masks = Masks { parts: parts.collect(), continued };
         let after = Thread { place, masked: ends_masked(&self.spans, record.text, before.masked) };
         let since = self.waiting.as_ref().map_or(now, |waiting| waiting.since);
-        Ok(Some(Looked { at: found.at, since, masks, after }))
+        Ok(Some(InspectedLine { at: found.at, since, masks, after }))
     }
 
     /// Looks ahead whether the end of a record belongs to a secret.
-    fn end_of(&mut self, found: &Found<'_>, place: Place, ended: bool, now: Instant) -> io::Result<End> {
+    fn end_of(
+        &mut self,
+        found: &TailRecord<'_>,
+        place: StreamCursor,
+        ended: bool,
+        now: Instant,
+    ) -> io::Result<End> {
         let RecordRef { stream, text, .. } = found.record;
         let length = text.len().cast_signed();
         if self.waiting.as_ref().is_none_or(|waiting| waiting.at != found.at) {
-            let mut tail = self.spare.take().unwrap_or_else(|| Tail::new(self.path.clone(), found.next));
+            let mut tail = self.spare.take().unwrap_or_else(|| LogTail::new(self.path.clone(), found.next));
             tail.go_to(found.next);
-            self.waiting = Some(Waiting { at: found.at, since: now, tail, place, seen: 0, from: None });
+            self.waiting = Some(WaitingLine { at: found.at, since: now, tail, place, seen: 0, from: None });
         }
         let Some(waiting) = &mut self.waiting else { return Ok(End::Unknown) };
         let known = loop {
             // As long as the beginning of a secret reaches back into the record, more of it may have to be masked.
-            if self.redactor.open(waiting.place) <= waiting.seen {
+            if self.masker.open(waiting.place) <= waiting.seen {
                 break true;
             }
-            let Some(Found { record, next, .. }) = waiting.tail.peek(ended)? else { break ended };
+            let Some(TailRecord { record, next, .. }) = waiting.tail.peek(ended)? else { break ended };
             if record.stream == stream {
                 self.ahead.clear();
-                waiting.place = self.redactor.follow(waiting.place, record.text, &mut self.ahead);
+                waiting.place = self.masker.follow(waiting.place, record.text, &mut self.ahead);
                 let seen = waiting.seen.cast_signed();
                 if let Some(first) = self.ahead.as_slice().first().filter(|span| span.start + seen < 0) {
                     let from = length + seen + first.start;
@@ -281,8 +292,8 @@ impl Veil {
             return Ok(End::Unknown);
         }
         // Whatever still reaches back is not known to be a secret.
-        let open = self.redactor.open(waiting.place);
-        let from = (open > waiting.seen && open >= self.redactor.minimum_length())
+        let open = self.masker.open(waiting.place);
+        let from = (open > waiting.seen && open >= self.masker.minimum_length())
             .then(|| length - (open - waiting.seen).cast_signed());
         Ok(match (waiting.from, from) {
             (Some(one), Some(other)) => End::Masked { from: one.min(other) },

@@ -9,12 +9,12 @@
 //!
 //! `outcome.json` keeps the whole result until the server has acknowledged one of them.
 
+use hawser_contract::{Call, Fault, Outcome};
 use serde_json::{Value, json};
 
 use super::batch::ENVELOPE;
 use super::entry::Labels;
-use crate::step::{Folder, FolderError};
-use hawser_contract::{Call, Fault, Outcome};
+use crate::step::{FolderError, StepFolder};
 
 const COMPLETED: &str = "Completed";
 const FAULTED: &str = "Faulted";
@@ -44,7 +44,7 @@ pub(super) enum OutboxError {
 
 /// The call that tells of the step's end.
 pub(super) fn parcel(
-    folder: &Folder,
+    folder: &StepFolder,
     labels: Option<&Labels>,
     max_message_bytes: usize,
 ) -> Result<Parcel, OutboxError> {

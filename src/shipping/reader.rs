@@ -6,11 +6,11 @@ use std::path::Path;
 use jiff::Timestamp;
 use tokio::time::{Duration, Instant};
 
-use super::batch::{Draft, Policy, Pushed};
+use super::batch::{BatchLimits, Draft, Pushed};
 use super::entry::{Labels, Template, Times};
 use super::line_masking::{Masks, Veil};
-use super::tail::Tail;
-use super::utf8_carry::Carry;
+use super::tail::LogTail;
+use super::utf8_carry::Utf8Carry;
 use crate::step::{Position, RecordRef};
 
 /// How often a step that has not ended is looked at for more lines.
@@ -22,16 +22,16 @@ const LOOK_BACK: u64 = 1024 * 1024;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) position: Position,
-    pub(super) carry: Carry,
+    pub(super) carry: Utf8Carry,
 }
 
 impl Mark {
     /// The place that `shipped` names. Halves of characters are not noted there and are looked for in the file.
     pub(super) fn at(path: &Path, position: Position) -> io::Result<Self> {
-        let mut carry = Carry::default();
+        let mut carry = Utf8Carry::default();
         let from = position.record.saturating_sub(LOOK_BACK);
         if position != Position::default() {
-            let mut tail = Tail::new(path.to_owned(), from);
+            let mut tail = LogTail::new(path.to_owned(), from);
             while let Some(found) = tail.peek(false)? {
                 if found.at >= position.record {
                     if position.within > 0 {
@@ -60,10 +60,10 @@ pub(super) enum Offer {
 }
 
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct LogReader {
     template: Template,
     times: Times,
-    tail: Tail,
+    tail: LogTail,
     veil: Veil,
     next: Mark,
     draft: Option<Draft>,
@@ -71,12 +71,12 @@ pub(super) struct Log {
     draft_from: Mark,
 }
 
-impl Log {
+impl LogReader {
     pub(super) fn open(path: &Path, labels: &Labels, from: Mark, veil: Veil) -> Self {
         Self {
             template: Template::new(labels),
             times: Times::new(),
-            tail: Tail::new(path.to_owned(), from.position.record),
+            tail: LogTail::new(path.to_owned(), from.position.record),
             veil,
             next: from,
             draft: None,
@@ -99,7 +99,7 @@ impl Log {
     /// The next batch, if it is time for one. `ended`: all lines have been written.
     pub(super) fn offer(
         &mut self,
-        policy: &Policy,
+        policy: &BatchLimits,
         ended: bool,
         after_silence: bool,
         now: Instant,
@@ -117,7 +117,13 @@ impl Log {
     }
 
     /// Reads until the batch is full (true) or there are no more records that may go now.
-    fn read(&mut self, policy: &Policy, ended: bool, after_silence: bool, now: Instant) -> io::Result<bool> {
+    fn read(
+        &mut self,
+        policy: &BatchLimits,
+        ended: bool,
+        after_silence: bool,
+        now: Instant,
+    ) -> io::Result<bool> {
         // What has been learnt counts for the batch in the making, too: it is made again.
         if self.draft.is_some() && self.veil.is_behind() {
             self.go_to(self.draft_from);
@@ -158,7 +164,7 @@ impl Log {
 
     /// A line that goes on but never did, because its writer was killed: what is held back of it is no character
     /// and will not become one. False when the batch has no room left.
-    fn flush_carry(&mut self, policy: &Policy, after_silence: bool, now: Instant) -> bool {
+    fn flush_carry(&mut self, policy: &BatchLimits, after_silence: bool, now: Instant) -> bool {
         for stream in self.next.carry.streams() {
             let micros = Timestamp::now().as_microsecond();
             let record = RecordRef { micros, stream, text: b"", continues: false };

@@ -10,21 +10,21 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
+use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::batch::Policy;
+use super::batch::BatchLimits;
 use super::cap_watch::CapWatch;
-use super::handle::{Command, ShipperHandle, ShippingStatus};
+use super::handle::{ShipperCommand, ShipperHandle, ShippingStatus};
 use super::round_robin::{LaneId, Turns};
-use super::step_stream::{Lane, Next, Reaction, ShippedStep};
-use crate::masking::Vault;
+use super::step_stream::{Next, Reaction, ShippedStep, StepStream};
+use crate::masking::SecretStore;
 use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
-use crate::step::{Store, StoreError};
-use hawser_signalr::{CallError, ConnectionStatus, HubClient};
+use crate::step::{StepStore, StoreError};
 
 /// Calls that may be unanswered in all. A claim or a cancel answer waits behind no more than these.
 const WINDOW: usize = 8;
@@ -77,13 +77,13 @@ impl Drop for SayStopped {
 pub struct Shipper {
     line: HubClient,
     line_status: watch::Receiver<ConnectionStatus>,
-    store: Arc<Store>,
-    policy: Policy,
+    store: Arc<StepStore>,
+    policy: BatchLimits,
     max_message_bytes: usize,
-    vault: Vault,
+    secret_store: SecretStore,
     stop: CancellationToken,
     status: Arc<watch::Sender<ShippingStatus>>,
-    lanes: BTreeMap<LaneId, Lane>,
+    lanes: BTreeMap<LaneId, StepStream>,
     turns: Turns,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     removals: FuturesUnordered<BoxFuture<'static, Removed>>,
@@ -97,9 +97,9 @@ impl Shipper {
     /// Starts shipping, until the token is cancelled.
     pub fn start(
         line: HubClient,
-        store: Arc<Store>,
+        store: Arc<StepStore>,
         settings: &ShippingSettings,
-        vault: Vault,
+        secret_store: SecretStore,
         stop: CancellationToken,
     ) -> ShipperHandle {
         let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
@@ -108,9 +108,9 @@ impl Shipper {
             line_status: line.status(),
             line,
             store,
-            policy: Policy::new(&settings.job_log_stream, settings.max_message_bytes),
+            policy: BatchLimits::new(&settings.job_log_stream, settings.max_message_bytes),
             max_message_bytes: settings.max_message_bytes,
-            vault,
+            secret_store,
             stop,
             status: Arc::clone(&status),
             lanes: BTreeMap::new(),
@@ -126,7 +126,7 @@ impl Shipper {
         ShipperHandle { commands, status }
     }
 
-    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    async fn run(mut self, mut commands: mpsc::Receiver<ShipperCommand>) {
         let _say_stopped = SayStopped(Arc::clone(&self.status));
         let stop = self.stop.clone();
         let mut line_open = true;
@@ -142,7 +142,7 @@ impl Shipper {
                     while let Some(Some(answered)) = self.answers.next().now_or_never() {
                         self.take_answer(answered);
                     }
-                    self.lanes.values_mut().for_each(Lane::save);
+                    self.lanes.values_mut().for_each(StepStream::save);
                 }
                 Some(removed) = self.removals.next() => self.forget(removed),
                 changed = self.line_status.changed(), if line_open => line_open = changed.is_ok(),
@@ -151,17 +151,17 @@ impl Shipper {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: ShipperCommand) {
         match command {
-            Command::Add { step, done } => self.add(step, done),
-            Command::Concluded { name } => {
+            ShipperCommand::Add { step, done } => self.add(step, done),
+            ShipperCommand::Concluded { name } => {
                 if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder.name() == name) {
                     lane.conclude();
                 }
             }
-            Command::Drain => {
+            ShipperCommand::Drain => {
                 self.draining = true;
-                self.lanes.values_mut().for_each(Lane::start_over);
+                self.lanes.values_mut().for_each(StepStream::start_over);
             }
         }
     }
@@ -174,7 +174,7 @@ impl Shipper {
         }
         let id = self.new_id();
         self.turns.add(step.labels.as_ref().map(|labels| labels.job_id), step.sequence, id);
-        let mut lane = Lane::new(step, &self.vault, Instant::now());
+        let mut lane = StepStream::new(step, &self.secret_store, Instant::now());
         lane.waiting.push(done);
         self.lanes.insert(id, lane);
     }
@@ -207,7 +207,7 @@ impl Shipper {
             Ok(generation) => generation,
             Err(again) => return earlier(wake, again),
         };
-        let mut unanswered: usize = self.lanes.values().map(Lane::in_flight).sum();
+        let mut unanswered: usize = self.lanes.values().map(StepStream::in_flight).sum();
         let mut idle = 0;
         while idle < self.turns.jobs() && unanswered < WINDOW {
             let Some(id) = self.turns.next() else { break };
@@ -277,7 +277,7 @@ impl Shipper {
             Reaction::Nothing => {}
             Reaction::Disconnected => self.distrusted = Some((generation, now + DISTRUST)),
             Reaction::Finished => {
-                let Some(Lane { step, waiting, .. }) = self.take_out(id) else { return };
+                let Some(StepStream { step, waiting, .. }) = self.take_out(id) else { return };
                 let name = step.folder.name();
                 // At once, and not when the disk gets to it: the server may push the same again from now on, and
                 // that is new.
@@ -298,7 +298,7 @@ impl Shipper {
         }
     }
 
-    fn take_out(&mut self, id: LaneId) -> Option<Lane> {
+    fn take_out(&mut self, id: LaneId) -> Option<StepStream> {
         self.turns.remove(id);
         self.lanes.remove(&id)
     }
@@ -320,7 +320,7 @@ impl Shipper {
             return 0;
         }
         let of_queue = |queue: Vec<LaneId>| {
-            let lanes: Vec<&Lane> = queue.iter().filter_map(|id| self.lanes.get(id)).collect();
+            let lanes: Vec<&StepStream> = queue.iter().filter_map(|id| self.lanes.get(id)).collect();
             let is_stuck = lanes.first().is_some_and(|first| first.is_stuck());
             if is_stuck { lanes.iter().filter(|lane| lane.has_outcome()).count() } else { 0 }
         };
@@ -329,8 +329,8 @@ impl Shipper {
 
     fn report(&self) {
         let connected = matches!(*self.line_status.borrow(), ConnectionStatus::Connected { .. });
-        let unanswered = self.lanes.values().map(Lane::in_flight).sum();
-        let buffered_bytes = self.lanes.values().map(Lane::buffered).sum();
+        let unanswered = self.lanes.values().map(StepStream::in_flight).sum();
+        let buffered_bytes = self.lanes.values().map(StepStream::buffered).sum();
         let problem = self.lanes.values().find_map(|lane| Some((lane.step.folder.name(), lane.problem()?)));
         let stuck = self.stuck();
         self.status.send_if_modified(|status| {

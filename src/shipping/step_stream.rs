@@ -10,27 +10,24 @@
 //! What is on its way stands in [`window`](super::window). After a refusal one call at a time is made until one is accepted, so
 //! that what was accepted behind it is sent twice once, and not with every attempt.
 
-use crate::step::{Step, Work};
 use std::io;
 
+use hawser_contract::names::method;
+use hawser_signalr::CallError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::batch::Policy;
-use super::cap;
-use super::cap::Dropped;
+use super::batch::BatchLimits;
+use super::cap::{self, Dropped};
 use super::entry::Labels;
 use super::line_masking::Veil;
-use super::outcome_call;
-use super::outcome_call::OutboxError;
-use super::reader::{Log, Mark, Offer, POLL};
-use super::window::{ANSWER_TIMEOUT, Cargo, Window};
+use super::outcome_call::{self, OutboxError};
+use super::reader::{LogReader, Mark, Offer, POLL};
+use super::window::{ANSWER_TIMEOUT, Payload, Window};
 use crate::base::retry::Retry;
-use crate::masking::{JobSecrets, Vault};
-use crate::step::{Folder, FolderError};
-use hawser_contract::names::method;
-use hawser_signalr::CallError;
+use crate::masking::{JobSecrets, SecretStore};
+use crate::step::{FolderError, Step, StepFolder, StepWork};
 
 /// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
 const LANE_WINDOW: usize = 4;
@@ -42,7 +39,7 @@ const STUCK: u32 = 5;
 /// A step whose log and result are to be sent.
 #[derive(Debug, Clone)]
 pub struct ShippedStep {
-    pub folder: Folder,
+    pub folder: StepFolder,
     /// None for a source refresh, which belongs to no job and has no log on the server.
     pub labels: Option<Labels>,
     /// Order of arrival: steps of one job go in this order, each completely before the next.
@@ -52,8 +49,8 @@ pub struct ShippedStep {
 impl ShippedStep {
     pub fn of(step: &Step) -> Self {
         let labels = match &step.work {
-            Work::Task(request) => Some(Labels::of(&request.common, request.task.task())),
-            Work::Refresh(_) => None,
+            StepWork::Task(request) => Some(Labels::of(&request.common, request.task.task())),
+            StepWork::Refresh(_) => None,
         };
         Self { folder: step.folder.clone(), sequence: step.sequence, labels }
     }
@@ -89,13 +86,13 @@ pub(super) enum Reaction {
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct StepStream {
     pub(super) step: ShippedStep,
     /// Whoever waits for the step to be shipped.
     pub(super) waiting: Vec<oneshot::Sender<()>>,
     /// What the step must not say.
     secrets: JobSecrets,
-    log: Option<Log>,
+    log: Option<LogReader>,
     acknowledged: Mark,
     unsaved: bool,
     concluded: bool,
@@ -107,15 +104,15 @@ pub(super) struct Lane {
     retry: Retry,
 }
 
-impl Lane {
-    pub(super) fn new(step: ShippedStep, vault: &Vault, now: Instant) -> Self {
+impl StepStream {
+    pub(super) fn new(step: ShippedStep, secret_store: &SecretStore, now: Instant) -> Self {
         let position = step.folder.shipped();
         let acknowledged = Mark::at(&step.folder.output_path(), position).unwrap_or_else(|error| {
             warn!(step = step.folder.name(), "cannot look back in output.log: {error}");
             Mark { position, ..Mark::default() }
         });
         Self {
-            secrets: vault.job(step.labels.as_ref().map(|labels| labels.job_id)),
+            secrets: secret_store.job(step.labels.as_ref().map(|labels| labels.job_id)),
             step,
             waiting: Vec::new(),
             log: None,
@@ -143,7 +140,7 @@ impl Lane {
 
     /// Bytes in memory: the batch in the making and the calls that are not answered.
     pub(super) fn buffered(&self) -> usize {
-        self.log.as_ref().map_or(0, Log::buffered) + self.window.bytes()
+        self.log.as_ref().map_or(0, LogReader::buffered) + self.window.bytes()
     }
 
     pub(super) fn problem(&self) -> Option<&str> {
@@ -167,7 +164,13 @@ impl Lane {
     }
 
     /// What to do now. A call that is handed out counts as sent, under this id.
-    pub(super) fn next(&mut self, id: u64, policy: &Policy, max_message_bytes: usize, now: Instant) -> Next {
+    pub(super) fn next(
+        &mut self,
+        id: u64,
+        policy: &BatchLimits,
+        max_message_bytes: usize,
+        now: Instant,
+    ) -> Next {
         // Others' answers wake the loop too, and a flood makes many: the disk is not asked each time.
         if let Some(time) = self.rests_until.filter(|time| *time > now) {
             return Next::At(time);
@@ -177,7 +180,7 @@ impl Lane {
         next
     }
 
-    fn decide(&mut self, id: u64, policy: &Policy, max_message_bytes: usize, now: Instant) -> Next {
+    fn decide(&mut self, id: u64, policy: &BatchLimits, max_message_bytes: usize, now: Instant) -> Next {
         if !self.window.has_room(if self.retry.problem().is_some() { 1 } else { LANE_WINDOW }) {
             return Next::Wait;
         }
@@ -190,7 +193,7 @@ impl Lane {
         match self.offer(policy, now) {
             Ok(Offer::Batch { arguments, end }) => {
                 self.last_sent = Some(now);
-                self.window.send(id, Cargo::Lines(end), arguments.len(), now);
+                self.window.send(id, Payload::Lines(end), arguments.len(), now);
                 Next::Send { method: method::ADD_LOGS.to_owned(), arguments }
             }
             Ok(Offer::At(time)) => Next::At(time),
@@ -210,7 +213,7 @@ impl Lane {
         self.concluded || !self.step.folder.is_gone()
     }
 
-    fn offer(&mut self, policy: &Policy, now: Instant) -> io::Result<Offer> {
+    fn offer(&mut self, policy: &BatchLimits, now: Instant) -> io::Result<Offer> {
         let Some(labels) = &self.step.labels else {
             return Ok(if self.concluded { Offer::Ended } else { Offer::At(now + POLL) });
         };
@@ -221,7 +224,7 @@ impl Lane {
                 self.step.folder.recall_secrets(&self.secrets).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
                 let veil = Veil::new(&path, self.secrets.clone(), policy.period());
-                none.insert(Log::open(&path, labels, self.acknowledged, veil))
+                none.insert(LogReader::open(&path, labels, self.acknowledged, veil))
             }
         };
         let silence = policy.is_silence(self.last_sent, now);
@@ -239,7 +242,7 @@ impl Lane {
                         "sent {} instead of the result: {reason}", parcel.method
                     );
                 }
-                self.window.send(id, Cargo::Result, parcel.arguments.len(), now);
+                self.window.send(id, Payload::Result, parcel.arguments.len(), now);
                 Next::Send { method: parcel.method, arguments: parcel.arguments }
             }
             // The nudge was early; the file will come.
@@ -268,7 +271,7 @@ impl Lane {
             if error == CallError::Disconnected {
                 reaction = Reaction::Disconnected;
             } else if self.retry.failed(&error.to_string(), now) {
-                let what = if cargo == Cargo::Result { "the result" } else { "log lines" };
+                let what = if cargo == Payload::Result { "the result" } else { "log lines" };
                 warn!(step = self.step.folder.name(), "{what}: {error}; sending again until it is accepted");
             }
         }
@@ -283,7 +286,7 @@ impl Lane {
                 info!(step = self.step.folder.name(), "accepted after all, after: {problem}");
             }
             self.retry.succeeded();
-            let Cargo::Lines(end) = cargo else { return true };
+            let Payload::Lines(end) = cargo else { return true };
             self.acknowledged = end;
             self.unsaved = true;
         }
@@ -340,7 +343,7 @@ impl Lane {
             mark.position.record
         } else {
             // The rest of a line that has been sent in part still goes.
-            let mut tail = super::tail::Tail::new(path.clone(), mark.position.record);
+            let mut tail = super::tail::LogTail::new(path.clone(), mark.position.record);
             let Some(found) = tail.peek(false)? else { return Ok(None) };
             found.next
         };

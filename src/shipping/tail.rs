@@ -1,6 +1,6 @@
 //! Reads `output.log` from a place on, in bounded pieces, while somebody else goes on writing it.
 //!
-//! However long the file and its lines are, a [`Tail`] holds one buffer of [`BUFFER`] bytes. A line that does
+//! However long the file and its lines are, a [`LogTail`] holds one buffer of [`BUFFER`] bytes. A line that does
 //! not fit (only something that is no record can be so long) comes in pieces, each marked as going on. NUL bytes
 //! where a record should start are a hole that [`super::cap`] has made, and are skipped.
 
@@ -22,14 +22,14 @@ const LONGEST_LINE: usize = MAX_TEXT + 64;
 
 /// A record and the place where the next one starts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found<'a> {
+pub(super) struct TailRecord<'a> {
     pub(super) record: RecordRef<'a>,
     pub(super) at: u64,
     pub(super) next: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct LogTail {
     path: PathBuf,
     file: Option<File>,
     buffer: Box<[u8]>,
@@ -42,7 +42,7 @@ pub(super) struct Tail {
     last_micros: Option<i64>,
 }
 
-impl Tail {
+impl LogTail {
     pub(super) fn new(path: PathBuf, offset: u64) -> Self {
         Self {
             path,
@@ -69,7 +69,7 @@ impl Tail {
 
     /// The record at this place, or None when there is no complete one yet. `ended` says that nobody writes any
     /// more: then a last line without a newline is complete too.
-    pub(super) fn peek(&mut self, ended: bool) -> io::Result<Option<Found<'_>>> {
+    pub(super) fn peek(&mut self, ended: bool) -> io::Result<Option<TailRecord<'_>>> {
         let mut searched = 0;
         let (length, newline) = loop {
             if self.start < self.end && self.buffer[self.start] == 0 {
@@ -107,7 +107,7 @@ impl Tail {
             continues: length == LONGEST_LINE && !newline,
         });
         self.last_micros = Some(record.micros);
-        Ok(Some(Found { record, at: self.offset, next }))
+        Ok(Some(TailRecord { record, at: self.offset, next }))
     }
 
     /// Reads on behind what is in the buffer; 0 means that there is no more for now.
@@ -155,14 +155,14 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::Writer;
+    use crate::step::RecordWriter;
 
     #[test]
     fn the_newline_that_ends_a_torn_write_is_no_line_of_the_step() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("output.log");
-        Writer::open(&path).unwrap().append(b"1 o one\n\n\n2 o \n3 o two\n\n").unwrap();
-        let mut tail = Tail::new(path, 0);
+        RecordWriter::open(&path).unwrap().append(b"1 o one\n\n\n2 o \n3 o two\n\n").unwrap();
+        let mut tail = LogTail::new(path, 0);
         let mut texts = Vec::new();
         while let Some(found) = tail.peek(true).unwrap() {
             texts.push((found.record.micros, String::from_utf8_lossy(found.record.text).into_owned()));

@@ -5,17 +5,17 @@ use crate::step::{RecordRef, Stream};
 /// The first bytes of characters whose rest stands in the next record of the same stream: at most three bytes
 /// per stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Carry {
-    streams: [Held; 5],
+pub(super) struct Utf8Carry {
+    streams: [PartialChar; 5],
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Held {
+struct PartialChar {
     bytes: [u8; 3],
     length: u8,
 }
 
-impl Carry {
+impl Utf8Carry {
     pub(super) fn held(&self, stream: Stream) -> &[u8] {
         let held = &self.streams[stream as usize];
         &held.bytes[..usize::from(held.length)]

@@ -14,7 +14,7 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a call carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cargo {
+pub(super) enum Payload {
     /// Lines up to this place, which is acknowledged with the call.
     Lines(Mark),
     Result,
@@ -30,7 +30,7 @@ enum State {
 #[derive(Debug)]
 struct Sent {
     id: u64,
-    cargo: Cargo,
+    cargo: Payload,
     bytes: usize,
     state: State,
 }
@@ -69,12 +69,12 @@ impl Window {
     /// How far lines are on their way.
     pub(super) fn sent_up_to(&self) -> Option<Mark> {
         self.sent.iter().rev().find_map(|sent| match sent.cargo {
-            Cargo::Lines(end) => Some(end),
-            Cargo::Result => None,
+            Payload::Lines(end) => Some(end),
+            Payload::Result => None,
         })
     }
 
-    pub(super) fn send(&mut self, id: u64, cargo: Cargo, bytes: usize, now: Instant) {
+    pub(super) fn send(&mut self, id: u64, cargo: Payload, bytes: usize, now: Instant) {
         if self.sent.is_empty() {
             self.progress = now;
         }
@@ -82,7 +82,7 @@ impl Window {
     }
 
     /// Takes the answer of a call and returns what it carried; None when it was given up before.
-    pub(super) fn answer(&mut self, id: u64, accepted: bool, now: Instant) -> Option<Cargo> {
+    pub(super) fn answer(&mut self, id: u64, accepted: bool, now: Instant) -> Option<Payload> {
         let sent = self.sent.iter_mut().find(|sent| sent.id == id)?;
         self.progress = now;
         sent.state = if accepted { State::Accepted } else { State::Failed };
@@ -90,7 +90,7 @@ impl Window {
     }
 
     /// Takes out the oldest call if it was accepted.
-    pub(super) fn take_accepted(&mut self) -> Option<Cargo> {
+    pub(super) fn take_accepted(&mut self) -> Option<Payload> {
         self.sent.pop_front_if(|sent| sent.state == State::Accepted).map(|sent| sent.cargo)
     }
 

@@ -13,10 +13,9 @@
 //! - One runner is one circle of trust: whoever may run jobs on it could read the folder anyway, so a commit that
 //!   is in the cache is given to every job that names the repository, without asking the server again.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
@@ -24,8 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::SourceError;
 use crate::base::files::{create_private_dir_all, remove_all};
 use crate::base::git_url::mask_url;
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, LockMode};
 
 /// How often a lock that another one holds is tried. The wait is for a transfer, so a human does not notice.
 const RETRY: Duration = Duration::from_millis(50);
@@ -82,7 +80,7 @@ impl Cache {
             if total <= self.max_bytes {
                 break;
             }
-            let Some(_held) = entry.try_lock(Hold::Alone)? else { continue };
+            let Some(_held) = entry.try_lock(LockMode::Alone)? else { continue };
             entry.discard()?;
             total = total.saturating_sub(size);
             gone.push(name);
@@ -99,11 +97,11 @@ impl Entry {
     /// Waits for the others, and says so when it has to. Nothing when they took longer than `patience`.
     pub(super) async fn lock(
         &self,
-        hold: Hold,
+        hold: LockMode,
         patience: Duration,
         say: impl Fn(),
         cancel: &CancellationToken,
-    ) -> Result<Option<lock::Own>, SourceError> {
+    ) -> Result<Option<lock::OwnLock>, SourceError> {
         let wait = async {
             let mut said = false;
             loop {
@@ -124,7 +122,7 @@ impl Entry {
         }
     }
 
-    pub(super) fn try_lock(&self, hold: Hold) -> io::Result<Option<lock::Own>> {
+    pub(super) fn try_lock(&self, hold: LockMode) -> io::Result<Option<lock::OwnLock>> {
         if let Some(folder) = self.lock.parent() {
             create_private_dir_all(folder)?;
         }
@@ -150,7 +148,7 @@ impl Entry {
     }
 
     /// Counts as a use of the copy.
-    pub(super) fn touch(held: &lock::Own) {
+    pub(super) fn touch(held: &lock::OwnLock) {
         // Without it the copy goes a little early.
         let _ = held.file().set_modified(SystemTime::now());
     }

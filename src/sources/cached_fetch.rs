@@ -15,12 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Entry};
-use super::commits::Target;
+use super::commits::FetchTarget;
 use super::git::{IN_BARE, IN_CHECKOUT};
-use super::{Fetcher, Log, SourceError};
+use super::{Fetcher, JobLog, SourceError};
 use crate::base::git_url::mask_url;
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, LockMode};
 use crate::base::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";
@@ -57,7 +56,7 @@ struct Wish<'a> {
     url: &'a str,
     commit: &'a str,
     folder: &'a Path,
-    log: Log<'a>,
+    log: JobLog<'a>,
     cancel: &'a CancellationToken,
     /// Said once per checkout is enough.
     has_waited: &'a AtomicBool,
@@ -72,7 +71,7 @@ impl Fetcher {
         url: &str,
         commit: &str,
         folder: &Path,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<bool, SourceError> {
         let has_waited = AtomicBool::new(false);
@@ -105,13 +104,13 @@ impl Fetcher {
         };
         let lock = async |hold| entry.lock(hold, self.fetch_timeout, say, cancel).await;
         if !is_damaged {
-            let Some(held) = lock(Hold::Shared).await? else { return Ok(Used::NotAtAll) };
+            let Some(held) = lock(LockMode::Shared).await? else { return Ok(Used::NotAtAll) };
             if entry.is_whole() && self.read_out(entry, &held, wish).await? {
                 log(&format!("{commit} was in the cache already"));
                 return Ok(Used::FromCache);
             }
         }
-        let Some(held) = lock(Hold::Alone).await? else { return Ok(Used::NotAtAll) };
+        let Some(held) = lock(LockMode::Alone).await? else { return Ok(Used::NotAtAll) };
         let mut is_new = is_damaged || !entry.is_whole();
         if !is_new {
             if self.read_out(entry, &held, wish).await? {
@@ -131,7 +130,7 @@ impl Fetcher {
         }
         entry.begin_change()?;
         let keep = format!("{KEPT}{:015}/{commit}", jiff::Timestamp::now().as_millisecond());
-        let target = Target { folder: &entry.folder, keep: Some(&keep) };
+        let target = FetchTarget { folder: &entry.folder, keep: Some(&keep) };
         let fetched = self.fetch_commit(target, wish.url, commit, log, cancel).await;
         // git has ended, in whatever way, so nothing is written any more.
         entry.end_change()?;
@@ -160,7 +159,12 @@ impl Fetcher {
     }
 
     /// False when the copy does not have the commit.
-    async fn read_out(&self, entry: &Entry, held: &lock::Own, wish: Wish<'_>) -> Result<bool, SourceError> {
+    async fn read_out(
+        &self,
+        entry: &Entry,
+        held: &lock::OwnLock,
+        wish: Wish<'_>,
+    ) -> Result<bool, SourceError> {
         let kept = self.kept(entry, wish.cancel).await?;
         let Some(name) = kept.iter().find(|name| name.ends_with(wish.commit)) else { return Ok(false) };
         let copy = entry.folder.to_string_lossy();
@@ -171,7 +175,7 @@ impl Fetcher {
     }
 }
 
-async fn shrink(cache: &Cache, log: Log<'_>) {
+async fn shrink(cache: &Cache, log: JobLog<'_>) {
     let cache = cache.clone();
     match tokio::task::spawn_blocking(move || cache.shrink()).await {
         Ok(Ok(gone)) => {

@@ -9,15 +9,13 @@ use std::path::{Component, Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
-use super::commits::Target;
+use super::commits::FetchTarget;
 use super::git::{LOCAL_TIMEOUT, MAX_LIST};
-use super::refs;
-use super::submodules::{MAX_SUBMODULES, Wanted};
-use super::{Fetcher, Log, SourceError};
+use super::submodules::{MAX_SUBMODULES, SubmoduleCommit};
+use super::{Fetcher, JobLog, SourceError, refs};
 use crate::base::confined_dir::open_regular;
 use crate::base::files::create_private_dir_all;
-use crate::base::git_url;
-use crate::base::git_url::mask_url;
+use crate::base::git_url::{self, mask_url};
 
 /// The files of a checkout that its repository knows.
 #[derive(Debug, Default)]
@@ -37,11 +35,11 @@ impl Fetcher {
         url: &str,
         commit: &str,
         folder: &Path,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
         // A list and no recursion: how deep a repository nests must not decide how much stack we need.
-        let mut todo = vec![Wanted::new(url, commit, folder)];
+        let mut todo = vec![SubmoduleCommit::new(url, commit, folder)];
         let mut submodules = 0;
         while let Some(wanted) = todo.pop() {
             let inside = self.check_out_alone(&wanted, log, cancel).await;
@@ -59,11 +57,11 @@ impl Fetcher {
     /// Returns the submodules, whose folders are still empty.
     async fn check_out_alone(
         &self,
-        wanted: &Wanted,
-        log: Log<'_>,
+        wanted: &SubmoduleCommit,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
-    ) -> Result<Vec<Wanted>, SourceError> {
-        let Wanted { url, commit, folder, .. } = wanted;
+    ) -> Result<Vec<SubmoduleCommit>, SourceError> {
+        let SubmoduleCommit { url, commit, folder, .. } = wanted;
         git_url::check(url)?;
         self.allowed.judge(url).map_err(SourceError::Refused)?;
         if !refs::is_commit(commit) {
@@ -77,7 +75,7 @@ impl Fetcher {
             None => false,
         };
         if !filled {
-            self.fetch_commit(Target { folder, keep: None }, url, commit, log, cancel).await?;
+            self.fetch_commit(FetchTarget { folder, keep: None }, url, commit, log, cancel).await?;
         }
         self.write_files(folder, url, commit, cancel).await?;
         self.submodules(wanted, log, cancel).await

@@ -5,7 +5,7 @@ use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
 use super::git::{IN_BARE, IN_CHECKOUT};
-use super::{Fetcher, Log, SourceError};
+use super::{Fetcher, JobLog, SourceError};
 use crate::base::files::create_private_dir_all;
 use crate::base::git_url::mask_url;
 use crate::base::process::ProcessError;
@@ -22,7 +22,7 @@ const EVERY_REF_KEPT: [&str; 1] = ["+refs/*:refs/hawser/every/*"];
 
 /// Where a commit is fetched to.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct FetchTarget<'a> {
     pub(super) folder: &'a Path,
     /// The ref that keeps the commit in a cache, which is bare; none for a checkout.
     pub(super) keep: Option<&'a str>,
@@ -60,13 +60,13 @@ impl Fetcher {
     /// Brings one commit into a repository of ours.
     pub(super) async fn fetch_commit(
         &self,
-        target: Target<'_>,
+        target: FetchTarget<'_>,
         url: &str,
         commit: &str,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
-        let Target { folder, keep } = target;
+        let FetchTarget { folder, keep } = target;
         let place = if keep.is_some() { IN_BARE } else { IN_CHECKOUT };
         let wanted = keep.map_or_else(|| commit.to_owned(), |keep| format!("{commit}:{keep}"));
         let shallow = [place, "fetch", "--quiet", "--no-prune", "--depth=1"];

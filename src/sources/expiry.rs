@@ -1,12 +1,11 @@
 //! Copies of repositories that nobody has used for long.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use std::{fs, io};
 
 use super::cache::{Cache, size};
-use crate::base::lock::Hold;
+use crate::base::lock::LockMode;
 
 #[derive(Debug, Default)]
 pub struct Expired {
@@ -30,7 +29,7 @@ pub fn expired(folder: &Path, before: SystemTime, remove: bool) -> io::Result<Ex
         if entry.last_use() > before {
             continue;
         }
-        let Some(_held) = entry.try_lock(Hold::Alone)? else {
+        let Some(_held) = entry.try_lock(LockMode::Alone)? else {
             expired.busy.push(entry.folder);
             continue;
         };

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::refs;
-use super::refs::Ref;
+use super::refs::{self, Ref};
 use super::{Fetcher, SourceError};
 use crate::base::git_url::{Login, PROTOCOLS, Remote, mask_url, mask_urls};
-use crate::base::process::{Output, ProcessError, Tool, find_program};
+use crate::base::process::{ProcessError, ProgramOutput, Tool, find_program};
 
 /// The repository is named outright, so that git never goes looking for one further up, and does not ask who owns it: on
 /// some network disks it is never the one who runs git.
@@ -210,7 +209,7 @@ impl Fetcher {
         command: &[&str],
         wanted: &[&str],
         cancel: &CancellationToken,
-    ) -> Result<Output, SourceError> {
+    ) -> Result<ProgramOutput, SourceError> {
         let remote = Remote::new(url);
         let tool = self.remote_tool(format!("fetch {}", mask_url(url)), &remote, folder, cancel).await?;
         let tool = tool
@@ -265,7 +264,7 @@ impl Fetcher {
         purpose: String,
         arguments: &[&str],
         cancel: &CancellationToken,
-    ) -> Result<Output, SourceError> {
+    ) -> Result<ProgramOutput, SourceError> {
         let tool = self.tool(purpose)?.current_dir(folder).args(arguments);
         Ok(tool.timeout(LOCAL_TIMEOUT).max_stdout(MAX_LIST).run(cancel).await?)
     }

@@ -30,8 +30,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::git_url::UrlError;
-use crate::base::git_url::mask_url;
+use crate::base::git_url::{UrlError, mask_url};
 use crate::base::process::{Inherited, NotFound, ProcessError};
 use crate::masking::JobSecrets;
 use crate::settings::Refusal;
@@ -44,7 +43,7 @@ pub use registry::RegistryError;
 pub use version_range::RangeError;
 
 /// Takes the lines that belong in the job's log.
-pub type Log<'a> = &'a (dyn Fn(&str) + Send + Sync);
+pub type JobLog<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -209,7 +208,7 @@ impl Fetcher {
     pub async fn locate(
         &self,
         source: &Source,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<Location, SourceError> {
         self.allowed.judge(&source.source_url).map_err(SourceError::Refused)?;
@@ -254,7 +253,7 @@ impl Fetcher {
         &self,
         location: &Location,
         kind: SourceRevisionType,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, SourceError> {
         match kind {
@@ -266,7 +265,7 @@ impl Fetcher {
     async fn resolve_default(
         &self,
         location: &Location,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, SourceError> {
         let Location { url, revision, .. } = location;
@@ -295,7 +294,7 @@ impl Fetcher {
     async fn resolve_range(
         &self,
         location: &Location,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, SourceError> {
         let Location { url, revision, .. } = location;
@@ -312,7 +311,7 @@ impl Fetcher {
 pub async fn resolve(
     source: &Source,
     fetcher: &Fetcher,
-    log: Log<'_>,
+    log: JobLog<'_>,
     cancel: &CancellationToken,
 ) -> Result<String, SourceError> {
     let location = fetcher.locate(source, log, cancel).await?;

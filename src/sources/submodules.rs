@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use tokio_util::sync::CancellationToken;
 
 use super::git::IN_CHECKOUT;
-use super::{Fetcher, Log, SourceError};
+use super::{Fetcher, JobLog, SourceError};
 use crate::base::git_url::{UrlError, mask_url};
 
 /// Nobody nests this deep on purpose.
@@ -27,14 +27,14 @@ pub(super) const MAX_SUBMODULES: usize = 500;
 
 /// What `.gitmodules` says about one submodule.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Module {
+struct SubmoduleEntry {
     path: Option<Vec<u8>>,
     url: Option<String>,
     left_out: bool,
 }
 
 /// A commit to check out. The URL may have a password in it, so there is no `Debug`.
-pub(super) struct Wanted {
+pub(super) struct SubmoduleCommit {
     pub(super) url: String,
     pub(super) commit: String,
     pub(super) folder: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Wanted {
     inside: Vec<String>,
 }
 
-impl Wanted {
+impl SubmoduleCommit {
     pub(super) fn new(url: &str, commit: &str, folder: &Path) -> Self {
         let (url, commit, folder) = (url.to_owned(), commit.to_owned(), folder.to_owned());
         Self { url, commit, folder, inside: Vec::new() }
@@ -65,10 +65,10 @@ impl Fetcher {
     /// The submodules of a checkout.
     pub(super) async fn submodules(
         &self,
-        parent: &Wanted,
-        log: Log<'_>,
+        parent: &SubmoduleCommit,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
-    ) -> Result<Vec<Wanted>, SourceError> {
+    ) -> Result<Vec<SubmoduleCommit>, SourceError> {
         let folder = parent.folder.as_path();
         // A symlink would have git read another file.
         if !folder.join(".gitmodules").symlink_metadata().is_ok_and(|found| found.is_file()) {
@@ -104,7 +104,7 @@ impl Fetcher {
             };
             let url = check().map_err(|error| in_submodule(&shown, error))?;
             let inside = parent.inside.iter().cloned().chain([shown]).collect();
-            found.push(Wanted { url, commit, folder: place, inside });
+            found.push(SubmoduleCommit { url, commit, folder: place, inside });
         }
         Ok(found)
     }
@@ -122,8 +122,8 @@ fn gitlinks(list: &[u8]) -> Vec<(Vec<u8>, String)> {
 }
 
 /// Reads a list of `git config --list -z`: a key, a line feed and a value each.
-fn parse(list: &[u8]) -> Vec<Module> {
-    let mut modules: BTreeMap<Vec<u8>, Module> = BTreeMap::new();
+fn parse(list: &[u8]) -> Vec<SubmoduleEntry> {
+    let mut modules: BTreeMap<Vec<u8>, SubmoduleEntry> = BTreeMap::new();
     for entry in list.split(|byte| *byte == 0) {
         let Some(end) = entry.iter().position(|byte| *byte == b'\n') else { continue };
         let (key, value) = (&entry[..end], &entry[end + 1..]);
@@ -247,8 +247,8 @@ mod tests {
         assert_eq!(
             parse(list),
             [
-                Module { path: Some(b"libs/c".to_vec()), url: Some("../c".into()), left_out: false },
-                Module { left_out: true, ..Module::default() },
+                SubmoduleEntry { path: Some(b"libs/c".to_vec()), url: Some("../c".into()), left_out: false },
+                SubmoduleEntry { left_out: true, ..SubmoduleEntry::default() },
             ]
         );
         let list = b"100644 0123 0\tmain.tf\x00160000 4567 0\tlibs/\xffc\0";

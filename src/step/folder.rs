@@ -7,19 +7,19 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
-
-use super::records::{Position, Writer};
-use super::recovery_phase::Stage;
-use crate::base::files::write_private_atomic;
-use crate::base::lock;
-use crate::base::lock::Hold;
-use crate::masking::JobSecrets;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Call, Push, PushError};
+use jiff::Timestamp;
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::records::{Position, RecordWriter};
+use super::recovery_phase::RecoveryPhase;
+use crate::base::files::write_private_atomic;
+use crate::base::lock::{self, LockMode};
+use crate::masking::JobSecrets;
 
 /// The version of the JSON files that this program writes, and the highest that it reads.
 const VERSION: u32 = 1;
@@ -136,11 +136,11 @@ struct Versioned<T> {
 
 /// Handle to a step folder; cheap to clone, holds no open file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Folder {
+pub struct StepFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl StepFolder {
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -379,9 +379,9 @@ impl Folder {
     }
 
     /// Opens `output.log` for appending; a record that a crash has torn is ended first.
-    pub fn writer(&self) -> Result<Writer, FolderError> {
+    pub fn writer(&self) -> Result<RecordWriter, FolderError> {
         let path = self.output_path();
-        Writer::open(&path).map_err(|source| FolderError::Io { action: "open", path, source })
+        RecordWriter::open(&path).map_err(|source| FolderError::Io { action: "open", path, source })
     }
 
     /// How far `output.log` has been acknowledged. A damaged file means that everything is sent again, which
@@ -427,24 +427,28 @@ impl Folder {
     /// Takes the lock, or says that somebody holds it: then the step is being driven.
     pub fn try_lock(&self) -> Result<Option<File>, FolderError> {
         let path = self.lock_path();
-        lock::try_lock(&path, Hold::Alone).map_err(|source| FolderError::Io { action: "lock", path, source })
+        lock::try_lock(&path, LockMode::Alone).map_err(|source| FolderError::Io {
+            action: "lock",
+            path,
+            source,
+        })
     }
 
     /// Where the step stands, for whoever holds its lock.
-    pub fn stage_of_holder(&self) -> Result<Stage, FolderError> {
-        Ok(Stage::of(false, self.supervisor()?.is_some(), self.exit()?.is_some()))
+    pub fn stage_of_holder(&self) -> Result<RecoveryPhase, FolderError> {
+        Ok(RecoveryPhase::of(false, self.supervisor()?.is_some(), self.exit()?.is_some()))
     }
 
     /// Where the step stands, from its files alone.
-    pub fn stage(&self) -> Result<Stage, FolderError> {
+    pub fn stage(&self) -> Result<RecoveryPhase, FolderError> {
         if self.outcome()?.is_some() {
-            return Ok(Stage::Ship);
+            return Ok(RecoveryPhase::Ship);
         }
         // The order matters: whoever holds the lock may write the exit between two looks, so the lock is
         // tried first. Without a holder the files no longer change.
         let path = self.lock_path();
-        let own = lock::try_own(&path, Hold::Alone);
+        let own = lock::try_own(&path, LockMode::Alone);
         let driven = own.map_err(|source| FolderError::Io { action: "lock", path, source })?.is_none();
-        Ok(Stage::of(driven, self.supervisor()?.is_some(), self.exit()?.is_some()))
+        Ok(RecoveryPhase::of(driven, self.supervisor()?.is_some(), self.exit()?.is_some()))
     }
 }

@@ -44,12 +44,12 @@ pub mod scratch;
 pub mod store;
 
 pub use folder::{
-    Audited, Cancel, CancelledBy, Exit, Facts, Folder, FolderError, StepRequest, SupervisorNote,
+    Audited, Cancel, CancelledBy, Exit, Facts, FolderError, StepFolder, StepRequest, SupervisorNote,
 };
-pub use identity::{Step, Work};
+pub use identity::{Step, StepWork};
 #[cfg(feature = "testing")]
 pub use records::Record;
-pub use records::{Position, Reader, RecordRef, Stream, Writer};
-pub use recovery_phase::Stage;
+pub use records::{Position, RecordReader, RecordRef, RecordWriter, Stream};
+pub use recovery_phase::RecoveryPhase;
 pub use scratch::Scratch;
-pub use store::{Store, StoreError};
+pub use store::{StepStore, StoreError};

@@ -150,11 +150,11 @@ pub fn encode_message(buffer: &mut Vec<u8>, time: Timestamp, stream: Stream, mes
 
 /// Appends records to `output.log`.
 #[derive(Debug)]
-pub struct Writer {
+pub struct RecordWriter {
     file: File,
 }
 
-impl Writer {
+impl RecordWriter {
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut file = OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(path)?;
         if file.seek(SeekFrom::End(0))? > 0 {
@@ -227,13 +227,13 @@ impl FromStr for Position {
 
 /// Reads complete records from a place in the file on.
 #[derive(Debug)]
-pub struct Reader {
+pub struct RecordReader {
     file: BufReader<File>,
     /// Where the next record starts.
     offset: u64,
 }
 
-impl Reader {
+impl RecordReader {
     pub fn open(path: &Path, offset: u64) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(offset))?;

@@ -2,7 +2,7 @@
 
 /// Where a step stands when the runner starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum RecoveryPhase {
     /// Nothing was started: begin (again) with `prepare`.
     Prepare,
     /// The supervisor is alive: wait for it, then `conclude`.
@@ -15,7 +15,7 @@ pub enum Stage {
     Ship,
 }
 
-impl Stage {
+impl RecoveryPhase {
     pub(super) fn of(driven: bool, started: bool, exited: bool) -> Self {
         match (driven, started, exited) {
             (_, _, true) => Self::Conclude,

@@ -10,14 +10,13 @@
 //! their sockets in `TMPDIR`, and the path of a socket has little room.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
-use super::Folder;
+use super::StepFolder;
 use crate::base::files::{create_private_dir_all, remove_all};
 
 /// The path of a socket has at most 108 bytes; the engine's own part needs some of it.
@@ -30,7 +29,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    pub fn of(temp_directory: &Path, folder: &Folder) -> Self {
+    pub fn of(temp_directory: &Path, folder: &StepFolder) -> Self {
         let store = folder.path().parent().unwrap_or(Path::new(""));
         let step = digits(folder.name().as_bytes(), 6);
         // Scripts run elsewhere, where a relative path would lead somewhere else.
@@ -75,7 +74,7 @@ impl Scratch {
         // Whatever is there counts, also what could not be read: its script may still run.
         let mut kept = HashSet::new();
         for entry in fs::read_dir(steps)? {
-            kept.insert(digits(Folder::at(entry?.path()).name().as_bytes(), 6));
+            kept.insert(digits(StepFolder::at(entry?.path()).name().as_bytes(), 6));
         }
         kept.extend(set_aside_and_running(steps).map(|name| digits(name.as_bytes(), 6)));
         found.retain(|path| {
@@ -96,7 +95,7 @@ impl Scratch {
 /// The steps of damaged folders whose lock somebody holds, or of which that cannot be told.
 fn set_aside_and_running(steps: &Path) -> impl Iterator<Item = String> {
     let damaged = fs::read_dir(steps.with_file_name("damaged")).into_iter().flatten().flatten();
-    damaged.map(|entry| Folder::at(entry.path())).filter_map(|folder| {
+    damaged.map(|entry| StepFolder::at(entry.path())).filter_map(|folder| {
         // Without a lock file no script was ever started, and none is made: it would change the folder.
         let was_driven = folder.lock_path().symlink_metadata().is_ok();
         if !was_driven || matches!(folder.try_lock(), Ok(Some(_))) {
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn a_scratch_folder_is_made_empty_and_removed_with_all_that_is_in_it() {
         let root = tempfile::tempdir().unwrap();
-        let scratch = Scratch::of(&root.path().join("temp"), &Folder::at(root.path().join("steps/a")));
+        let scratch = Scratch::of(&root.path().join("temp"), &StepFolder::at(root.path().join("steps/a")));
         scratch.remove().unwrap();
         let path = scratch.make().unwrap().unwrap().to_owned();
         fs::write(path.join("left"), "").unwrap();
@@ -139,10 +138,10 @@ mod tests {
     fn a_sweep_leaves_living_steps_other_runners_and_strangers_alone() {
         let root = tempfile::tempdir().unwrap();
         let temp = root.path().join("temp");
-        let folder = |store: &str, name: &str| Folder::at(root.path().join(store).join(name));
+        let folder = |store: &str, name: &str| StepFolder::at(root.path().join(store).join(name));
         let living = folder("mine/steps", "living");
         fs::create_dir_all(living.path()).unwrap();
-        let made = |folder: &Folder| Scratch::of(&temp, folder).make().unwrap().unwrap().to_owned();
+        let made = |folder: &StepFolder| Scratch::of(&temp, folder).make().unwrap().unwrap().to_owned();
         let (kept, gone) = (made(&living), made(&folder("mine/steps", "gone")));
         let others = made(&folder("others/steps", "gone"));
         // Both were set aside, and the script of one still runs.
@@ -166,6 +165,6 @@ mod tests {
     #[test]
     fn a_place_too_deep_for_sockets_is_not_used() {
         let temp = Path::new("/tmp").join("x".repeat(100));
-        assert_eq!(Scratch::of(&temp, &Folder::at("/steps/a")).make().unwrap(), None);
+        assert_eq!(Scratch::of(&temp, &StepFolder::at("/steps/a")).make().unwrap(), None);
     }
 }

@@ -1,23 +1,20 @@
 //! All step folders of one runner.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fmt, fs, io};
 
+use hawser_contract::Call;
 use jiff::Timestamp;
 use serde_json::Value;
 use tracing::warn;
 
-use super::folder::{Folder, FolderError, StepRequest};
+use super::folder::{FolderError, StepFolder, StepRequest};
 use crate::base::files::{create_private_dir_all, sync_dir, write_private_atomic};
-use crate::base::lock;
-use crate::base::lock::Hold;
-use hawser_contract::Call;
+use crate::base::lock::{self, LockMode};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -33,7 +30,7 @@ pub enum StoreError {
 }
 
 /// So long a runner that was killed just now may hold the lock by a program that it was starting, and another runner to see whether
-/// anybody does ([`Store::abandoned_by_others`]).
+/// anybody does ([`StepStore::abandoned_by_others`]).
 const LAST_HOLDER: Duration = Duration::from_secs(3);
 
 /// No push waits for so long to be taken.
@@ -46,9 +43,9 @@ const UNTOLD: &str = "untold";
 /// What came of a push.
 #[derive(Debug)]
 pub enum Created {
-    New(Folder, StepRequest),
+    New(StepFolder, StepRequest),
     /// The same task is here already: running, waiting, or done and not yet acknowledged.
-    Known(Folder),
+    Known(StepFolder),
 }
 
 /// Steps of another instance of the same runner, which nobody is there to go on with.
@@ -72,19 +69,19 @@ impl fmt::Display for Abandoned {
     }
 }
 
-/// The `steps` directory. Holding a `Store` means holding its lock: no two runners share one.
+/// The `steps` directory. Holding a `StepStore` means holding its lock: no two runners share one.
 #[derive(Debug)]
-pub struct Store {
+pub struct StepStore {
     root: PathBuf,
     sequence: AtomicU64,
     set_aside: Mutex<Vec<String>>,
     left: Mutex<BTreeSet<String>>,
     /// Steps that are done, and since when.
     retired: Mutex<HashMap<String, Instant>>,
-    _lock: lock::Own,
+    _lock: lock::OwnLock,
 }
 
-impl Store {
+impl StepStore {
     /// Opens (and creates) the store of one runner instance.
     pub fn open(working_directory: &Path, runner_id: uuid::Uuid, instance: &str) -> Result<Self, StoreError> {
         let root = working_directory.join(".hawser").join(runner_id.to_string()).join(encoded(instance));
@@ -98,7 +95,7 @@ impl Store {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = lock::own_within(&path, Hold::Alone, LAST_HOLDER).map_err(failed)?;
+        let lock = lock::own_within(&path, LockMode::Alone, LAST_HOLDER).map_err(failed)?;
         let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,
@@ -155,7 +152,7 @@ impl Store {
                     return None;
                 }
                 // It is held for no longer than this takes. What cannot be told is not warned about.
-                lock::try_lock_existing(&path.join("lock"), Hold::Alone).ok()??.unlock().ok()?;
+                lock::try_lock_existing(&path.join("lock"), LockMode::Alone).ok()??.unlock().ok()?;
                 let instance = decoded(&path.file_name()?.to_string_lossy());
                 Some(Abandoned { instance, path, steps: names.len() })
             })
@@ -185,12 +182,12 @@ impl Store {
 
     /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
     /// be read is set aside with a warning: it must not keep the runner from starting.
-    pub fn list(&self) -> Result<Vec<(Folder, StepRequest)>, StoreError> {
+    pub fn list(&self) -> Result<Vec<(StepFolder, StepRequest)>, StoreError> {
         let path = self.root.join("steps");
         let failed = |source| StoreError::Io { action: "list", path: path.clone(), source };
         let mut steps = Vec::new();
         for entry in fs::read_dir(&path).map_err(failed)? {
-            let folder = Folder::at(entry.map_err(failed)?.path());
+            let folder = StepFolder::at(entry.map_err(failed)?.path());
             match self.look(&folder) {
                 Ok(request) => {
                     self.taken_up(&folder);
@@ -209,7 +206,7 @@ impl Store {
     }
 
     /// Reads a step's request. Every other file that counts must be readable too, or recovery would fail half-way.
-    pub fn look(&self, folder: &Folder) -> Result<StepRequest, FolderError> {
+    pub fn look(&self, folder: &StepFolder) -> Result<StepRequest, FolderError> {
         let request = folder.request()?;
         folder.stage()?;
         folder.cancel()?;
@@ -219,23 +216,23 @@ impl Store {
     }
 
     /// Step folders that could not be looked at for the moment. Nobody in this process drives them.
-    pub fn left(&self) -> Vec<Folder> {
+    pub fn left(&self) -> Vec<StepFolder> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         left.iter().map(|name| self.folder(name)).collect()
     }
 
     /// A folder could not be looked at, or what it asks for could not be done: it is to be tried again.
-    pub fn leave(&self, folder: &Folder) {
+    pub fn leave(&self, folder: &StepFolder) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.name());
     }
 
     /// A folder that may have been [left](Self::left) is in somebody's hands.
-    pub fn taken_up(&self, folder: &Folder) {
+    pub fn taken_up(&self, folder: &StepFolder) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(&folder.name());
     }
 
     /// Moves a folder that cannot be used out of the way; it is kept for a person to look at.
-    pub fn set_aside(&self, folder: &Folder, reason: &str) {
+    pub fn set_aside(&self, folder: &StepFolder, reason: &str) {
         let place = self.root.join("damaged").join(format!(
             "{}.{}",
             folder.name(),
@@ -282,7 +279,7 @@ impl Store {
             method: method.to_owned(),
             payload: payload.clone(),
         };
-        let fresh = Folder::at(self.root.join("new").join(format!("{sequence}.{name}")));
+        let fresh = StepFolder::at(self.root.join("new").join(format!("{sequence}.{name}")));
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| StoreError::Io { action: "create", path, source }
@@ -323,13 +320,13 @@ impl Store {
         self.root.join("steps")
     }
 
-    pub fn folder(&self, name: &str) -> Folder {
-        Folder::at(self.root.join("steps").join(name))
+    pub fn folder(&self, name: &str) -> StepFolder {
+        StepFolder::at(self.root.join("steps").join(name))
     }
 
     /// Takes a step that is done out of `steps/`, by a rename: it is gone at once or not at all, and a push of the
     /// same name that comes from now on is a new step. Returns what is left to be discarded.
-    pub fn retire(&self, folder: &Folder) -> Result<PathBuf, StoreError> {
+    pub fn retire(&self, folder: &StepFolder) -> Result<PathBuf, StoreError> {
         let number = self.sequence.fetch_add(1, Ordering::Relaxed);
         let gone = self.root.join("done").join(format!("{number}.{}", folder.name()));
         let now = Instant::now();

@@ -2,20 +2,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::process::{Inherited, search_path};
-use crate::step::{Folder, FolderError};
+use crate::step::{FolderError, StepFolder};
 
 /// The first pause of [`wait`]; each is longer than the one before, so that the end of a short script is seen at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
@@ -65,7 +64,7 @@ pub fn program() -> PathBuf {
 /// which it has no other use for. A lock that the task wants to be held travels as its stderr in the same way.
 pub fn launch(
     program: &Path,
-    folder: &Folder,
+    folder: &StepFolder,
     lock: File,
     module: Option<File>,
     launch: &Launch,
@@ -119,7 +118,7 @@ pub(super) fn environment_of_script() -> impl Iterator<Item = (OsString, OsStrin
 }
 
 /// Waits until nobody drives the step, and takes its lock. None when `cancel` came first; the step goes on then.
-pub async fn wait(folder: &Folder, cancel: &CancellationToken) -> Result<Option<File>, FolderError> {
+pub async fn wait(folder: &StepFolder, cancel: &CancellationToken) -> Result<Option<File>, FolderError> {
     let mut pause = FIRST_PAUSE;
     loop {
         if let Some(lock) = folder.try_lock()? {

@@ -22,11 +22,11 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// They go on when this is dropped.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct StoppedProcesses {
     stopped: Vec<Pid>,
 }
 
-impl Hold {
+impl StoppedProcesses {
     /// Stops them, and lists all processes of the step as they are then.
     pub(super) fn of(script: Pid) -> (Self, Vec<Member>) {
         Self::within(script, LIMIT)
@@ -60,7 +60,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for StoppedProcesses {
     fn drop(&mut self) {
         for pid in &self.stopped {
             let _ = kill_process(*pid, Signal::CONT);
@@ -93,7 +93,7 @@ mod tests {
     fn what_is_held_starts_nothing_and_goes_on_afterwards() {
         let (mut child, pid) = busy();
         for _ in 0..20 {
-            let (held, members) = Hold::within(pid, Duration::MAX);
+            let (held, members) = StoppedProcesses::within(pid, Duration::MAX);
             let before = in_group(members);
             // Commands that were started before may end, but there is none that was not there.
             for _ in 0..20 {
@@ -119,7 +119,7 @@ mod tests {
         let mut child = Command::new("true").process_group(0).spawn().unwrap();
         let pid = Pid::from_child(&child);
         child.wait().unwrap();
-        let (held, members) = Hold::of(pid);
+        let (held, members) = StoppedProcesses::of(pid);
         assert!(held.stopped.is_empty() && in_group(members).is_empty());
     }
 }

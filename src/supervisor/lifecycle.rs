@@ -9,10 +9,10 @@
 
 use std::time::{Duration, Instant};
 
+use hawser_contract::requests::CancelKind;
 use jiff::Timestamp;
 
 use crate::step::{CancelledBy, Exit};
-use hawser_contract::requests::CancelKind;
 
 /// What the script leaves behind has this long to end by itself.
 const LINGER: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ const UNKILLABLE: Duration = Duration::from_secs(10);
 
 /// How the script's own process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum ScriptEnd {
     Code(i32),
     Signal(i32),
 }
@@ -33,7 +33,7 @@ pub(super) enum Ended {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
     /// The script's own process is gone.
-    Ended(Ended),
+    Ended(ScriptEnd),
     /// No process of the step is left.
     Alone,
     /// Both pipes are at their end.
@@ -50,7 +50,7 @@ pub(super) enum Event {
 
 /// Why the script is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum InterruptReason {
     Cancelled,
     /// The runner is being stopped, and has no more time to wait.
     Drained,
@@ -61,7 +61,7 @@ pub(super) enum Why {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// SIGINT to the script's process group.
-    Interrupt(Why),
+    Interrupt(InterruptReason),
     /// SIGTERM to everything that is left; the log says what that is.
     EndLeftovers,
     /// SIGKILL to everything. The first time the log says so.
@@ -71,7 +71,7 @@ pub(super) enum Action {
     /// The log says that a process outside of the step keeps the pipes open.
     SayHeld,
     /// Write down how the step ended, and leave.
-    Finish { ended: Ended, lost: Option<String> },
+    Finish { ended: ScriptEnd, lost: Option<String> },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +87,7 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Lifecycle {
     phase: Phase,
-    ended: Option<Ended>,
+    ended: Option<ScriptEnd>,
     alone_since: Option<Instant>,
     closed: bool,
     /// The interrupt is sent once: engines take a second one as "stop at any price".
@@ -121,8 +121,8 @@ impl Lifecycle {
             }
             Event::Cancel { kind: CancelKind::Graceful, kill_after, by } => {
                 let why = match by {
-                    CancelledBy::Server => Why::Cancelled,
-                    CancelledBy::Drain => Why::Drained,
+                    CancelledBy::Server => InterruptReason::Cancelled,
+                    CancelledBy::Drain => InterruptReason::Drained,
                 };
                 actions.extend(self.cancel(why, now));
                 // One that is too far away to be reckoned with is as good as none.
@@ -131,10 +131,10 @@ impl Lifecycle {
                     *kill_at = Some(kill_at.map_or(limit, |earlier| earlier.min(limit)));
                 }
             }
-            Event::Terminated => actions.extend(self.cancel(Why::Terminated, now)),
+            Event::Terminated => actions.extend(self.cancel(InterruptReason::Terminated, now)),
             Event::OutputLost(reason) => {
                 self.lost.get_or_insert(reason);
-                actions.extend(self.interrupt(Why::OutputLost));
+                actions.extend(self.interrupt(InterruptReason::OutputLost));
             }
             Event::Tick => actions.extend(self.on_tick(now)),
         }
@@ -142,7 +142,7 @@ impl Lifecycle {
         actions
     }
 
-    fn on_ended(&mut self, ended: Ended, now: Instant) {
+    fn on_ended(&mut self, ended: ScriptEnd, now: Instant) {
         self.ended = Some(ended);
         if let Phase::Running { .. } = self.phase {
             let linger = if self.cancelled { LINGER_CANCELLED } else { LINGER };
@@ -150,7 +150,7 @@ impl Lifecycle {
         }
     }
 
-    fn cancel(&mut self, why: Why, now: Instant) -> Option<Action> {
+    fn cancel(&mut self, why: InterruptReason, now: Instant) -> Option<Action> {
         self.cancelled = true;
         if let Phase::Lingering { until } = &mut self.phase {
             *until = (*until).min(now + LINGER_CANCELLED);
@@ -158,7 +158,7 @@ impl Lifecycle {
         self.interrupt(why)
     }
 
-    fn interrupt(&mut self, why: Why) -> Option<Action> {
+    fn interrupt(&mut self, why: InterruptReason) -> Option<Action> {
         let due = matches!(self.phase, Phase::Running { .. }) && !self.interrupted;
         self.interrupted |= due;
         due.then_some(Action::Interrupt(why))
@@ -214,16 +214,16 @@ impl Lifecycle {
 }
 
 /// What `exit.json` says.
-pub(super) fn exit(ended: Ended, lost: Option<String>) -> Exit {
+pub(super) fn exit(ended: ScriptEnd, lost: Option<String>) -> Exit {
     let finished = Timestamp::now();
     let none = Exit { finished, code: None, signal: None, failure: None };
     match (lost, ended) {
-        (None, Ended::Code(code)) => Exit { code: Some(code), ..none },
-        (None, Ended::Signal(signal)) => Exit { signal: Some(signal), ..none },
+        (None, ScriptEnd::Code(code)) => Exit { code: Some(code), ..none },
+        (None, ScriptEnd::Signal(signal)) => Exit { signal: Some(signal), ..none },
         (Some(reason), ended) => {
             let how = match ended {
-                Ended::Code(code) => format!("exit code {code}"),
-                Ended::Signal(signal) => format!("signal {signal}"),
+                ScriptEnd::Code(code) => format!("exit code {code}"),
+                ScriptEnd::Signal(signal) => format!("signal {signal}"),
             };
             let failure =
                 format!("the script's output could not be kept: {reason}; the script ended with {how}");
@@ -236,7 +236,7 @@ pub(super) fn exit(ended: Ended, lost: Option<String>) -> Exit {
 mod tests {
     use super::*;
 
-    const DONE: Ended = Ended::Code(0);
+    const DONE: ScriptEnd = ScriptEnd::Code(0);
 
     /// A lifecycle and its clock, in milliseconds since the start.
     struct Run {
@@ -258,7 +258,7 @@ mod tests {
         Event::Cancel { kind, kill_after: None, by: CancelledBy::Server }
     }
 
-    fn finish(ended: Ended) -> Action {
+    fn finish(ended: ScriptEnd) -> Action {
         Action::Finish { ended, lost: None }
     }
 
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_graceful_cancel_interrupts_once_and_then_waits_for_ever() {
         let mut run = Run::new();
-        assert_eq!(run.at(0, cancel(CancelKind::Graceful)), [Action::Interrupt(Why::Cancelled)]);
+        assert_eq!(run.at(0, cancel(CancelKind::Graceful)), [Action::Interrupt(InterruptReason::Cancelled)]);
         assert_eq!(run.at(1, cancel(CancelKind::Graceful)), []);
         assert_eq!(run.at(2, Event::Terminated), []);
         assert_eq!(run.at(86_400_000, Event::Tick), []);
@@ -334,7 +334,7 @@ mod tests {
             by: CancelledBy::Server,
         };
         let mut run = Run::new();
-        assert_eq!(run.at(0, limited.clone()), [Action::Interrupt(Why::Cancelled)]);
+        assert_eq!(run.at(0, limited.clone()), [Action::Interrupt(InterruptReason::Cancelled)]);
         assert_eq!(run.at(10_000, limited), [], "a later limit does not move an earlier one");
         assert_eq!(run.at(29_999, Event::Tick), []);
         assert_eq!(run.at(30_000, Event::Tick), [Action::Kill { first: true }]);
@@ -348,7 +348,7 @@ mod tests {
             kill_after: Some(Duration::MAX),
             by: CancelledBy::Server,
         };
-        assert_eq!(run.at(0, cancel), [Action::Interrupt(Why::Cancelled)]);
+        assert_eq!(run.at(0, cancel), [Action::Interrupt(InterruptReason::Cancelled)]);
         assert_eq!(run.at(86_400_000, Event::Tick), []);
     }
 
@@ -359,10 +359,10 @@ mod tests {
         assert_eq!(run.at(1, cancel(CancelKind::Kill)), [Action::Kill { first: true }]);
         assert_eq!(run.at(2, cancel(CancelKind::Kill)), []);
         assert_eq!(run.at(3, Event::Tick), [Action::Kill { first: false }]);
-        assert_eq!(run.at(4, Event::Ended(Ended::Signal(9))), []);
+        assert_eq!(run.at(4, Event::Ended(ScriptEnd::Signal(9))), []);
         assert_eq!(run.at(5, Event::Tick), [Action::Kill { first: false }], "the others must go too");
         run.at(6, Event::Closed);
-        assert_eq!(run.at(7, Event::Alone), [finish(Ended::Signal(9))]);
+        assert_eq!(run.at(7, Event::Alone), [finish(ScriptEnd::Signal(9))]);
     }
 
     #[test]
@@ -383,14 +383,17 @@ mod tests {
     fn lost_output_interrupts_and_becomes_the_failure() {
         let mut run = Run::new();
         let lost = || Event::OutputLost("disk full".to_owned());
-        assert_eq!(run.at(0, lost()), [Action::Interrupt(Why::OutputLost)]);
+        assert_eq!(run.at(0, lost()), [Action::Interrupt(InterruptReason::OutputLost)]);
         assert_eq!(run.at(1, cancel(CancelKind::Graceful)), [], "one interrupt, whatever the reasons");
-        run.at(2, Event::Ended(Ended::Code(1)));
+        run.at(2, Event::Ended(ScriptEnd::Code(1)));
         run.at(3, Event::Closed);
         let actions = run.at(4, Event::Alone);
-        assert_eq!(actions, [Action::Finish { ended: Ended::Code(1), lost: Some("disk full".to_owned()) }]);
+        assert_eq!(
+            actions,
+            [Action::Finish { ended: ScriptEnd::Code(1), lost: Some("disk full".to_owned()) }]
+        );
 
-        let exit = exit(Ended::Code(1), Some("disk full".to_owned()));
+        let exit = exit(ScriptEnd::Code(1), Some("disk full".to_owned()));
         assert_eq!((exit.code, exit.signal), (None, None));
         let failure = exit.failure.unwrap();
         assert!(failure.contains("disk full") && failure.contains("exit code 1"), "{failure}");

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::lifecycle::Event;
 use super::lines::Lines;
 use crate::step::records::{Stamp, encode_message};
-use crate::step::{Stream, Writer};
+use crate::step::{RecordWriter, Stream};
 
 /// As much as a pipe holds.
 const CHUNK: usize = 64 * 1024;
@@ -25,8 +25,8 @@ const LAST_CHUNKS: usize = 32;
 
 /// `output.log`, and what could not be written to it.
 #[derive(Debug)]
-pub(super) struct Log {
-    writer: Writer,
+pub(super) struct OutputLog {
+    writer: RecordWriter,
     gap: Option<Gap>,
     /// Told once, about the first loss.
     lost: Option<mpsc::Sender<Event>>,
@@ -40,8 +40,8 @@ struct Gap {
     retry_at: Instant,
 }
 
-impl Log {
-    pub(super) fn new(writer: Writer, lost: mpsc::Sender<Event>) -> Self {
+impl OutputLog {
+    pub(super) fn new(writer: RecordWriter, lost: mpsc::Sender<Event>) -> Self {
         Self { writer, gap: None, lost: Some(lost) }
     }
 
@@ -104,10 +104,10 @@ fn count(records: &[u8]) -> usize {
 }
 
 /// The log, shared by the pump and the main loop.
-pub(super) type SharedLog = Arc<Mutex<Log>>;
+pub(super) type SharedLog = Arc<Mutex<OutputLog>>;
 
 /// A panic in one thread must not keep the other from writing.
-pub(super) fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+pub(super) fn lock(log: &Mutex<OutputLog>) -> MutexGuard<'_, OutputLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -10,22 +10,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use hawser_contract::requests::CancelKind;
 use jiff::Timestamp;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, wait};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::client::environment_of_script;
-use super::hold::Hold;
+use super::hold::StoppedProcesses;
 use super::interrupt::{Again, Member};
-use super::lifecycle::{Action, Ended, Event, Lifecycle, Why, exit};
-use super::output::{Log, Pump, SharedLog, lock};
+use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, ScriptEnd, exit};
+use super::output::{OutputLog, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
 use super::{Process, linux};
 use crate::base::process::find_program;
-use crate::step::{CancelledBy, Exit, Folder, FolderError, Stream, SupervisorNote};
-use hawser_contract::requests::CancelKind;
+use crate::step::{CancelledBy, Exit, FolderError, StepFolder, Stream, SupervisorNote};
 
 /// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub enum SuperviseError {
 }
 
 /// Runs the script of a step to its end. Without effect when it was started before.
-pub fn run(folder: &Folder) -> Result<(), SuperviseError> {
+pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
     let failed = |action| move |source| SuperviseError::Io { action, source };
     let lock = inherited_lock(folder).map_err(failed("take over the step's lock"))?;
     let Some(_lock) = lock else {
@@ -69,7 +69,7 @@ pub fn run(folder: &Folder) -> Result<(), SuperviseError> {
     runtime.block_on(async {
         let signals = Signals::catch().map_err(failed("catch signals"))?;
         leave_session();
-        let exit = match Script::start(folder) {
+        let exit = match RunningScript::start(folder) {
             Ok(script) => script.supervise(signals).await,
             Err(reason) => {
                 Exit { finished: Timestamp::now(), code: None, signal: None, failure: Some(reason) }
@@ -82,8 +82,8 @@ pub fn run(folder: &Folder) -> Result<(), SuperviseError> {
 
 /// The script that runs, and what belongs to it.
 #[derive(Debug)]
-struct Script<'a> {
-    folder: &'a Folder,
+struct RunningScript<'a> {
+    folder: &'a StepFolder,
     /// The script's own process, and by that its process group.
     pid: Pid,
     /// Its process is reaped: the number may be another's by now.
@@ -109,9 +109,9 @@ struct Interrupted {
     looked: Instant,
 }
 
-impl<'a> Script<'a> {
+impl<'a> RunningScript<'a> {
     /// Starts the script, or says why that is impossible. Whatever can fail comes before the script's start.
-    fn start(folder: &'a Folder) -> Result<Self, String> {
+    fn start(folder: &'a StepFolder) -> Result<Self, String> {
         if folder.cancel().map_err(|error| error.to_string())?.is_some() {
             return Err("the step was cancelled before its script was started".to_owned());
         }
@@ -131,7 +131,7 @@ impl<'a> Script<'a> {
         let (stop_reader, stop) = io::pipe().map_err(no_pipe)?;
         // One loss and one end, each sent once.
         let (sender, events) = mpsc::channel(2);
-        let log = Arc::new(Mutex::new(Log::new(writer, sender.clone())));
+        let log = Arc::new(Mutex::new(OutputLog::new(writer, sender.clone())));
         let pump = Pump::new(stdout, stderr, stop_reader, Arc::clone(&log));
         let pump = thread::Builder::new()
             .spawn(move || {
@@ -199,8 +199,8 @@ impl<'a> Script<'a> {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.pid => {
                     self.reaped = true;
-                    let signal = status.terminating_signal().map(Ended::Signal);
-                    let code = || Ended::Code(status.exit_status().unwrap_or_default());
+                    let signal = status.terminating_signal().map(ScriptEnd::Signal);
+                    let code = || ScriptEnd::Code(status.exit_status().unwrap_or_default());
                     events.push(Event::Ended(signal.unwrap_or_else(code)));
                 }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
@@ -241,13 +241,19 @@ impl<'a> Script<'a> {
             Action::Interrupt(why) => {
                 self.interrupt();
                 let (stream, message) = match why {
-                    Why::Cancelled => (Stream::Information, "interrupt sent: the job is being cancelled"),
-                    Why::Drained => (
+                    InterruptReason::Cancelled => {
+                        (Stream::Information, "interrupt sent: the job is being cancelled")
+                    }
+                    InterruptReason::Drained => (
                         Stream::Warning,
                         "interrupt sent: the runner is being stopped, and Runner.DrainTimeoutSeconds is over",
                     ),
-                    Why::Terminated => (Stream::Warning, "interrupt sent: the supervisor was asked to end"),
-                    Why::OutputLost => (Stream::Error, "interrupt sent: the output cannot be kept"),
+                    InterruptReason::Terminated => {
+                        (Stream::Warning, "interrupt sent: the supervisor was asked to end")
+                    }
+                    InterruptReason::OutputLost => {
+                        (Stream::Error, "interrupt sent: the output cannot be kept")
+                    }
                 };
                 self.say(stream, message);
             }
@@ -283,7 +289,7 @@ impl<'a> Script<'a> {
         if self.reaped {
             return;
         }
-        let (held, before) = Hold::of(self.pid);
+        let (held, before) = StoppedProcesses::of(self.pid);
         let _ = kill_process_group(self.pid, Signal::INT);
         let after = linux::members(self.pid);
         drop(held);
@@ -368,19 +374,19 @@ fn listed(processes: &[Process]) -> String {
 }
 
 /// Takes disk space while there is some, so that the end of the step can be written down when there is none.
-fn reserve(folder: &Folder) -> io::Result<()> {
+fn reserve(folder: &StepFolder) -> io::Result<()> {
     let mut file =
         OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(folder.reserve_path())?;
     file.write_all(&[0; RESERVE])
 }
 
-fn give_back_reserve(folder: &Folder) {
+fn give_back_reserve(folder: &StepFolder) {
     // Missing is fine, and of anything else the next write will tell.
     let _ = fs::remove_file(folder.reserve_path());
 }
 
 /// Writes the exit, for as long as that may take.
-async fn keep(folder: &Folder, exit: &Exit) -> Result<(), SuperviseError> {
+async fn keep(folder: &StepFolder, exit: &Exit) -> Result<(), SuperviseError> {
     let since = Instant::now();
     let mut pause = TICK;
     while let Err(error) = folder.set_exit(exit) {

@@ -10,20 +10,19 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal as Number, setpgid, setsid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, LockMode};
 use crate::base::process::find_program;
-use crate::step::Folder;
+use crate::step::StepFolder;
 
 /// The folder's lock as it was handed over on stdin; None when stdin is something else, or somebody else holds
 /// the lock. The lock stands until the last descriptor of the open file is closed, so it stays with this process.
-pub(super) fn inherited_lock(folder: &Folder) -> io::Result<Option<File>> {
+pub(super) fn inherited_lock(folder: &StepFolder) -> io::Result<Option<File>> {
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (given, wanted) = (file.metadata()?, fs::metadata(folder.lock_path())?);
     if (given.dev(), given.ino()) != (wanted.dev(), wanted.ino()) {
         return Ok(None);
     }
-    lock::take(file, Hold::Alone)
+    lock::take(file, LockMode::Alone)
 }
 
 /// Leaves the session of the runner, and so its terminal.

@@ -2,22 +2,22 @@
 
 use std::path::Path;
 
-use crate::engines::terraform::Direction;
-use crate::engines::{pulumi, state, terraform};
-use crate::workspace::PrivateFile;
 use hawser_contract::{Engine, Fault, FlagLists, Success};
 
-use super::prepare_script::{Module, environment, places, read};
-use super::shape::Shape;
-use super::{Context, Prepared, TaskError, rescue};
+use super::prepare_script::{OpenModule, environment, places, read};
+use super::shape::ScriptTask;
+use super::{Prepared, TaskContext, TaskError, rescue};
+use crate::engines::terraform::{self, Direction};
+use crate::engines::{pulumi, state};
+use crate::workspace::PrivateFile;
 
 pub(super) async fn prepare(
-    context: &Context,
-    shape: &Shape<'_>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
     direction: Direction,
     flags: &FlagLists,
 ) -> Result<Prepared, TaskError> {
-    let module = Module::open(context)?;
+    let module = OpenModule::open(context)?;
     let variables = module.workspace.load_environment()?;
     let places = &module.places;
     let plan = match (shape.engine, direction) {
@@ -34,7 +34,7 @@ pub(super) async fn prepare(
         Engine::Pulumi => pulumi::apply(direction, flags, places),
         engine => {
             let environment = environment(context, engine, &variables);
-            let place = rescue::Place::new(&module.workspace, &environment, shape.before.is_some());
+            let place = rescue::EngineDirectory::new(&module.workspace, &environment, shape.before.is_some());
             rescue::set_aside(context, &module.workspace, &place, engine)?;
             terraform::apply(engine, direction, flags, places)
         }
@@ -43,7 +43,7 @@ pub(super) async fn prepare(
 }
 
 /// How many resources the state holds now.
-pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u64, TaskError> {
+pub(super) async fn resources(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<u64, TaskError> {
     let places = places(context)?;
     let engine = shape.engine;
     read(move || match engine {
@@ -53,7 +53,7 @@ pub(super) async fn resources(context: &Context, shape: &Shape<'_>) -> Result<u6
     .await
 }
 
-pub(super) async fn conclude(context: &Context, shape: &Shape<'_>) -> Result<Success, TaskError> {
+pub(super) async fn conclude(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<Success, TaskError> {
     if shape.removes_stack() {
         return Ok(Success::Resources(0));
     }

@@ -13,14 +13,14 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use crate::masking::Redactor;
-use crate::script::Part;
-use crate::script::bash_script::{INTERRUPTED, NO_PROGRAM};
-use crate::step::{Exit, Reader, Stream};
 use hawser_contract::{Fault, Task};
 
-use super::shape::Shape;
-use super::{Context, TaskError};
+use super::shape::ScriptTask;
+use super::{TaskContext, TaskError};
+use crate::masking::Masker;
+use crate::script::ScriptPhase;
+use crate::script::bash_script::{INTERRUPTED, NO_PROGRAM};
+use crate::step::{Exit, RecordReader, Stream};
 
 /// How many of the last lines a fault carries, and how long each may be. A fault has to fit into one message.
 const LINES: usize = 20;
@@ -29,9 +29,9 @@ const LINE_LENGTH: usize = 300;
 const TAIL: u64 = 256 * 1024;
 
 /// Whether the script did all that it was to do.
-pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result<(), TaskError> {
+pub(super) fn judge(context: &TaskContext, shape: &ScriptTask<'_>, exit: &Exit) -> Result<(), TaskError> {
     let folder = &context.folder;
-    let part = folder.part().and_then(|word| Part::from_word(&word));
+    let part = folder.part().and_then(|word| ScriptPhase::from_word(&word));
     if let Some(failure) = &exit.failure {
         // A cancel that came when the supervisor was about to begin.
         if folder.cancel()?.is_some() && folder.supervisor()?.is_none() {
@@ -43,7 +43,7 @@ pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result
         }
         return Err(Fault::new(message).into());
     }
-    if exit.code == Some(0) && matches!(part, Some(Part::Done | Part::After)) {
+    if exit.code == Some(0) && matches!(part, Some(ScriptPhase::Done | ScriptPhase::After)) {
         return Ok(());
     }
     if folder.cancel()?.is_some() {
@@ -68,32 +68,32 @@ pub(super) fn judge(context: &Context, shape: &Shape<'_>, exit: &Exit) -> Result
 }
 
 /// Whether the script got past its engine commands, which it only does when all have succeeded.
-fn engine_succeeded(part: Option<Part>) -> bool {
-    matches!(part, Some(Part::Collect | Part::After | Part::Done))
+fn engine_succeeded(part: Option<ScriptPhase>) -> bool {
+    matches!(part, Some(ScriptPhase::Collect | ScriptPhase::After | ScriptPhase::Done))
 }
 
 fn what_failed(
-    context: &Context,
-    shape: &Shape<'_>,
-    part: Option<Part>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
+    part: Option<ScriptPhase>,
     exit: &Exit,
     not_found: bool,
 ) -> String {
     let hook = |hook: Option<hawser_contract::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
     let who = match part {
         None => "the script".to_owned(),
-        Some(Part::Before) => hook(shape.before).to_owned(),
-        Some(Part::Engine) => context.folder.engine_command().unwrap_or_else(|| shape.command()),
-        Some(Part::Collect) if shape.task == Task::Init => {
+        Some(ScriptPhase::Before) => hook(shape.before).to_owned(),
+        Some(ScriptPhase::Engine) => context.folder.engine_command().unwrap_or_else(|| shape.command()),
+        Some(ScriptPhase::Collect) if shape.task == Task::Init => {
             format!("{} succeeded, but noting that in the plugin cache", shape.command())
         }
-        Some(Part::Collect) => format!("{} succeeded, but reading its result", shape.command()),
-        Some(Part::After | Part::Done) => {
+        Some(ScriptPhase::Collect) => format!("{} succeeded, but reading its result", shape.command()),
+        Some(ScriptPhase::After | ScriptPhase::Done) => {
             format!("{} succeeded, but {}", shape.command(), hook(shape.after))
         }
     };
     match (exit.code, exit.signal) {
-        (Some(0), _) if part == Some(Part::Before) => format!(
+        (Some(0), _) if part == Some(ScriptPhase::Before) => format!(
             "{who} ended the script with exit code 0 before the engine ran: {} was not run (leave a before hook by \
              its end, not by exit)",
             shape.command()
@@ -104,7 +104,7 @@ fn what_failed(
         ),
         (Some(0), _) => format!("the script ended early, while {who} ran"),
         (Some(INTERRUPTED), _) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
-        (Some(127), _) if part == Some(Part::Engine) => {
+        (Some(127), _) if part == Some(ScriptPhase::Engine) => {
             let why = if not_found { "the program was not found" } else { "as when a program is not found" };
             format!("{who} failed with exit code 127 ({why})")
         }
@@ -140,8 +140,8 @@ fn hint(lines: &[String]) -> Option<&'static str> {
 }
 
 /// The last lines of stderr, or of stdout when stderr was silent.
-fn last_lines(context: &Context) -> Vec<String> {
-    let Tail { stdout, stderr } = tail(context);
+fn last_lines(context: &TaskContext) -> Vec<String> {
+    let OutputTail { stdout, stderr } = tail(context);
     let mut lines = if stderr.is_empty() { stdout } else { stderr };
     lines.drain(..lines.len().saturating_sub(LINES));
     lines
@@ -149,18 +149,18 @@ fn last_lines(context: &Context) -> Vec<String> {
 
 /// What a script printed towards its end, as plain text without empty lines and without secrets.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(super) struct OutputTail {
     pub stdout: Vec<String>,
     pub stderr: Vec<String>,
 }
 
-pub(super) fn tail(context: &Context) -> Tail {
-    let mut tail = Tail::default();
+pub(super) fn tail(context: &TaskContext) -> OutputTail {
+    let mut tail = OutputTail::default();
     let path = context.folder.output_path();
-    let redactor = context.secrets.redactor();
+    let masker = context.secrets.masker();
     let length = fs::metadata(&path).map_or(0, |found| found.len());
     let start = length.saturating_sub(TAIL);
-    let Ok(mut reader) = Reader::open(&path, start) else { return tail };
+    let Ok(mut reader) = RecordReader::open(&path, start) else { return tail };
     if start > 0 {
         // The place is inside some record.
         let _ = reader.next();
@@ -175,13 +175,13 @@ pub(super) fn tail(context: &Context) -> Tail {
         stream.push_str(&console::strip_ansi_codes(&String::from_utf8_lossy(&record.text)));
         stream.push('\n');
     }
-    (tail.stdout, tail.stderr) = (masked_lines(&stdout, &redactor), masked_lines(&stderr, &redactor));
+    (tail.stdout, tail.stderr) = (masked_lines(&stdout, &masker), masked_lines(&stderr, &masker));
     tail
 }
 
 /// Masked before anything is cut or left out: half of a secret that goes over two lines would not be known for one.
-fn masked_lines(text: &str, redactor: &Redactor) -> Vec<String> {
-    let masked = redactor.text(text);
+fn masked_lines(text: &str, masker: &Masker) -> Vec<String> {
+    let masked = masker.text(text);
     let lines = masked.lines().map(|line| line.trim_end().chars().take(LINE_LENGTH).collect());
     lines.filter(|line: &String| !line.is_empty()).collect()
 }
@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_secret_over_two_lines_is_masked_though_the_first_line_is_cut() {
-        let redactor = Redactor::new(["first-half-second-half"], &Rules::new(&Default::default()).unwrap());
+        let masker = Masker::new(["first-half-second-half"], &Rules::new(&Default::default()).unwrap());
         let text = format!("{}first-half-\nsecond-half \x20\n\nend", "x".repeat(LINE_LENGTH - 3));
         let cut = format!("{}***", "x".repeat(LINE_LENGTH - 3));
-        assert_eq!(masked_lines(&text, &redactor), [&cut, "end"]);
+        assert_eq!(masked_lines(&text, &masker), [&cut, "end"]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use hawser_contract::Fault;
+
 use super::TaskError;
 use crate::base::process::{NotFound, ProcessError};
 use crate::engines::EngineError;
@@ -10,7 +12,6 @@ use crate::settings::Refusal;
 use crate::sources::SourceError;
 use crate::step::FolderError;
 use crate::workspace::WorkspaceError;
-use hawser_contract::Fault;
 
 /// The error with its causes in one sentence; a cause that its effect has quoted already is not said again.
 pub(super) fn sentence(error: &dyn Error) -> String {

@@ -1,24 +1,23 @@
 //! Init: keeps the module's environment variables and backend settings for the tasks that follow, and lets the engine initialise.
 
+use hawser_contract::requests::Init;
+use hawser_contract::{Engine, Fault};
+
+use super::prepare_script::{OpenModule, judge_kept_settings};
+use super::shape::ScriptTask;
+use super::{Prepared, TaskContext, TaskError};
 use crate::base::files::write_private_atomic;
 use crate::engines::{flags, pulumi, terraform};
 use crate::workspace::{BackendNote, Workspace};
-use hawser_contract::Engine;
-use hawser_contract::requests::Init;
-
-use super::prepare_script::{Module, judge_kept_settings};
-use super::shape::Shape;
-use super::{Context, Prepared, TaskError};
-use hawser_contract::Fault;
 
 pub(super) async fn prepare(
-    context: &Context,
-    shape: &Shape<'_>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
     request: &Init,
 ) -> Result<Prepared, TaskError> {
     let lists = request.backend_configuration.flag_lists();
     flags::check_values(request.engine, &lists)?;
-    let module = Module::open(context)?;
+    let module = OpenModule::open(context)?;
     if request.engine != Engine::Pulumi {
         keep_backend_settings(&module, request)?;
     }
@@ -41,7 +40,7 @@ pub(super) async fn prepare(
 }
 
 /// Until the engine has said that it took the new settings, it may be using the old ones as well.
-fn keep_backend_settings(module: &Module<'_>, request: &Init) -> Result<(), TaskError> {
+fn keep_backend_settings(module: &OpenModule<'_>, request: &Init) -> Result<(), TaskError> {
     let mut note = module.workspace.load_backend_note()?;
     // With Reconfigure it does not even look at what it had.
     if !terraform::answers_no(request) {
@@ -59,7 +58,7 @@ fn keep_backend_settings(module: &Module<'_>, request: &Init) -> Result<(), Task
 }
 
 /// The engine has taken the settings. Without any it has kept the ones it had, unless it was told to begin anew.
-pub(super) fn conclude(context: &Context, request: &Init) -> Result<(), TaskError> {
+pub(super) fn conclude(context: &TaskContext, request: &Init) -> Result<(), TaskError> {
     let settings = terraform::backend_settings(&request.backend_configuration);
     if request.engine == Engine::Pulumi || settings.is_empty() && !terraform::answers_no(request) {
         return Ok(());

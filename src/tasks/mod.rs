@@ -23,29 +23,28 @@ mod shape;
 mod source;
 mod variables;
 
-use crate::supervisor::Launch;
 use std::fs::File;
 use std::sync::Arc;
 
+use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
 use tokio_util::sync::CancellationToken;
 
 use crate::engines::terraform::Direction;
 use crate::masking::JobSecrets;
-use crate::settings::Refusal;
-use crate::settings::Settings;
-use crate::step::{Exit, Facts, Folder, Stream};
-use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
-use shape::Shape;
+use crate::settings::{Refusal, Settings};
+use crate::step::{Exit, Facts, StepFolder, Stream};
+use crate::supervisor::Launch;
+use shape::ScriptTask;
 
 pub use rescue::{explain_lost, to_check};
 pub use source::{Refreshed, refresh};
 
 /// What a task may use.
 #[derive(Debug, Clone)]
-pub struct Context {
+pub struct TaskContext {
     pub settings: Arc<Settings>,
     pub common: Common,
-    pub folder: Folder,
+    pub folder: StepFolder,
     /// Cancelled when somebody asks for the job to be stopped, gracefully or not.
     pub cancel: CancellationToken,
     /// For registries.
@@ -83,7 +82,7 @@ impl From<Fault> for TaskError {
     }
 }
 
-impl Context {
+impl TaskContext {
     pub fn info(&self, message: &str) {
         self.say(Stream::Information, message);
     }
@@ -117,7 +116,7 @@ impl Context {
 }
 
 /// Fetches, writes inputs and makes the script.
-pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepared, TaskError> {
+pub async fn prepare(context: &TaskContext, request: &TaskRequest) -> Result<Prepared, TaskError> {
     if context.cancel.is_cancelled() {
         return Err(TaskError::Cancelled);
     }
@@ -125,7 +124,7 @@ pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepare
         TaskRequest::GetDefinitiveRevision(source) => return source::revision(context, source).await,
         TaskRequest::GetModule(source, own) => return source::module(context, source, own).await,
         TaskRequest::Variables(own) => return variables::prepare(context, own).await,
-        _ => Shape::of(request).ok_or_else(|| prepare_script::no_script(request))?,
+        _ => ScriptTask::of(request).ok_or_else(|| prepare_script::no_script(request))?,
     };
     prepare_script::check_hooks(context, &shape)?;
     match request {
@@ -147,8 +146,8 @@ pub async fn prepare(context: &Context, request: &TaskRequest) -> Result<Prepare
     }
 }
 
-async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, TaskError> {
-    let module = prepare_script::Module::open(context)?;
+async fn validate(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<Prepared, TaskError> {
+    let module = prepare_script::OpenModule::open(context)?;
     let variables = module.workspace.load_environment()?;
     let work = match shape.engine {
         Engine::Pulumi => crate::engines::pulumi::validate(),
@@ -158,8 +157,12 @@ async fn validate(context: &Context, shape: &Shape<'_>) -> Result<Prepared, Task
 }
 
 /// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
-pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> Result<Success, TaskError> {
-    let shape = Shape::of(request).ok_or_else(|| prepare_script::no_script(request))?;
+pub async fn conclude(
+    context: &TaskContext,
+    request: &TaskRequest,
+    exit: &Exit,
+) -> Result<Success, TaskError> {
+    let shape = ScriptTask::of(request).ok_or_else(|| prepare_script::no_script(request))?;
     let judged = match exit_analysis::judge(context, &shape, exit) {
         Ok(()) => Ok(()),
         Err(error) => Err(rescue::explain(context, &shape, exit, error).await),
@@ -199,11 +202,11 @@ pub async fn conclude(context: &Context, request: &TaskRequest, exit: &Exit) -> 
 }
 
 /// The script did all that it was to do; only what came of it is not known.
-fn unread(shape: &Shape<'_>, error: TaskError) -> TaskError {
+fn unread(shape: &ScriptTask<'_>, error: TaskError) -> TaskError {
     succeeded_but(shape, "its result could not be read", error)
 }
 
-fn succeeded_but(shape: &Shape<'_>, what: &str, error: TaskError) -> TaskError {
+fn succeeded_but(shape: &ScriptTask<'_>, what: &str, error: TaskError) -> TaskError {
     match error {
         TaskError::Faulted(fault) => {
             let message = format!("{} succeeded, but {what}: {}", shape.command(), fault.message);

@@ -3,24 +3,24 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use hawser_contract::requests::Output;
+use hawser_contract::{Engine, Fault, FlagLists, Success};
+
+use super::prepare_script::{OpenModule, places, read};
+use super::shape::ScriptTask;
+use super::{Prepared, TaskContext, TaskError};
 use crate::base::files::write_private_atomic;
 use crate::engines::declarations::Declarations;
 use crate::engines::{outputs, pulumi, terraform};
 use crate::workspace::{PrivateFile, Workspace};
-use hawser_contract::requests::Output;
-use hawser_contract::{Engine, Fault, FlagLists, Success};
-
-use super::prepare_script::{Module, places, read};
-use super::shape::Shape;
-use super::{Context, Prepared, TaskError};
 
 pub(super) async fn prepare(
-    context: &Context,
-    shape: &Shape<'_>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
     request: &Output,
     flags: &FlagLists,
 ) -> Result<Prepared, TaskError> {
-    let module = Module::open(context)?;
+    let module = OpenModule::open(context)?;
     let variables = module.workspace.load_environment()?;
     if !request.extra_file_names.is_empty() {
         // Noted now: when the task is concluded, the module's files may be those of another revision.
@@ -47,7 +47,7 @@ async fn declared_by_extra_files(
     read(move || Ok(Declarations::of_module(&directory, &tree, engine)?.outputs_of(&extra_files))).await
 }
 
-pub(super) async fn conclude(context: &Context, request: &Output) -> Result<Success, TaskError> {
+pub(super) async fn conclude(context: &TaskContext, request: &Output) -> Result<Success, TaskError> {
     let (places, engine) = (places(context)?, request.engine);
     let noted = places.open_extra_outputs();
     let from_extra_files = if request.extra_file_names.is_empty() {

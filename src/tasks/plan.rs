@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::engines::terraform::Direction;
-use crate::engines::{plan, pulumi, terraform};
-use crate::workspace::PrivateFile;
 use hawser_contract::{Engine, FlagLists, PlanData, Success};
 
-use super::prepare_script::{Module, places, read};
-use super::shape::Shape;
-use super::{Context, Prepared, TaskError, rescue};
+use super::prepare_script::{OpenModule, places, read};
+use super::shape::ScriptTask;
+use super::{Prepared, TaskContext, TaskError, rescue};
+use crate::engines::terraform::{self, Direction};
+use crate::engines::{plan, pulumi};
+use crate::workspace::PrivateFile;
 
 pub(super) async fn prepare(
-    context: &Context,
-    shape: &Shape<'_>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
     direction: Direction,
     parameters: &BTreeMap<String, String>,
     flags: &FlagLists,
 ) -> Result<Prepared, TaskError> {
-    let module = Module::open(context)?;
+    let module = OpenModule::open(context)?;
     let variables = module.workspace.load_environment()?;
     let mut work = match shape.engine {
         Engine::Pulumi => pulumi::plan(direction, parameters, flags, &module.places)?,
@@ -33,8 +33,8 @@ pub(super) async fn prepare(
 }
 
 pub(super) async fn conclude(
-    context: &Context,
-    shape: &Shape<'_>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
     direction: Direction,
 ) -> Result<Success, TaskError> {
     let places = places(context)?;

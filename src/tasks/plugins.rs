@@ -10,19 +10,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hawser_contract::{Engine, Fault};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::TaskError;
+use super::prepare_script::OpenModule;
 use crate::engines::environment::Environment;
 use crate::engines::terraform::plugin_cache::{
     DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
 };
-use crate::engines::{EngineError, REMOVE, Work};
-use crate::script::{Command, ScriptError};
-use hawser_contract::{Engine, Fault};
-
-use super::TaskError;
-use super::prepare_script::Module;
+use crate::engines::{EngineCommands, EngineError, REMOVE};
+use crate::script::{EngineCommand, ScriptError};
 
 /// How often a lock that another init holds is tried again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -35,10 +34,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 /// Lets an Init use the shared plugin cache, and returns the lock that its supervisor must hold. An init whose
 /// environment or configuration has a cache already is left alone; one whose cache cannot be used goes without.
 pub(super) async fn share(
-    module: &Module<'_>,
+    module: &OpenModule<'_>,
     engine: Engine,
     environment: &mut Environment,
-    work: &mut Work,
+    work: &mut EngineCommands,
 ) -> Result<Option<Arc<File>>, TaskError> {
     let context = module.context;
     let settings = &context.settings;
@@ -69,7 +68,7 @@ pub(super) async fn share(
     // Runs only after the engine has succeeded, and still under the lock.
     let unfinished = cache.unfinished_path();
     let unfinished = unfinished.to_str().ok_or_else(|| ScriptError::Path { path: unfinished.clone() });
-    work.collect.push(Command::new([REMOVE, "-f", unfinished.map_err(EngineError::from)?]));
+    work.collect.push(EngineCommand::new([REMOVE, "-f", unfinished.map_err(EngineError::from)?]));
     Ok(Some(Arc::new(lock)))
 }
 
@@ -85,7 +84,7 @@ impl From<PluginCacheError> for Unready {
 }
 
 /// Waits for the lock and sees to what lies in the cache. None when this module had better not use it.
-async fn ready(module: &Module<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
+async fn ready(module: &OpenModule<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
     let context = module.context;
     let waited = wait_for(
         || Ok(cache.try_lock(module.workspace.module())?),

@@ -6,22 +6,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hawser_contract::{Engine, Fault, Task, TaskRequest};
 use tokio_util::sync::CancellationToken;
 
-use crate::base::confined_dir::{Folder, Kind};
-use crate::base::process::{Inherited, Output, Tool, find_only_in, find_program};
+use super::shape::ScriptTask;
+use super::{Prepared, TaskContext, TaskError, fault, plugins};
+use crate::base::confined_dir::{ConfinedDir, EntryKind};
+use crate::base::process::{Inherited, ProgramOutput, Tool, find_only_in, find_program};
 use crate::engines::environment::{Environment, is_code_to_bash};
-use crate::engines::{COPY, EngineError, Places, REMOVE, Work, flags, pulumi};
+use crate::engines::{COPY, EngineCommands, EngineError, REMOVE, ResultPaths, flags, pulumi};
 use crate::policy::Policy;
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
-use crate::workspace::{BackendNote, PrivateFile, Workspace};
-use hawser_contract::{Engine, Fault, Task, TaskRequest};
-
-use super::shape::Shape;
-use super::{Context, Prepared, TaskError, fault, plugins};
 use crate::supervisor::Launch;
+use crate::workspace::{BackendNote, PrivateFile, Workspace};
 
 /// An engine that does not say its version within this time is run all the same.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,46 +31,46 @@ const LARGEST_EXPORT: usize = 256 * 1024 * 1024;
 
 /// A module that is being worked in.
 #[derive(Debug)]
-pub(super) struct Module<'a> {
-    pub context: &'a Context,
+pub(super) struct OpenModule<'a> {
+    pub context: &'a TaskContext,
     pub workspace: Workspace,
     /// The init directory: where the engine runs.
     pub directory: PathBuf,
-    pub places: Places,
+    pub places: ResultPaths,
     /// The private folder with its path, opened.
-    private: (PathBuf, Folder),
+    private: (PathBuf, ConfinedDir),
 }
 
-impl<'a> Module<'a> {
-    pub(super) fn open(context: &'a Context) -> Result<Self, TaskError> {
+impl<'a> OpenModule<'a> {
+    pub(super) fn open(context: &'a TaskContext) -> Result<Self, TaskError> {
         let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
         let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
         let private = (workspace.private_dir(), tree.private_made()?);
-        let places = Places::new(&private.0, context.folder.path())?;
+        let places = ResultPaths::new(&private.0, context.folder.path())?;
         Ok(Self { context, workspace, directory, places, private })
     }
 
     /// Does something in the folder of a file that the script reads or writes: the module's private one, or the step's.
-    fn at<T>(&self, path: &Path, work: impl FnOnce(&Folder, &OsStr) -> io::Result<T>) -> io::Result<T> {
+    fn at<T>(&self, path: &Path, work: impl FnOnce(&ConfinedDir, &OsStr) -> io::Result<T>) -> io::Result<T> {
         let name = path.file_name().unwrap_or_default();
         match path.parent() {
             Some(folder) if folder == self.private.0 => work(&self.private.1, name),
-            folder => work(&Folder::open(folder.unwrap_or(Path::new("/")))?, name),
+            folder => work(&ConfinedDir::open(folder.unwrap_or(Path::new("/")))?, name),
         }
     }
 
     /// Whether a file that the script is to read is there, and is one.
     pub(super) fn is_file(&self, path: &Path) -> bool {
-        self.at(path, Folder::kind).is_ok_and(|kind| kind == Some(Kind::File))
+        self.at(path, ConfinedDir::kind).is_ok_and(|kind| kind == Some(EntryKind::File))
     }
 
     /// Turns what an engine is to do into what the supervisor runs.
     pub(super) async fn launch(
         &self,
-        shape: &Shape<'_>,
+        shape: &ScriptTask<'_>,
         variables: &BTreeMap<String, String>,
         allow_questions: bool,
-        mut work: Work,
+        mut work: EngineCommands,
     ) -> Result<Prepared, TaskError> {
         if let Some(flags) = shape.flags {
             flags::check_values(shape.engine, flags)?;
@@ -104,7 +103,7 @@ impl<'a> Module<'a> {
             _ => None,
         };
         for path in work.writes.iter().map(Path::new) {
-            self.at(path, Folder::remove_file).map_err(|error| {
+            self.at(path, ConfinedDir::remove_file).map_err(|error| {
                 let path = path.display();
                 Fault::new(format!("cannot remove {path}, which an earlier task left: {error}"))
             })?;
@@ -124,7 +123,7 @@ impl<'a> Module<'a> {
             self.at(path, |folder, name| folder.write(name, b""))
                 .map_err(|error| Fault::new(format!("cannot create {}: {error}", path.display())))?;
         }
-        let Context { common, folder, .. } = self.context;
+        let TaskContext { common, folder, .. } = self.context;
         let script = Script {
             title: format!("{} of job {}, written by hawser", shape.task, common.job_id),
             before: shape.before,
@@ -159,7 +158,7 @@ impl<'a> Module<'a> {
     }
 
     /// Reads the state of a Pulumi stack whose update was stopped. Its script did not: nothing in it runs after a cancel.
-    pub(super) async fn export_stack(&self, shape: &Shape<'_>) -> Result<(), TaskError> {
+    pub(super) async fn export_stack(&self, shape: &ScriptTask<'_>) -> Result<(), TaskError> {
         let environment = environment(self.context, shape.engine, &self.workspace.load_environment()?);
         let program = find_program(shape.engine.program(), &environment.path())?;
         let arguments = shape.flags.map(pulumi::export_arguments).unwrap_or_default();
@@ -174,7 +173,7 @@ impl<'a> Module<'a> {
             // The job is cancelled already; this is what is still done for it.
             .run(&CancellationToken::new())
             .await
-            .and_then(Output::stdout)
+            .and_then(ProgramOutput::stdout)
             .map_err(|error| Fault::new(fault::sentence(&error)))?;
         let file = PrivateFile::PulumiExport;
         let collected = self.places.collected(file);
@@ -191,7 +190,7 @@ impl<'a> Module<'a> {
     /// before hook may still bring it.
     async fn say_version(
         &self,
-        shape: &Shape<'_>,
+        shape: &ScriptTask<'_>,
         environment: &Environment,
     ) -> Result<Option<String>, TaskError> {
         let name = shape.engine.program();
@@ -221,7 +220,7 @@ impl<'a> Module<'a> {
             .timeout(VERSION_TIMEOUT)
             .run(&self.context.cancel)
             .await
-            .and_then(Output::text);
+            .and_then(ProgramOutput::text);
         let program = program.display();
         match asked {
             Ok(said) => {
@@ -252,13 +251,13 @@ fn version(said: &str) -> String {
 }
 
 /// Refuses hooks that are not approved, before anything else happens.
-pub(super) fn check_hooks(context: &Context, shape: &Shape<'_>) -> Result<(), TaskError> {
+pub(super) fn check_hooks(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<(), TaskError> {
     Ok(Policy::new(&context.settings).judge_hooks(shape.before.into_iter().chain(shape.after))?)
 }
 
 /// What an engine and its hooks are given, with these variables of the module.
 pub(super) fn environment(
-    context: &Context,
+    context: &TaskContext,
     engine: Engine,
     variables: &BTreeMap<String, String>,
 ) -> Environment {
@@ -271,13 +270,13 @@ pub(super) fn environment(
 
 /// Where the script has put its results. The module's folder is not looked at, because none of them is read from there: what
 /// became of it since the engine ran says nothing about what the engine did.
-pub(super) fn places(context: &Context) -> Result<Places, TaskError> {
+pub(super) fn places(context: &TaskContext) -> Result<ResultPaths, TaskError> {
     let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
-    Ok(Places::new(&workspace.private_dir(), context.folder.path())?)
+    Ok(ResultPaths::new(&workspace.private_dir(), context.folder.path())?)
 }
 
 /// Refuses a backend that an earlier Init has made and that the settings of today do not allow.
-pub(super) fn judge_kept_settings(module: &Module<'_>, note: &BackendNote) -> Result<(), TaskError> {
+pub(super) fn judge_kept_settings(module: &OpenModule<'_>, note: &BackendNote) -> Result<(), TaskError> {
     let policy = Policy::new(&module.context.settings);
     match &note.settings {
         Some(settings) => policy.judge_backend_settings(settings.iter().map(String::as_str))?,

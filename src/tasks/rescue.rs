@@ -25,22 +25,22 @@ mod search;
 
 use hawser_contract::{Fault, TaskRequest};
 
-use super::shape::Shape;
-use super::{Context, TaskError};
+use super::shape::ScriptTask;
+use super::{TaskContext, TaskError};
 use crate::step::Exit;
 pub use advice::to_check;
 pub(super) use earlier::{reminder, set_aside};
-pub(super) use place::Place;
-use search::{Ended, Found, look};
+pub(super) use place::EngineDirectory;
+use search::{Leftovers, ScriptEnding, look};
 
 /// Adds to the end of a step what the engine left behind: to the fault, or to the log of a cancelled job.
 pub(super) async fn explain(
-    context: &Context,
-    shape: &Shape<'_>,
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
     exit: &Exit,
     error: TaskError,
 ) -> TaskError {
-    let ended = Ended { stopped: matches!(error, TaskError::Cancelled), killed: is_kill(exit) };
+    let ended = ScriptEnding { stopped: matches!(error, TaskError::Cancelled), killed: is_kill(exit) };
     let found = look(context, shape, ended).await;
     match error {
         TaskError::Cancelled => {
@@ -55,9 +55,9 @@ pub(super) async fn explain(
 }
 
 /// The same for a step that nobody saw the end of. Whoever calls this holds the lock of the module's directory.
-pub async fn explain_lost(context: &Context, request: &TaskRequest, fault: Fault) -> Fault {
-    let Some(shape) = Shape::of(request) else { return fault };
-    let found = look(context, &shape, Ended { stopped: true, killed: true }).await;
+pub async fn explain_lost(context: &TaskContext, request: &TaskRequest, fault: Fault) -> Fault {
+    let Some(shape) = ScriptTask::of(request) else { return fault };
+    let found = look(context, &shape, ScriptEnding { stopped: true, killed: true }).await;
     add(fault, &found)
 }
 
@@ -67,7 +67,7 @@ fn is_kill(exit: &Exit) -> bool {
     exit.signal == Some(KILL) || exit.code == Some(128 + KILL)
 }
 
-fn add(mut fault: Fault, found: &Found) -> Fault {
+fn add(mut fault: Fault, found: &Leftovers) -> Fault {
     for note in &found.notes {
         let end = if fault.message.ends_with('.') { " " } else { ". " };
         fault.message.push_str(end);

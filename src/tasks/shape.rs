@@ -1,11 +1,12 @@
 //! What the tasks that run a script have in common: an engine, a command, two hooks and flags.
 
-use crate::engines::pulumi;
-use crate::workspace::PrivateFile;
 use hawser_contract::{Engine, FlagLists, Hook, Task, TaskRequest};
 
+use crate::engines::pulumi;
+use crate::workspace::PrivateFile;
+
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
+pub(super) struct ScriptTask<'a> {
     pub task: Task,
     pub engine: Engine,
     pub before: Option<Hook<'a>>,
@@ -16,7 +17,7 @@ pub(super) struct Shape<'a> {
     pub flags: Option<&'a FlagLists>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> ScriptTask<'a> {
     /// None for the tasks that run no script.
     pub(super) fn of(request: &'a TaskRequest) -> Option<Self> {
         let task = request.task();

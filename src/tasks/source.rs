@@ -2,20 +2,18 @@
 
 use std::time::Duration;
 
+use hawser_contract::requests::GetModule;
+use hawser_contract::{Call, Source, SourceRefresh, Success};
 use tokio_util::sync::CancellationToken;
 
+use super::{Prepared, TaskContext, TaskError};
 use crate::base::process::Inherited;
 use crate::masking::JobSecrets;
-use crate::settings::Refusal;
-use crate::settings::Settings;
 use crate::settings::patterns::SourceRule;
+use crate::settings::{Refusal, Settings};
 use crate::sources::{Fetcher, resolve};
 use crate::step::Facts;
 use crate::workspace::Workspace;
-use hawser_contract::requests::GetModule;
-use hawser_contract::{Call, Source, SourceRefresh, Success};
-
-use super::{Context, Prepared, TaskError};
 
 fn fetcher(settings: &Settings, http: reqwest::Client, secrets: &JobSecrets) -> Fetcher {
     let folders = &settings.working_directory;
@@ -33,7 +31,7 @@ fn fetcher(settings: &Settings, http: reqwest::Client, secrets: &JobSecrets) -> 
     }
 }
 
-pub(super) async fn revision(context: &Context, source: &Source) -> Result<Prepared, TaskError> {
+pub(super) async fn revision(context: &TaskContext, source: &Source) -> Result<Prepared, TaskError> {
     let fetcher = fetcher(&context.settings, context.http.clone(), &context.secrets);
     let log = |line: &str| context.info(line);
     let revision = resolve(source, &fetcher, &log, &context.cancel).await?;
@@ -42,7 +40,7 @@ pub(super) async fn revision(context: &Context, source: &Source) -> Result<Prepa
 }
 
 pub(super) async fn module(
-    context: &Context,
+    context: &TaskContext,
     source: &Source,
     request: &GetModule,
 ) -> Result<Prepared, TaskError> {

@@ -1,15 +1,15 @@
 //! Variables: what the module declares, read from its files. No engine is run and no environment is needed.
 
-use crate::engines::declarations::Declarations;
-use crate::step::Facts;
-use crate::workspace::Workspace;
 use hawser_contract::Success;
 use hawser_contract::requests::Input;
 
 use super::prepare_script::read;
-use super::{Context, Prepared, TaskError};
+use super::{Prepared, TaskContext, TaskError};
+use crate::engines::declarations::Declarations;
+use crate::step::Facts;
+use crate::workspace::Workspace;
 
-pub(super) async fn prepare(context: &Context, request: &Input) -> Result<Prepared, TaskError> {
+pub(super) async fn prepare(context: &TaskContext, request: &Input) -> Result<Prepared, TaskError> {
     let metadata = &context.common.metadata;
     let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
     let (directory, tree) = (workspace.init_dir(), workspace.tree()?);

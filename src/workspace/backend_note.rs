@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{PrivateFile, Workspace, WorkspaceError};
-use crate::base::confined_dir::Kind;
+use crate::base::confined_dir::EntryKind;
 
 /// `backend-settings.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,9 @@ impl Workspace {
             let init = tree.init_folder()?;
             let name = OsStr::new(".terraform");
             match init.kind(name)? {
-                Some(Kind::Folder) => Ok(init.folder(name)?.kind(OsStr::new("terraform.tfstate"))?.is_some()),
+                Some(EntryKind::Folder) => {
+                    Ok(init.folder(name)?.kind(OsStr::new("terraform.tfstate"))?.is_some())
+                }
                 other => Ok(other.is_some()),
             }
         };

@@ -6,8 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::base::confined_dir;
-use crate::base::confined_dir::Kind;
+use crate::base::confined_dir::{self, EntryKind};
 use crate::base::files::{create_private_dir_all, sync_dir};
 
 /// How a file gets its second place.
@@ -23,14 +22,14 @@ pub enum By {
 /// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
 /// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
 pub fn keep(
-    from: &confined_dir::Folder,
+    from: &confined_dir::ConfinedDir,
     file: &str,
     folder: &Path,
     name: &str,
     by: By,
 ) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
     let file = OsStr::new(file);
-    if from.kind(file)? != Some(Kind::File) {
+    if from.kind(file)? != Some(EntryKind::File) {
         // A symlink or a folder of that name is nothing that an engine has written.
         return Ok(None);
     }
@@ -40,7 +39,7 @@ pub fn keep(
     let time = jiff::Timestamp::try_from(opened.metadata()?.modified()?).map_err(io::Error::other)?;
     let time = time.strftime("%Y%m%dT%H%M%SZ").to_string();
     create_private_dir_all(folder)?;
-    let to = confined_dir::Folder::open(folder)?;
+    let to = confined_dir::ConfinedDir::open(folder)?;
     let mut count = 1;
     loop {
         let number = if count == 1 { String::new() } else { format!("-{count}") };
@@ -83,7 +82,7 @@ fn settle(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::confined_dir::Folder;
+    use crate::base::confined_dir::ConfinedDir;
     use crate::engines::leftovers::ERRORED_STATE;
 
     #[test]
@@ -91,7 +90,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("a/b"));
         let keep = |_: &Path, folder: &Path, name: &str, by| {
-            keep(&Folder::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
+            keep(&ConfinedDir::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
         };
         assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
         fs::write(&from, "one").unwrap();
@@ -113,7 +112,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("kept"));
         let keep = |_: &Path, folder: &Path, name: &str, by| {
-            keep(&Folder::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
+            keep(&ConfinedDir::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
         };
         let mut writer = fs::File::create(&from).unwrap();
         io::Write::write_all(&mut writer, b"one").unwrap();

@@ -17,14 +17,14 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hawser_contract::requests::ExtraFile;
 use serde::{Deserialize, Serialize};
 
 use super::names::relative_file;
 use super::tree::Tree;
 use super::{PrivateFile, WorkspaceError};
-use crate::base::confined_dir::{Folder, Kind, is_missing, read_limited};
-use crate::sources::Log;
-use hawser_contract::requests::ExtraFile;
+use crate::base::confined_dir::{ConfinedDir, EntryKind, is_missing, read_limited};
+use crate::sources::JobLog;
 
 const WHAT: &str = "extra file name";
 const LARGEST_MANIFEST: u64 = 64 * 1024 * 1024;
@@ -54,7 +54,7 @@ impl Manifest {
 }
 
 /// What a private folder's list names; nothing when there is none.
-pub(super) fn listed(private: &Folder) -> Vec<PathBuf> {
+pub(super) fn listed(private: &ConfinedDir) -> Vec<PathBuf> {
     let file = private.open_file(OsStr::new(PrivateFile::ExtraFiles.name()));
     let text = file.and_then(|file| read_limited(file, LARGEST_MANIFEST)).unwrap_or_default();
     let manifest: Manifest = serde_json::from_slice(&text).unwrap_or_default();
@@ -103,7 +103,7 @@ pub(super) fn check(tree: &Tree, files: &[ExtraFile]) -> Result<(), WorkspaceErr
         }
         let Some((folder, last)) = find(tree, name)? else { continue };
         let failed = |error| tree.error("look at", &tree.init().join(name), error);
-        if folder.kind(&last).map_err(failed)? == Some(Kind::Folder)
+        if folder.kind(&last).map_err(failed)? == Some(EntryKind::Folder)
             && !folder.folder(&last).and_then(|inner| holds_only(&inner, name, &goes)).map_err(failed)?
         {
             return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_string_lossy().into_owned() });
@@ -113,11 +113,11 @@ pub(super) fn check(tree: &Tree, files: &[ExtraFile]) -> Result<(), WorkspaceErr
 }
 
 /// Whether there is nothing in a folder but these files.
-fn holds_only(folder: &Folder, below: &Path, files: &BTreeSet<PathBuf>) -> io::Result<bool> {
+fn holds_only(folder: &ConfinedDir, below: &Path, files: &BTreeSet<PathBuf>) -> io::Result<bool> {
     for (name, kind) in folder.entries()? {
         let path = below.join(&name);
         let is_one = match kind {
-            Kind::Folder => holds_only(&folder.folder(&name)?, &path, files)?,
+            EntryKind::Folder => holds_only(&folder.folder(&name)?, &path, files)?,
             _ => files.contains(&path),
         };
         if !is_one {
@@ -128,7 +128,7 @@ fn holds_only(folder: &Folder, below: &Path, files: &BTreeSet<PathBuf>) -> io::R
 }
 
 /// Makes the init directory hold exactly these extra files.
-pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: Log<'_>) -> Result<(), WorkspaceError> {
+pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: JobLog<'_>) -> Result<(), WorkspaceError> {
     let wanted = by_path(files)?;
     let wanted: BTreeMap<String, &ExtraFile> =
         wanted.into_iter().map(|(path, file)| (path.to_string_lossy().into_owned(), file)).collect();
@@ -146,16 +146,16 @@ pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: Log<'_>) -> Result<()
 
 /// The folder that a file is in, and its name there. Symlinks on the way may not lead out; one at the end is not followed. `None`
 /// when the folder is not there.
-fn find(tree: &Tree, path: &Path) -> Result<Option<(Folder, std::ffi::OsString)>, WorkspaceError> {
+fn find(tree: &Tree, path: &Path) -> Result<Option<(ConfinedDir, std::ffi::OsString)>, WorkspaceError> {
     let folder = tree.work_folder(path.parent().unwrap_or(Path::new("")))?;
     Ok(folder.map(|folder| (folder, path.file_name().unwrap_or_default().to_owned())))
 }
 
 struct Placing<'a> {
     tree: &'a Tree,
-    originals: Folder,
+    originals: ConfinedDir,
     manifest: Manifest,
-    log: Log<'a>,
+    log: JobLog<'a>,
 }
 
 impl Placing<'_> {
@@ -187,14 +187,14 @@ impl Placing<'_> {
     }
 
     /// Where a file is or belongs. Names in the list are checked like those of a request.
-    fn target(&self, name: &str) -> Result<(Folder, std::ffi::OsString), WorkspaceError> {
+    fn target(&self, name: &str) -> Result<(ConfinedDir, std::ffi::OsString), WorkspaceError> {
         let path = relative_file(WHAT, name)?;
         let folder = self.tree.work_folder_made(path.parent().unwrap_or(Path::new("")))?;
         Ok((folder, path.file_name().unwrap_or_default().to_owned()))
     }
 
     /// The folder in which the original of a file is, if it is there.
-    fn original(&self, name: &str) -> Result<Option<Folder>, WorkspaceError> {
+    fn original(&self, name: &str) -> Result<Option<ConfinedDir>, WorkspaceError> {
         let path = relative_file(WHAT, name)?;
         let failed = |error| self.error("find the original of", name, error);
         let mut folder = self.originals.folders_made(Path::new("")).map_err(failed)?;
@@ -213,7 +213,7 @@ impl Placing<'_> {
         let kind = folder.kind(&last).map_err(|error| self.error("look at", name, error))?;
         let is_ours = self.manifest.created.contains(name) || self.manifest.overwritten.contains(name);
         match kind {
-            Some(Kind::Folder) => {
+            Some(EntryKind::Folder) => {
                 return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_owned() });
             }
             Some(_) if is_ours => {}
@@ -245,7 +245,7 @@ impl Placing<'_> {
         Ok(())
     }
 
-    fn keep_original(&self, name: &str, folder: &Folder) -> Result<(), WorkspaceError> {
+    fn keep_original(&self, name: &str, folder: &ConfinedDir) -> Result<(), WorkspaceError> {
         let path = Path::new(name);
         let last = path.file_name().unwrap_or_default();
         let keep = || {

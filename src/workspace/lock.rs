@@ -6,8 +6,7 @@ use std::time::SystemTime;
 
 use super::{Workspace, WorkspaceError};
 use crate::base::files::create_private_dir_all;
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, LockMode};
 
 /// Holds the module until it is dropped, or until its process ends in whatever way.
 #[derive(Debug)]
@@ -44,7 +43,7 @@ impl Workspace {
         if create {
             return self.take_lock().map(Some);
         }
-        match lock::try_lock_existing(&self.lock_file, Hold::Alone) {
+        match lock::try_lock_existing(&self.lock_file, LockMode::Alone) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             taken => self.taken(taken).map(Some),
         }
@@ -55,7 +54,7 @@ impl Workspace {
             create_private_dir_all(folder)
                 .map_err(|error| WorkspaceError::io("lock", &self.lock_file, error))?;
         }
-        self.taken(lock::try_lock(&self.lock_file, Hold::Alone))
+        self.taken(lock::try_lock(&self.lock_file, LockMode::Alone))
     }
 
     fn taken(&self, taken: io::Result<Option<File>>) -> Result<File, WorkspaceError> {

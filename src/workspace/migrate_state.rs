@@ -27,7 +27,9 @@ use std::path::{Component, Path, PathBuf};
 use super::backup::{By, keep};
 use super::names::{PRIVATE_FOLDER, is_gits};
 use super::{PrivateFile, WorkspaceError, extra_files, stored_state};
-use crate::base::confined_dir::{Folder, Inside, Kind, is_missing, is_no_place, leads_out, read_limited};
+use crate::base::confined_dir::{
+    ConfinedDir, ConfinedRoot, EntryKind, is_missing, is_no_place, leads_out, read_limited,
+};
 use crate::sources::Tracked;
 
 const DATA: &str = ".terraform";
@@ -35,7 +37,7 @@ const STACKS: &str = ".pulumi";
 const LONGEST_NAME: usize = 180;
 const LARGEST_ENVIRONMENT: u64 = 64 * 1024 * 1024;
 
-pub(super) struct Carry {
+pub(super) struct StateMigration {
     pub(super) old: PathBuf,
     pub(super) new: PathBuf,
     /// The init directory of the new tree.
@@ -56,19 +58,20 @@ pub(super) struct Carried {
     pub(super) extra_files: Vec<String>,
 }
 
-impl Carry {
+impl StateMigration {
     pub(super) fn run(self) -> Result<Carried, WorkspaceError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| WorkspaceError::io("open", &path, error)
         };
-        let inside = match Inside::open(&self.old) {
+        let inside = match ConfinedRoot::open(&self.old) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Carried::default()),
             opened => opened.map_err(failed(&self.old))?,
         };
         let old = inside.folder(Path::new("")).map_err(failed(&self.old))?;
-        let new =
-            Inside::open(&self.new).and_then(|new| new.folder(Path::new(""))).map_err(failed(&self.new))?;
+        let new = ConfinedRoot::open(&self.new)
+            .and_then(|new| new.folder(Path::new("")))
+            .map_err(failed(&self.new))?;
         let mut walk = Walk {
             carry: self,
             old: inside,
@@ -134,11 +137,11 @@ enum Named {
 }
 
 struct Walk {
-    carry: Carry,
+    carry: StateMigration,
     /// The old tree.
-    old: Inside,
+    old: ConfinedRoot,
     /// The root of the new tree.
-    new: Folder,
+    new: ConfinedDir,
     /// Files that the server had put there; they come again.
     extra_files: HashSet<PathBuf>,
     named: Vec<Named>,
@@ -149,10 +152,10 @@ struct Walk {
 
 impl Walk {
     /// Looks for what is to be carried in a folder, given by its path below the root.
-    fn folder(&mut self, folder: &Folder, below: &Path) -> Result<(), WorkspaceError> {
+    fn folder(&mut self, folder: &ConfinedDir, below: &Path) -> Result<(), WorkspaceError> {
         let entries = self.entries(folder, below)?;
         // First, because it says what the others are.
-        if entries.iter().any(|(name, kind)| name == PRIVATE_FOLDER && *kind == Kind::Folder) {
+        if entries.iter().any(|(name, kind)| name == PRIVATE_FOLDER && *kind == EntryKind::Folder) {
             self.private(&self.enter(folder, below, OsStr::new(PRIVATE_FOLDER))?, below)?;
         }
         for (name, kind) in entries {
@@ -165,12 +168,12 @@ impl Walk {
                 self.note_state(below, Path::new(DATA));
             }
             match (Worth::of(&text), kind) {
-                (Some(worth), Kind::Folder) => {
+                (Some(worth), EntryKind::Folder) => {
                     self.everything(&self.enter(folder, below, &name)?, &path, worth)?;
                 }
                 (Some(worth), _) => self.engines_file(folder, &path, worth)?,
-                (None, Kind::Folder) => self.folder(&self.enter(folder, below, &name)?, &path)?,
-                (None, Kind::File)
+                (None, EntryKind::Folder) => self.folder(&self.enter(folder, below, &name)?, &path)?,
+                (None, EntryKind::File)
                     if is_stack_settings(&text) && !self.carry.tracked.changed.contains(&path) =>
                 {
                     self.engines_file(folder, &path, Worth::Settings)?;
@@ -181,7 +184,7 @@ impl Walk {
         Ok(())
     }
 
-    fn private(&mut self, private: &Folder, below: &Path) -> Result<(), WorkspaceError> {
+    fn private(&mut self, private: &ConfinedDir, below: &Path) -> Result<(), WorkspaceError> {
         // What is as the repository has it was not written by the runner.
         let is_ours = |file: PrivateFile| {
             !self.carry.tracked.unchanged.contains(&below.join(PRIVATE_FOLDER).join(file.name()))
@@ -195,7 +198,7 @@ impl Walk {
             let path = below.join(PRIVATE_FOLDER).join(name);
             let kind =
                 private.kind(OsStr::new(name)).map_err(|error| self.failed("look at", &path, error))?;
-            if kind == Some(Kind::File) {
+            if kind == Some(EntryKind::File) {
                 self.file(private, &path)?;
             }
         }
@@ -237,7 +240,7 @@ impl Walk {
             let folder = self.old.folder(above).map_err(|error| self.failed("open", above, error))?;
             let kind = folder.kind(&name).map_err(|error| self.failed("look at", &real, error))?;
             match (named, kind) {
-                (Named::State(_), Some(Kind::File)) => {
+                (Named::State(_), Some(EntryKind::File)) => {
                     self.engines_file(&folder, &real, Worth::State)?;
                     if self.carry.clean {
                         continue;
@@ -246,12 +249,14 @@ impl Walk {
                     for beside in [format!("{name}.backup"), format!(".{name}.lock.info")] {
                         let path = real.with_file_name(&beside);
                         let kind = folder.kind(OsStr::new(&beside));
-                        if kind.map_err(|error| self.failed("look at", &path, error))? == Some(Kind::File) {
+                        if kind.map_err(|error| self.failed("look at", &path, error))?
+                            == Some(EntryKind::File)
+                        {
                             self.engines_file(&folder, &path, Worth::State)?;
                         }
                     }
                 }
-                (Named::Data(_), Some(Kind::Folder)) => {
+                (Named::Data(_), Some(EntryKind::Folder)) => {
                     self.everything(&self.enter(&folder, above, &name)?, &real, Worth::Data)?;
                 }
                 _ => {}
@@ -260,14 +265,14 @@ impl Walk {
         Ok(())
     }
 
-    fn everything(&mut self, folder: &Folder, below: &Path, worth: Worth) -> Result<(), WorkspaceError> {
+    fn everything(&mut self, folder: &ConfinedDir, below: &Path, worth: Worth) -> Result<(), WorkspaceError> {
         if self.carry.clean && worth != Worth::State {
             return Ok(());
         }
         for (name, kind) in self.entries(folder, below)? {
             let path = below.join(&name);
             match kind {
-                Kind::Folder => self.everything(&self.enter(folder, below, &name)?, &path, worth)?,
+                EntryKind::Folder => self.everything(&self.enter(folder, below, &name)?, &path, worth)?,
                 _ => self.engines_file(folder, &path, worth.inside(&name.to_string_lossy()))?,
             }
         }
@@ -278,15 +283,24 @@ impl Walk {
         WorkspaceError::io(action, &self.carry.old.join(path), error)
     }
 
-    fn enter(&self, folder: &Folder, below: &Path, name: &OsStr) -> Result<Folder, WorkspaceError> {
+    fn enter(&self, folder: &ConfinedDir, below: &Path, name: &OsStr) -> Result<ConfinedDir, WorkspaceError> {
         folder.folder(name).map_err(|error| self.failed("open", &below.join(name), error))
     }
 
-    fn entries(&self, folder: &Folder, below: &Path) -> Result<Vec<(OsString, Kind)>, WorkspaceError> {
+    fn entries(
+        &self,
+        folder: &ConfinedDir,
+        below: &Path,
+    ) -> Result<Vec<(OsString, EntryKind)>, WorkspaceError> {
         folder.entries().map_err(|error| self.failed("list", below, error))
     }
 
-    fn engines_file(&mut self, folder: &Folder, path: &Path, worth: Worth) -> Result<(), WorkspaceError> {
+    fn engines_file(
+        &mut self,
+        folder: &ConfinedDir,
+        path: &Path,
+        worth: Worth,
+    ) -> Result<(), WorkspaceError> {
         let is_state = worth == Worth::State;
         if self.carry.tracked.unchanged.contains(path) || self.files.contains(path) {
             return Ok(());
@@ -319,11 +333,11 @@ impl Walk {
 
     /// Copies a state that is about to be dropped to the rescued ones. One without resources is no loss, and backups and
     /// locks are none without their state.
-    fn rescue(&mut self, folder: &Folder, path: &Path) -> Result<(), WorkspaceError> {
+    fn rescue(&mut self, folder: &ConfinedDir, path: &Path) -> Result<(), WorkspaceError> {
         let failed = |error| WorkspaceError::io("keep a copy of", &self.carry.old.join(path), error);
         let name = path.file_name().unwrap_or_default();
         let text = name.to_string_lossy();
-        if folder.kind(name).map_err(failed)? != Some(Kind::File) {
+        if folder.kind(name).map_err(failed)? != Some(EntryKind::File) {
             return Ok(());
         }
         let mut parts = path.components().map(Component::as_os_str);
@@ -380,7 +394,7 @@ impl Walk {
     }
 
     /// Puts one file of the old tree at the same place in the new one, instead of a file that is there.
-    fn file(&self, folder: &Folder, path: &Path) -> Result<(), WorkspaceError> {
+    fn file(&self, folder: &ConfinedDir, path: &Path) -> Result<(), WorkspaceError> {
         let name = path.file_name().unwrap_or_default();
         let in_the_way = || WorkspaceError::StateInTheWay { path: path.to_owned() };
         let failed = |error: io::Error| match error.kind() {
@@ -389,7 +403,7 @@ impl Walk {
             _ => WorkspaceError::io("carry over", &self.carry.old.join(path), error),
         };
         let to = self.new.folders_made(path.parent().unwrap_or(Path::new(""))).map_err(failed)?;
-        if to.kind(name).map_err(failed)? == Some(Kind::Folder) {
+        if to.kind(name).map_err(failed)? == Some(EntryKind::Folder) {
             return Err(in_the_way());
         }
         // Writing to it would follow a symlink.
@@ -399,7 +413,7 @@ impl Walk {
 }
 
 /// The engine's own folder, where the variables that came with Init name another than `.terraform`.
-fn data_folder(private: &Folder) -> Option<PathBuf> {
+fn data_folder(private: &ConfinedDir) -> Option<PathBuf> {
     let file = private.open_file(OsStr::new(PrivateFile::Environment.name())).ok()?;
     let text = read_limited(file, LARGEST_ENVIRONMENT).ok()?;
     let mut variables: BTreeMap<String, String> = serde_json::from_slice(&text).ok()?;

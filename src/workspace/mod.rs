@@ -173,7 +173,7 @@ pub struct Workspace {
     lock_file: PathBuf,
     rescued: PathBuf,
     subdirectory: PathBuf,
-    held: swap::Held,
+    held: swap::HeldLock,
 }
 
 impl Workspace {

@@ -66,11 +66,11 @@ pub(crate) fn small(path: &Path) -> Option<Vec<u8>> {
 struct State {
     version: u64,
     #[serde(default)]
-    resources: Vec<Resource>,
+    resources: Vec<StoredStateResource>,
 }
 
 #[derive(Deserialize)]
-struct Resource {
+struct StoredStateResource {
     mode: String,
     #[serde(default)]
     instances: Vec<serde::de::IgnoredAny>,

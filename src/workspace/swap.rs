@@ -11,23 +11,22 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
+use hawser_contract::requests::{ExtraFile, GetModule};
+use hawser_contract::{Source, SourceRevisionType};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::migrate_state::Carry;
+use super::migrate_state::StateMigration;
 use super::tree::Tree;
 use super::{Workspace, WorkspaceError, extra_files, is_module_file, names, symlinks};
-use crate::base::confined_dir::{Inside, read_limited};
+use crate::base::confined_dir::{ConfinedRoot, read_limited};
 use crate::base::files::{create_private_dir_all, remove_all, sync_dir};
 use crate::base::git_url::mask_url;
-use crate::sources::{Fetcher, Location, Log, SourceError, is_commit};
-use hawser_contract::requests::{ExtraFile, GetModule};
-use hawser_contract::{Source, SourceRevisionType};
+use crate::sources::{Fetcher, JobLog, Location, SourceError, is_commit};
 
 /// What a checkout knows about itself. It is inside `.git` and so changes places together with the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +62,7 @@ impl Marker {
 
     /// Nothing when there is no checkout of ours, or none that can be trusted.
     pub(super) fn read(root: &Path) -> Option<Self> {
-        let git = Inside::open(root).ok()?.folder(Path::new("")).ok()?.folder(OsStr::new(GIT)).ok()?;
+        let git = ConfinedRoot::open(root).ok()?.folder(Path::new("")).ok()?.folder(OsStr::new(GIT)).ok()?;
         let text = read_limited(git.open_file(OsStr::new(MARKER)).ok()?, LARGEST_MARKER).ok()?;
         serde_json::from_slice(&text).ok()
     }
@@ -83,10 +82,10 @@ impl Marker {
 
 /// The share of the module's lock that a thread holds while it works: a task that is given up does not end its threads, and
 /// nobody else may come in before they have.
-pub(super) type Held = Option<Arc<fs::File>>;
+pub(super) type HeldLock = Option<Arc<fs::File>>;
 
 /// Where the module is wanted, and with what.
-struct Wanted<'a> {
+struct WantedModule<'a> {
     /// The id of a commit, or of an annotated tag.
     id: String,
     location: Location,
@@ -96,7 +95,7 @@ struct Wanted<'a> {
     request: &'a GetModule,
 }
 
-impl Wanted<'_> {
+impl WantedModule<'_> {
     fn brings_module(&self) -> Result<bool, WorkspaceError> {
         let names = extra_files::by_path(&self.request.extra_files)?;
         let is_one =
@@ -118,7 +117,7 @@ impl Workspace {
         source: &Source,
         request: &GetModule,
         fetcher: &Fetcher,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, WorkspaceError> {
         extra_files::by_path(&request.extra_files)?;
@@ -129,7 +128,7 @@ impl Workspace {
         let folder =
             names::relative_path("registry folder", location.subdirectory.as_deref().unwrap_or_default())?;
         let init = folder.join(&self.subdirectory).components().collect();
-        let wanted = Wanted { id, location, folder, init, request };
+        let wanted = WantedModule { id, location, folder, init, request };
         match Marker::read(&self.module_root).filter(|local| local.is_at(&wanted.id)) {
             Some(local) if !request.clean_init_enabled => match self.damage(&local, &wanted.init) {
                 None => {
@@ -167,8 +166,8 @@ impl Workspace {
     fn change_extra_files(
         &self,
         local: &Marker,
-        wanted: &Wanted<'_>,
-        log: Log<'_>,
+        wanted: &WantedModule<'_>,
+        log: JobLog<'_>,
     ) -> Result<(), WorkspaceError> {
         let files = &wanted.request.extra_files;
         let tree = Tree::open(&self.module_root, &wanted.init, &self.module_root)?;
@@ -205,15 +204,15 @@ impl Workspace {
         Ok(names.iter().any(|name| is_module_file(name) && !goes(name)))
     }
 
-    fn no_module(&self, wanted: &Wanted<'_>) -> WorkspaceError {
+    fn no_module(&self, wanted: &WantedModule<'_>) -> WorkspaceError {
         WorkspaceError::NoModule { folder: self.module_root.join(&wanted.init) }
     }
 
     async fn change_revision(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &WantedModule<'_>,
         fetcher: &Fetcher,
-        log: Log<'_>,
+        log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, WorkspaceError> {
         let new = self.staging.join("new");
@@ -245,7 +244,7 @@ impl Workspace {
         let tracked = fetcher.tracked_files(&self.module_root, cancel).await?;
         let (old, new, init) = (self.module_root.clone(), new.clone(), tree.init().to_owned());
         let (clean, rescued) = (wanted.request.clean_init_enabled, self.rescued.clone());
-        let carry = Carry { old, new, init, clean, tracked, rescued };
+        let carry = StateMigration { old, new, init, clean, tracked, rescued };
         let carried = blocking("carry state over", &self.held, move || carry.run()).await?;
         for note in &carried.notes {
             log(note);
@@ -272,7 +271,7 @@ impl Workspace {
     }
 
     /// A folder that is not there may be the registry's, and then there is nothing to check in the module.
-    fn blame_registry(&self, error: WorkspaceError, wanted: &Wanted<'_>, new: &Path) -> WorkspaceError {
+    fn blame_registry(&self, error: WorkspaceError, wanted: &WantedModule<'_>, new: &Path) -> WorkspaceError {
         let is_missing = |error| matches!(error, WorkspaceError::NoSubdirectory { .. });
         let folder = &wanted.folder;
         match error {
@@ -321,7 +320,7 @@ async fn definitive(
     source: &Source,
     location: &Location,
     fetcher: &Fetcher,
-    log: Log<'_>,
+    log: JobLog<'_>,
     cancel: &CancellationToken,
 ) -> Result<String, SourceError> {
     match source.source_definitive_revision.as_deref().map(str::trim) {
@@ -377,7 +376,7 @@ fn exists(path: &Path) -> Result<bool, WorkspaceError> {
 
 async fn blocking<T: Send + 'static>(
     action: &'static str,
-    held: &Held,
+    held: &HeldLock,
     work: impl FnOnce() -> Result<T, WorkspaceError> + Send + 'static,
 ) -> Result<T, WorkspaceError> {
     let held = held.clone();

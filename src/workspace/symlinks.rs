@@ -2,9 +2,8 @@
 //! module's directory, or into git's own files, is not taken at all.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
 use super::WorkspaceError;
 use super::names::{PRIVATE_FOLDER, is_gits};

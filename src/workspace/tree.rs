@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use super::names::{PRIVATE_FOLDER, is_gits};
 use super::{PrivateFile, WorkspaceError, is_module_file};
-use crate::base::confined_dir::{Folder, Inside, Kind, is_missing, leads_out, read_limited};
+use crate::base::confined_dir::{ConfinedDir, ConfinedRoot, EntryKind, is_missing, leads_out, read_limited};
 
 /// Lists and notes of the runner's own. What is larger is not ours.
 const LARGEST_NOTE: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub struct Tree {
-    inside: Inside,
+    inside: ConfinedRoot,
     /// The init directory below the root, without symlinks.
     init: PathBuf,
     /// Where the tree is, or will be, for messages.
@@ -25,7 +25,7 @@ impl Tree {
     /// `init` is the init directory below the root, which must exist.
     pub(super) fn open(root: &Path, init: &Path, shown: &Path) -> Result<Self, WorkspaceError> {
         let missing = || WorkspaceError::NoSubdirectory { subdirectory: init.to_owned() };
-        let inside = match Inside::open(root) {
+        let inside = match ConfinedRoot::open(root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
             opened => opened.map_err(|error| WorkspaceError::io("open", root, error))?,
         };
@@ -42,7 +42,7 @@ impl Tree {
         Ok(tree)
     }
 
-    pub(super) fn inside(&self) -> &Inside {
+    pub(super) fn inside(&self) -> &ConfinedRoot {
         &self.inside
     }
 
@@ -65,7 +65,7 @@ impl Tree {
 
     /// A folder below the init directory, and not one that symlinks lead to among git's files or the runner's own. `None`
     /// when it is not there.
-    pub(super) fn work_folder(&self, path: &Path) -> Result<Option<Folder>, WorkspaceError> {
+    pub(super) fn work_folder(&self, path: &Path) -> Result<Option<ConfinedDir>, WorkspaceError> {
         let below = self.init.join(path);
         match self.inside.real(&below) {
             Ok(real) if real.components().any(|part| is_reserved(part.as_os_str())) => {
@@ -80,7 +80,7 @@ impl Tree {
     }
 
     /// The same, with what is missing made.
-    pub(super) fn work_folder_made(&self, path: &Path) -> Result<Folder, WorkspaceError> {
+    pub(super) fn work_folder_made(&self, path: &Path) -> Result<ConfinedDir, WorkspaceError> {
         let below = self.init.join(path);
         // Nothing is made on a way that leads where nothing of ours belongs.
         let there = below.ancestors().find_map(|above| self.inside.real(above).ok()).unwrap_or_default();
@@ -96,8 +96,8 @@ impl Tree {
         let entries = self.inside.folder(&self.init).and_then(|folder| folder.entries()).map_err(failed)?;
         Ok(entries.iter().any(|(name, kind)| {
             let is_one = is_module_file(&name.to_string_lossy());
-            let is_link = || *kind == Kind::Symlink && self.inside.is_file(&self.init.join(name));
-            is_one && (*kind == Kind::File || is_link())
+            let is_link = || *kind == EntryKind::Symlink && self.inside.is_file(&self.init.join(name));
+            is_one && (*kind == EntryKind::File || is_link())
         }))
     }
 
@@ -105,8 +105,8 @@ impl Tree {
     pub fn file_names(&self) -> io::Result<Vec<String>> {
         let entries = self.inside.folder(&self.init)?.entries()?;
         let is_file = |name: &OsStr, kind| match kind {
-            Kind::File => true,
-            Kind::Symlink => {
+            EntryKind::File => true,
+            EntryKind::Symlink => {
                 let path = self.init.join(name);
                 self.inside.is_file(&path) || self.inside.real(&path).is_err_and(|error| leads_out(&error))
             }
@@ -122,7 +122,7 @@ impl Tree {
     }
 
     /// The init directory itself.
-    pub fn init_folder(&self) -> io::Result<Folder> {
+    pub fn init_folder(&self) -> io::Result<ConfinedDir> {
         self.inside.folder(&self.init)
     }
 
@@ -131,20 +131,20 @@ impl Tree {
     }
 
     /// The private folder if it is there. A symlink or a file of that name is refused.
-    pub(super) fn private(&self) -> Result<Option<Folder>, WorkspaceError> {
+    pub(super) fn private(&self) -> Result<Option<ConfinedDir>, WorkspaceError> {
         let name = OsStr::new(PRIVATE_FOLDER);
         let path = self.init.join(name);
         let failed = |error| self.error("open", &path, error);
         let init = self.inside.folder(&self.init).map_err(failed)?;
         match init.kind(name).map_err(failed)? {
             None => Ok(None),
-            Some(Kind::Folder) => init.folder(name).map(Some).map_err(failed),
+            Some(EntryKind::Folder) => init.folder(name).map(Some).map_err(failed),
             Some(_) => Err(WorkspaceError::InTheWay { path: self.shown.join(path) }),
         }
     }
 
     /// Makes sure that the private folder is there, is ours alone, and is ignored by git.
-    pub fn private_made(&self) -> Result<Folder, WorkspaceError> {
+    pub fn private_made(&self) -> Result<ConfinedDir, WorkspaceError> {
         let failed = |error| self.error("prepare the private folder", &self.private_path(""), error);
         let folder = match self.private()? {
             Some(folder) => folder,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use hawser::base::digest::fingerprint;
-use hawser::step::{Audited, Folder};
+use hawser::step::{Audited, StepFolder};
 use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;
 use hawser_dev_server::{Fault, JobKind, JobState, Moment, Rule};
@@ -124,10 +124,10 @@ async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_onc
 }
 
 /// The folder of a job's task, once it is there and as wanted.
-async fn step(runner: &Runner, id: Uuid, task: &str, is_wanted: impl Fn(&Folder) -> bool) -> Folder {
+async fn step(runner: &Runner, id: Uuid, task: &str, is_wanted: impl Fn(&StepFolder) -> bool) -> StepFolder {
     let name = format!("{id}.{task}");
     eventually(&format!("the step {name} is as wanted"), || {
-        let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(Folder::at);
+        let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(StepFolder::at);
         found.filter(&is_wanted)
     })
     .await
@@ -179,7 +179,7 @@ async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_
     eventually("the hook runs", || world.path("first.ran").exists()).await;
     // It waits for the slot.
     let id = world.hub.submit(waiting(&world, &url, "second", &gate));
-    let is_noted = |it: &Folder| it.audited().unwrap().is_some_and(|noted| noted.accepted);
+    let is_noted = |it: &StepFolder| it.audited().unwrap().is_some_and(|noted| noted.accepted);
     let folder = step(&runner, id, "GetModule", is_noted).await;
     runner.kill();
     fs::remove_file(folder.path().join("audited.json")).unwrap();

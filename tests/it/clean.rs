@@ -82,10 +82,10 @@ async fn what_old_jobs_left_goes_only_when_told_and_what_is_young_or_running_sta
     let running = folder(store.join("damaged/running.Plan.3"));
     let lock = File::create(running.join("lock")).unwrap();
     lock.lock().unwrap();
-    let step = hawser::step::Folder::at(store.join("steps/gone.Plan"));
+    let step = hawser::step::StepFolder::at(store.join("steps/gone.Plan"));
     let scratch =
         hawser::step::Scratch::of(&runner.working.join(".temp"), &step).make().unwrap().map(folder_at);
-    let of_running = hawser::step::Folder::at(store.join("steps/running.Plan"));
+    let of_running = hawser::step::StepFolder::at(store.join("steps/running.Plan"));
     let of_running = hawser::step::Scratch::of(&runner.working.join(".temp"), &of_running);
     let of_running = of_running.make().unwrap().map(folder_at);
     let staging = folder(runner.working.join(".hawser/checkout/s/n/m/new"));

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use hawser::tasks::TaskError;
-use hawser_contract::requests::CancelKind;
 use hawser_contract::requests::{
-    ApplyFromPlan, BackendConfiguration, DestroyFromPlan, Init, Input, Output, Plan, PlanDestroy, Validate,
+    ApplyFromPlan, BackendConfiguration, CancelKind, DestroyFromPlan, Init, Input, Output, Plan, PlanDestroy,
+    Validate,
 };
 use hawser_contract::{Engine, Flag, FlagLists, PlanData, PulumiArrayFlag, PulumiFlag, Success, TaskRequest};
 use serde_json::json;

@@ -1,6 +1,7 @@
 //! Enums that travel as integers, and the one that travels as a word.
 
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// An enum with a fixed number for each variant on the wire.

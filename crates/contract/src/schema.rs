@@ -1,11 +1,11 @@
 //! The contract as a JSON Schema document (`hawser schema hub`).
 
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::names::method;
-use crate::requests;
-use crate::requests::{CancelRequest, Common, Source, SourceRefresh};
+use crate::requests::{self, CancelRequest, Common, Source, SourceRefresh};
 use crate::{FlagLists, LogEntry, OutputSet, PlanData, Task, VariableSet};
 
 /// All pushes and all calls: `pushes` maps a method to its one argument, `calls` to the list of its arguments.

@@ -14,6 +14,8 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{LogEntry, LogLevel};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -24,8 +26,6 @@ use crate::job_spec::JobSpec;
 use crate::listener::Peer;
 use crate::orchestrator::{Event, Refusal};
 use crate::shared::Shared;
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{LogEntry, LogLevel};
 
 /// Where the API begins.
 pub(super) const ADMIN_PATH: &str = "/admin/jobs";

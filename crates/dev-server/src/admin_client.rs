@@ -1,5 +1,6 @@
 //! The caller's side of the admin API.
 
+use hawser_contract::requests::CancelKind;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,6 @@ use uuid::Uuid;
 use crate::admin::{ADMIN_PATH, FollowAnswer};
 use crate::job_record::JobSnapshot;
 use crate::job_spec::JobSpec;
-use hawser_contract::requests::CancelKind;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use axum::extract::ws::{self, WebSocket};
+use hawser_signalr::codec::Message;
+use hawser_signalr::server::{self, PendingResults, ReadError, ServerOptions, WriteError, split};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -17,8 +19,6 @@ use crate::faults::{Fault, Moment, Rubbish};
 use crate::orchestrator::Event;
 use crate::reader::Reader;
 use crate::shared::Shared;
-use hawser_signalr::codec::Message;
-use hawser_signalr::server::{self, PendingResults, ReadError, ServerOptions, WriteError, split};
 
 pub(super) type SocketReader = server::SocketReader<WebSocket>;
 type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;

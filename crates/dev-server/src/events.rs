@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Call, Fault, LogEntry, SourceRefresh, Task};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::job_record::JobState;
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{Call, Fault, LogEntry, SourceRefresh, Task};
 
 /// Tells the connections of a hub apart; grows with each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

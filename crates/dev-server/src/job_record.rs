@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{
+    LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -11,10 +15,6 @@ use uuid::Uuid;
 
 use crate::events::ConnectionId;
 use crate::job_spec::JobSpec;
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{
-    LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,
-};
 
 /// Where a job stands, for those who look at it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

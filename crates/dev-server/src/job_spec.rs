@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use uuid::Uuid;
-
 use hawser_contract::enums::WireEnum;
-use hawser_contract::requests;
-use hawser_contract::requests::{BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
+use hawser_contract::requests::{self, BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
 use hawser_contract::{
     CommandTask, Common, Engine, FlagList, FlagLists, Metadata, Request, Source, SourceRevisionType,
     SourceType, Task, TaskRequest, Variable, VariableSet,
 };
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 /// Which tasks a job has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -30,6 +30,9 @@ mod tokens;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{LogEntry, SourceRefresh};
+use hawser_signalr::codec::Answer;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Mutex;
@@ -38,9 +41,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use connection::Out;
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{LogEntry, SourceRefresh};
-use hawser_signalr::codec::Answer;
 use orchestrator::Event;
 use shared::Shared;
 

@@ -10,6 +10,9 @@ mod reported;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hawser_contract::names::method;
+use hawser_contract::requests::{CancelKind, CancelRequest};
+use hawser_contract::{LogEntry, SourceRefresh, Task};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -18,9 +21,6 @@ use crate::events::{ConnectionId, HubEvent};
 use crate::job_record::{Cancel, Job, JobSnapshot, JobState, Phase, TaskState};
 use crate::job_spec::JobSpec;
 use crate::reports::Report;
-use hawser_contract::names::method;
-use hawser_contract::requests::{CancelKind, CancelRequest};
-use hawser_contract::{LogEntry, SourceRefresh, Task};
 
 #[derive(Debug, Clone)]
 pub(super) struct Policy {

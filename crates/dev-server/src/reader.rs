@@ -1,5 +1,7 @@
 //! Handles the messages of a client: each call is checked, processed and completed.
 
+use hawser_signalr::codec::{Answer, CodecError, Message};
+use hawser_signalr::server::{ClientMessage, PendingResults, ReadError};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -12,8 +14,6 @@ use crate::faults::{Fault, Moment};
 use crate::orchestrator::Event;
 use crate::reports::Report;
 use crate::shared::Shared;
-use hawser_signalr::codec::{Answer, CodecError, Message};
-use hawser_signalr::server::{ClientMessage, PendingResults, ReadError};
 
 /// What the reader does after a message.
 enum Next {

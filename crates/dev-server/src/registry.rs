@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use hawser_signalr::server::PendingResults;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,6 @@ use uuid::Uuid;
 
 use crate::connection::Out;
 use crate::events::ConnectionId;
-use hawser_signalr::server::PendingResults;
 
 /// How long a negotiated token waits for its WebSocket.
 const NEGOTIATION_LIFETIME: Duration = Duration::from_secs(15);

@@ -7,17 +7,17 @@
 
 mod strict;
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-use serde_json::value::RawValue;
-use uuid::Uuid;
-
 use hawser_contract::names::method;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{
     Call, Fault, LogEntry, Outcome, OutputSet, PlanData, SourceRevisionType, SourceType, Success, Task,
     VariableSet,
 };
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
 use strict::{Guid, Number, StrictEntry};
 
 /// One call of a runner, complete and of the right types.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hawser_contract::LogEntry;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
@@ -16,7 +17,6 @@ use crate::identity::Identity;
 use crate::orchestrator::{Action, Event, Orchestrator, Policy, Refusal};
 use crate::registry::Registry;
 use crate::tokens::Tokens;
-use hawser_contract::LogEntry;
 
 /// Is called with every log entry, in the order of arrival per connection, before its batch is answered.
 pub type LogObserver = Arc<dyn Fn(&LogEntry<'static>) + Send + Sync>;

@@ -1,8 +1,9 @@
 //! Symlinks, pipes and swapped folders, with real files.
 
-use crate::base::confined_dir::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use crate::base::confined_dir::*;
 
 fn name(text: &str) -> &OsStr {
     OsStr::new(text)
@@ -43,7 +44,7 @@ fn symlinks_that_stay_inside_are_followed_and_no_other() {
     let absolute = place.root().join("a").display().to_string();
     place.link(&absolute, "absolute");
     place.link("/etc", "etc");
-    let inside = Inside::open(&place.root()).unwrap();
+    let inside = ConfinedRoot::open(&place.root()).unwrap();
     assert_eq!(inside.real(Path::new("in/b")).unwrap(), Path::new("a/b"));
     let mut text = String::new();
     inside.open_file(Path::new("in/b/up")).unwrap().read_to_string(&mut text).unwrap();
@@ -64,7 +65,7 @@ fn symlinks_that_stay_inside_are_followed_and_no_other() {
 #[test]
 fn a_folder_that_is_swapped_for_a_symlink_after_it_was_opened_leads_nowhere_else() {
     let place = Place::new();
-    let inside = Inside::open(&place.root()).unwrap();
+    let inside = ConfinedRoot::open(&place.root()).unwrap();
     let folder = inside.folder(Path::new("a")).unwrap();
     fs::rename(place.root().join("a"), place.root().join("moved")).unwrap();
     place.link("../rootless", "a");
@@ -74,7 +75,7 @@ fn a_folder_that_is_swapped_for_a_symlink_after_it_was_opened_leads_nowhere_else
     fs::rename(place.root(), place.all.path().join("elsewhere")).unwrap();
     symlink("rootless", place.root()).unwrap();
     assert!(inside.open_file(Path::new("moved/new")).is_ok());
-    Inside::open(&place.root()).unwrap_err();
+    ConfinedRoot::open(&place.root()).unwrap_err();
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn a_symlink_of_the_name_is_replaced_removed_or_refused_but_not_followed() {
     for link in ["write", "read", "remove", "folder"] {
         place.link("a/file", link);
     }
-    let folder = Inside::open(&place.root()).unwrap().folder(Path::new("")).unwrap();
+    let folder = ConfinedRoot::open(&place.root()).unwrap().folder(Path::new("")).unwrap();
     folder.write(name("write"), b"new").unwrap();
     assert_eq!(fs::metadata(place.root().join("write")).unwrap().permissions().mode() & 0o777, 0o600);
     folder.open_file(name("read")).unwrap_err();
@@ -102,12 +103,12 @@ fn a_symlink_of_the_name_is_replaced_removed_or_refused_but_not_followed() {
 fn a_pipe_is_an_error_and_not_a_wait_and_what_is_too_large_is_not_read() {
     let place = Place::new();
     rustix::fs::mknodat(rustix::fs::CWD, place.root().join("pipe"), FileType::Fifo, PRIVATE_FILE, 0).unwrap();
-    let inside = Inside::open(&place.root()).unwrap();
+    let inside = ConfinedRoot::open(&place.root()).unwrap();
     inside.open_file(Path::new("pipe")).unwrap_err();
     inside.open_file(Path::new("a")).unwrap_err();
     let folder = inside.folder(Path::new("")).unwrap();
     folder.open_file(name("pipe")).unwrap_err();
-    assert_eq!(folder.kind(name("pipe")).unwrap(), Some(Kind::Special));
+    assert_eq!(folder.kind(name("pipe")).unwrap(), Some(EntryKind::Special));
     let open = || inside.open_file(Path::new("a/file")).unwrap();
     assert_eq!(read_limited(open(), 6).unwrap(), b"inside");
     assert_eq!(read_limited(open(), 5).unwrap_err().kind(), io::ErrorKind::FileTooLarge);

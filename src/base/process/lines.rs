@@ -43,9 +43,9 @@ pub(super) async fn read_lines(
 
 /// The last lines of a stream.
 #[derive(Debug, Default)]
-pub(super) struct Tail(VecDeque<String>);
+pub(super) struct LastLines(VecDeque<String>);
 
-impl Tail {
+impl LastLines {
     /// Enough for an error message and what led to it, and not too much for one fault text.
     const LINES: usize = 20;
 
@@ -87,9 +87,9 @@ mod tests {
 
     #[test]
     fn the_tail_keeps_the_last_lines() {
-        let mut tail = Tail::default();
+        let mut tail = LastLines::default();
         (0..100).for_each(|n| tail.push(n.to_string()));
         let lines = tail.into_lines();
-        assert_eq!((lines.len(), lines.last().map(String::as_str)), (Tail::LINES, Some("99")));
+        assert_eq!((lines.len(), lines.last().map(String::as_str)), (LastLines::LINES, Some("99")));
     }
 }

@@ -33,7 +33,7 @@ use group::Group;
 #[cfg(feature = "testing")]
 pub use inherited::ALWAYS;
 pub use inherited::{Inherited, is_the_runners_own};
-use lines::{Tail, read_lines};
+use lines::{LastLines, read_lines};
 
 /// A plan of a large estate as JSON fits; a runaway program does not.
 const DEFAULT_MAX_STDOUT: usize = 256 * 1024 * 1024;
@@ -87,11 +87,11 @@ fn said(stderr: &[String]) -> String {
 
 /// What a program that exited with 0 has said.
 #[derive(Debug)]
-pub struct Output {
+pub struct ProgramOutput {
     stdout: Result<Vec<u8>, ProcessError>,
 }
 
-impl Output {
+impl ProgramOutput {
     /// What it printed, to its end. Who does not ask for it does not care whether that has come.
     pub fn stdout(self) -> Result<Vec<u8>, ProcessError> {
         self.stdout
@@ -199,7 +199,7 @@ impl Tool {
         self
     }
 
-    pub async fn run(mut self, cancel: &CancellationToken) -> Result<Output, ProcessError> {
+    pub async fn run(mut self, cancel: &CancellationToken) -> Result<ProgramOutput, ProcessError> {
         if cancel.is_cancelled() {
             return Err(self.fail(Stop::Cancelled, Vec::new()));
         }
@@ -213,7 +213,7 @@ impl Tool {
         let group = Group::led_by(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
 
-        let (mut said, mut is_whole, mut tail) = (Vec::new(), false, Tail::default());
+        let (mut said, mut is_whole, mut tail) = (Vec::new(), false, LastLines::default());
         let (limit, clean) = (self.max_stdout, self.clean);
         let ended = {
             let reading = async {
@@ -245,7 +245,7 @@ impl Tool {
             Ok(status) if status.success() => {
                 let (program, purpose) = self.names();
                 let unfinished = || ProcessError::Unfinished { program, purpose };
-                Ok(Output { stdout: is_whole.then_some(said).ok_or_else(unfinished) })
+                Ok(ProgramOutput { stdout: is_whole.then_some(said).ok_or_else(unfinished) })
             }
             Ok(status) => {
                 let (program, purpose) = self.names();

@@ -1,5 +1,6 @@
-use crate::base::process::*;
 use std::time::Instant;
+
+use crate::base::process::*;
 
 fn bash(script: &str) -> Tool {
     Tool::new("/bin/bash", "run a test").args(["-c", script])

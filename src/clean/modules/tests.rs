@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::super::{Order, Report};
 use super::*;
 use crate::settings::model::WorkingDirectorySettings;
-use crate::step::Store;
+use crate::step::StepStore;
 use crate::workspace::ModuleLock;
 
 const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
@@ -127,7 +127,7 @@ fn a_module_that_a_task_has_used_since_the_look_stays() {
 fn a_module_for_which_a_task_has_come_since_the_look_stays() {
     for was_locked in [true, false] {
         let place = Place::new(was_locked);
-        let store = Store::open(place.root.path(), Uuid::nil(), "one").unwrap();
+        let store = StepStore::open(place.root.path(), Uuid::nil(), "one").unwrap();
         let waits = || {
             store.create("step", "Validate", &payload()).unwrap();
             None

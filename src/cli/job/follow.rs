@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use hawser_dev_server::{
+    AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -9,9 +12,6 @@ use uuid::Uuid;
 use super::super::out;
 use super::{Failure, failure};
 use crate::local::view;
-use hawser_dev_server::{
-    AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState,
-};
 
 /// How long a hub that does not answer in the middle of a job may take to come back.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ pub(super) async fn follow(client: &AdminClient, options: &str, job: Uuid) -> Re
 }
 
 async fn watch(client: &AdminClient, options: &str, job: Uuid) -> Result<(), Failure> {
-    let mut shown = Shown::default();
+    let mut shown = FollowState::default();
     let (mut from, mut seen) = (0, String::new());
     loop {
         let FollowAnswer { job: now, logs, next, progress, runners } = news(client, job, from, &seen).await?;
@@ -76,13 +76,13 @@ async fn news(client: &AdminClient, job: Uuid, from: usize, seen: &str) -> Resul
 
 /// What has been told already.
 #[derive(Default)]
-struct Shown {
+struct FollowState {
     begun: usize,
     ended: usize,
     waiting: Option<String>,
 }
 
-impl Shown {
+impl FollowState {
     /// Tells of the tasks that have begun and ended, as far as the one named (whose lines come now).
     fn tasks_up_to(&mut self, job: &JobSnapshot, current: Option<&str>) {
         let limit = current.and_then(|name| job.tasks.iter().position(|task| task.task.name() == name));

@@ -6,17 +6,17 @@ use super::Failure;
 
 /// A source for the runner, with the directory below its root if SOURCE was one.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct JobSource {
     pub(super) url: String,
     pub(super) subdirectory: Option<String>,
 }
 
-pub(super) fn locate(source: &str) -> Result<Place, Failure> {
+pub(super) fn locate(source: &str) -> Result<JobSource, Failure> {
     let path = Path::new(source);
     if !path.exists() {
         // `https://…`, `git@host:…`: anything with a colon is git's to judge.
         return if source.contains(':') {
-            Ok(Place { url: source.to_owned(), subdirectory: None })
+            Ok(JobSource { url: source.to_owned(), subdirectory: None })
         } else {
             Err(Failure::usage(format!("{source:?} is neither a directory nor a URL")))
         };
@@ -35,7 +35,7 @@ pub(super) fn locate(source: &str) -> Result<Place, Failure> {
             .map_err(|path| Failure::usage(format!("the name of {} is not UTF-8", path.display())))
     };
     let subdirectory = if below.as_os_str().is_empty() { None } else { Some(text(below)?) };
-    Ok(Place { url: text(root)?, subdirectory })
+    Ok(JobSource { url: text(root)?, subdirectory })
 }
 
 /// The directory itself if it is a bare repository, else the nearest one upwards with a `.git`.
@@ -53,14 +53,14 @@ mod tests {
     #[test]
     fn a_url_stays_and_a_directory_becomes_its_repository_with_the_rest_as_subdirectory() {
         let url = "git@example.org:a/b.git";
-        assert_eq!(locate(url).unwrap(), Place { url: url.into(), subdirectory: None });
+        assert_eq!(locate(url).unwrap(), JobSource { url: url.into(), subdirectory: None });
         let home = tempfile::tempdir().unwrap();
         let root = home.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
         assert!(locate(root.join("a/b").to_str().unwrap()).is_err(), "no repository");
         std::fs::create_dir(root.join(".git")).unwrap();
         let found = locate(root.join("a/b").to_str().unwrap()).unwrap();
-        assert_eq!(found, Place { url: root.to_str().unwrap().into(), subdirectory: Some("a/b".into()) });
+        assert_eq!(found, JobSource { url: root.to_str().unwrap().into(), subdirectory: Some("a/b".into()) });
         assert_eq!(locate(root.to_str().unwrap()).unwrap().subdirectory, None);
         assert!(locate("no-such-directory").is_err());
     }

@@ -1,5 +1,6 @@
-use super::*;
 use serde_json::{Value, json};
+
+use super::*;
 
 fn file(value: &Value) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -6,24 +6,23 @@
 
 pub mod plugin_cache;
 pub mod sensitive;
-use crate::script::{Command, HiddenArguments, Piece};
 use hawser_contract::requests::{BackendConfiguration, Init};
 use hawser_contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
 
-use super::flags;
-use super::flags::{is_on, terraform_argument};
-use super::{EngineError, Places, Work, printed_output};
+use super::flags::{self, is_on, terraform_argument};
+use super::{EngineCommands, EngineError, ResultPaths, printed_output};
+use crate::script::{EngineCommand, HiddenArguments, Piece};
 
 /// `plan -detailed-exitcode` says with this code that there are changes. An engine that crashes ends with it too, but leaves
 /// no plan.
 const CHANGES_PRESENT: i32 = 2;
 
-fn command(engine: Engine, words: &[&str], flags: impl IntoIterator<Item = String>) -> Command {
+fn command(engine: Engine, words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
     let words = std::iter::once(engine.program()).chain(words.iter().copied()).map(str::to_owned);
-    Command::new(words.chain(flags))
+    EngineCommand::new(words.chain(flags))
 }
 
-pub fn init(request: &Init) -> Work {
+pub fn init(request: &Init) -> EngineCommands {
     let configuration = &request.backend_configuration;
     let given = &configuration.terraform_flags.known;
     let mut flags: Vec<Flag<TerraformFlag>> = Vec::new();
@@ -66,7 +65,7 @@ pub fn init(request: &Init) -> Work {
     if answers_no {
         init = init.stdin("no");
     }
-    Work { engine: vec![init], ..Work::default() }
+    EngineCommands { engine: vec![init], ..EngineCommands::default() }
 }
 
 /// An argument in which nothing is looked up.
@@ -76,13 +75,18 @@ fn literal(argument: String) -> Vec<Piece> {
 
 /// Gives a command values of variables where nobody else can read them. What else says something about variables has
 /// to come along, or the order would be another: `before` are those arguments. Nothing happens without such values.
-fn hide_variables(command: Command, variable: &'static str, before: &[String], flags: &FlagLists) -> Command {
+fn hide_variables(
+    command: EngineCommand,
+    variable: &'static str,
+    before: &[String],
+    flags: &FlagLists,
+) -> EngineCommand {
     let variables: Vec<_> = flags::terraform_variables(&flags.terraform_array_flags.known).collect();
     if variables.is_empty() {
         return command;
     }
     let arguments = before.iter().cloned().chain(variables).map(literal).collect();
-    Command { hidden: Some(HiddenArguments { variable, arguments }), ..command }
+    EngineCommand { hidden: Some(HiddenArguments { variable, arguments }), ..command }
 }
 
 /// Whether init may ask, and is told no.
@@ -142,8 +146,8 @@ fn backend_arguments(configuration: &BackendConfiguration) -> Vec<Vec<Piece>> {
     merged_settings(configuration).into_iter().map(argument).collect()
 }
 
-pub fn validate(engine: Engine) -> Work {
-    Work { engine: vec![command(engine, &["validate"], [])], ..Work::default() }
+pub fn validate(engine: Engine) -> EngineCommands {
+    EngineCommands { engine: vec![command(engine, &["validate"], [])], ..EngineCommands::default() }
 }
 
 /// Which way a plan or an apply goes.
@@ -154,7 +158,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    pub fn plan_file(self, places: &Places) -> String {
+    pub fn plan_file(self, places: &ResultPaths) -> String {
         match self {
             Self::Apply => places.plan(),
             Self::Destroy => places.destroy_plan(),
@@ -162,7 +166,7 @@ impl Direction {
     }
 }
 
-pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &Places) -> Work {
+pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let file = direction.plan_file(places);
     let mut words = vec!["plan".to_owned()];
     if direction == Direction::Destroy {
@@ -178,18 +182,28 @@ pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &Pl
     let plan = hide_variables(plan, "TF_CLI_ARGS_plan", &[inputs], flags);
     let show = command(engine, &["show", "-json", &file], []).stdout(places.shown_plan().into());
     let writes = vec![file];
-    Work { engine: vec![plan], collect: vec![show], writes, ..Work::default() }
+    EngineCommands { engine: vec![plan], collect: vec![show], writes, ..EngineCommands::default() }
 }
 
-pub fn apply(engine: Engine, direction: Direction, flags: &FlagLists, places: &Places) -> Work {
+pub fn apply(
+    engine: Engine,
+    direction: Direction,
+    flags: &FlagLists,
+    places: &ResultPaths,
+) -> EngineCommands {
     // The plan is an argument, and flags after it would be arguments too.
     let words = flags::terraform(flags).into_iter().chain([direction.plan_file(places)]);
     let apply = hide_variables(command(engine, &["apply"], words), "TF_CLI_ARGS_apply", &[], flags);
     let show = command(engine, &["show", "-json"], []).stdout(places.shown_state().into());
-    Work { engine: vec![apply], collect: vec![show], collect_after_failure: true, ..Work::default() }
+    EngineCommands {
+        engine: vec![apply],
+        collect: vec![show],
+        collect_after_failure: true,
+        ..EngineCommands::default()
+    }
 }
 
-pub fn output(engine: Engine, flags: &FlagLists, places: &Places) -> Work {
+pub fn output(engine: Engine, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let output = command(engine, &["output", "-json"], flags::terraform(flags));
     printed_output(hide_variables(output, "TF_CLI_ARGS_output", &[], flags), places)
 }

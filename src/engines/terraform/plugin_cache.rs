@@ -27,15 +27,14 @@ use std::path::{Component, Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hawser_contract::Engine;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::confined_dir::{open_regular, read_limited};
 use crate::base::files::{create_private_dir_all, write_private_atomic};
-use crate::base::lock;
-use crate::base::lock::Hold;
+use crate::base::lock::{self, LockMode};
 use crate::engines::hcl_values;
 use crate::engines::outputs::hex;
-use hawser_contract::Engine;
 
 /// Of a dependency lock file; those of the largest estates have some hundred kilobytes.
 const LARGEST_LOCK_FILE: u64 = 16 * 1024 * 1024;
@@ -96,7 +95,7 @@ impl PluginCache {
     pub fn try_lock(&self, who: &str) -> Result<Option<File>, PluginCacheError> {
         create_private_dir_all(&self.directory).map_err(failed("create", &self.directory))?;
         let path = self.lock_path();
-        let held = lock::try_lock(&path, Hold::Alone).map_err(failed("lock", &path))?;
+        let held = lock::try_lock(&path, LockMode::Alone).map_err(failed("lock", &path))?;
         Ok(held.inspect(|held| lock::sign(held, who)))
     }
 

@@ -8,21 +8,21 @@ use serde_json::value::RawValue;
 use crate::engines::{EngineError, read_json};
 
 #[derive(Deserialize)]
-struct Shown {
+struct ShownJson {
     /// Of a state.
-    values: Option<Values>,
+    values: Option<ShownValues>,
     /// Of a plan.
-    planned_values: Option<Values>,
+    planned_values: Option<ShownValues>,
 }
 
 #[derive(Deserialize)]
-struct Values {
+struct ShownValues {
     #[serde(default)]
-    outputs: BTreeMap<String, Output>,
+    outputs: BTreeMap<String, ShownOutput>,
 }
 
 #[derive(Deserialize)]
-struct Output {
+struct ShownOutput {
     #[serde(default)]
     sensitive: bool,
     /// Not there when it is only known after the apply.
@@ -31,7 +31,7 @@ struct Output {
 
 /// The values of the sensitive outputs in a plan or a state, as far as they are known.
 pub fn outputs(path: &str) -> Result<Vec<Box<RawValue>>, EngineError> {
-    let shown: Shown = read_json("the plan or the state as JSON", path)?;
+    let shown: ShownJson = read_json("the plan or the state as JSON", path)?;
     let values = shown.values.into_iter().chain(shown.planned_values);
     let outputs = values.flat_map(|values| values.outputs.into_values());
     Ok(outputs.filter(|output| output.sensitive).filter_map(|output| output.value).collect())

@@ -1,12 +1,14 @@
-use super::*;
-use hawser_contract::requests::{BackendConfig, InitFlags};
 use std::path::Path;
 
-fn places() -> Places {
-    Places::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
+use hawser_contract::requests::{BackendConfig, InitFlags};
+
+use super::*;
+
+fn places() -> ResultPaths {
+    ResultPaths::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
 }
 
-fn words(work: &Work) -> Vec<&str> {
+fn words(work: &EngineCommands) -> Vec<&str> {
     work.engine[0].words.iter().map(String::as_str).collect()
 }
 
@@ -99,7 +101,8 @@ fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
     };
     let work = init(&Init { backend_configuration: configuration, ..Init::default() });
     assert_eq!(words(&work), ["tofu", "init", "-input=false"]);
-    let arguments = |work: &Work| format!("{:?}", work.engine[0].hidden.as_ref().unwrap().arguments);
+    let arguments =
+        |work: &EngineCommands| format!("{:?}", work.engine[0].hidden.as_ref().unwrap().arguments);
     assert!(arguments(&work).contains("hush") && arguments(&work).contains("-var=a=b"));
 
     let array = vec![

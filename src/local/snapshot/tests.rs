@@ -232,7 +232,7 @@ fn bytes_names_and_modes_survive() {
     fs::set_permissions(case.path("p/-rf.sh"), fs::Permissions::from_mode(0o755)).unwrap();
 
     let snapshot = case.take("p").unwrap();
-    let store = wait(Store::open(&case.home.path().join("our own.git"))).unwrap();
+    let store = wait(SnapshotRepository::open(&case.home.path().join("our own.git"))).unwrap();
     let tree = wait(store.run(&["ls-tree", "-rz", &snapshot.commit])).unwrap();
     assert!(tree.contains("/p/a b\n*?.tf\0"), "{tree:?}");
     assert!(tree.contains("120000 blob") && tree.contains("100755 blob"), "{tree:?}");

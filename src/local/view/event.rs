@@ -15,12 +15,12 @@ pub enum Event {
     Ended(Task, Outcome),
     /// A word of `hawser local` itself.
     Note(String),
-    Finished(Ending),
+    Finished(JobEnding),
 }
 
 /// How the whole job ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
+pub enum JobEnding {
     Completed,
     Cancelled,
     /// The answer to the question was no.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Task};
 
-pub use event::{Ending, Event};
+pub use event::{Event, JobEnding};
 pub use paint::Paint;
 pub use screen::{REFRESH, Screen, ask, somebody_is_there, tell};
 pub use text::clean;
@@ -188,11 +188,11 @@ impl View {
         vec![line]
     }
 
-    fn finished(&mut self, ending: &Ending, now: Duration) -> Vec<String> {
+    fn finished(&mut self, ending: &JobEnding, now: Duration) -> Vec<String> {
         // Below the table of the plan there is an empty line already.
-        let under_the_plan = self.title.verb == Verb::Plan && *ending == Ending::Completed;
+        let under_the_plan = self.title.verb == Verb::Plan && *ending == JobEnding::Completed;
         let mut lines = if under_the_plan { Vec::new() } else { vec![String::new()] };
-        if let (Ending::Completed, Some(set)) = (ending, &self.outputs) {
+        if let (JobEnding::Completed, Some(set)) = (ending, &self.outputs) {
             lines.extend(tables::outputs(set, self.paint));
             lines.push(String::new());
         }
@@ -201,10 +201,10 @@ impl View {
     }
 
     /// The last words: what came of it, in one line, and why if it did not go well.
-    fn verdict(&self, ending: &Ending, now: Duration) -> Vec<String> {
+    fn verdict(&self, ending: &JobEnding, now: Duration) -> Vec<String> {
         let after = took(now);
         match ending {
-            Ending::Completed => {
+            JobEnding::Completed => {
                 let count = self.resources.unwrap_or_default();
                 let words = match self.title.verb {
                     Verb::Plan => format!("Planned in {after}; nothing was changed."),
@@ -214,20 +214,20 @@ impl View {
                 };
                 vec![self.paint.green(&format!("{}{words}", self.mark("✔ ")))]
             }
-            Ending::Cancelled => {
+            JobEnding::Cancelled => {
                 let mut words = format!("Cancelled after {after}.");
                 if self.changes_may_have_been_made() {
                     words.push_str(" What was changed until then stays changed.");
                 }
                 vec![self.paint.yellow(&format!("{}{words}", self.mark("■ ")))]
             }
-            Ending::Declined => {
+            JobEnding::Declined => {
                 vec![
                     self.paint
                         .yellow(&format!("{}Not done, as you wish; nothing was changed.", self.mark("■ "))),
                 ]
             }
-            Ending::Failed(task, fault) => self.failure(*task, fault, &after),
+            JobEnding::Failed(task, fault) => self.failure(*task, fault, &after),
         }
     }
 

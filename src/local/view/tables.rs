@@ -1,10 +1,10 @@
 //! The plan as a small table, and the outputs.
 
+use hawser_contract::{OutputSet, OutputValue, PlanData};
 use serde_json::Value;
 
 use super::Paint;
 use super::text::{clean, plural};
-use hawser_contract::{OutputSet, OutputValue, PlanData};
 
 /// A column of the plan table: its heading, the sign before a number, and how a number looks.
 type Column = (&'static str, &'static str, fn(Paint, &str) -> String);

@@ -1,5 +1,6 @@
-use super::*;
 use hawser_contract::{OutputValue, Variable, VariableSet};
+
+use super::*;
 
 const LIVE: bool = true;
 const PLAIN: bool = false;
@@ -106,7 +107,7 @@ fn an_apply() -> Vec<Event> {
         done(Task::ApplyFromPlan, Success::Resources(56)),
         Event::Started(Task::Output),
         done(Task::Output, Success::Outputs(Some(outputs()))),
-        Event::Finished(Ending::Completed),
+        Event::Finished(JobEnding::Completed),
     ]
 }
 
@@ -169,7 +170,7 @@ fn a_failure() -> Vec<Event> {
         Event::Started(Task::ApplyFromPlan),
         line(Task::ApplyFromPlan, LogLevel::Error, "Error: local-exec provisioner error"),
         Event::Ended(Task::ApplyFromPlan, Outcome::Faulted(fault.clone())),
-        Event::Finished(Ending::Failed(Some(Task::ApplyFromPlan), fault)),
+        Event::Finished(JobEnding::Failed(Some(Task::ApplyFromPlan), fault)),
     ]
 }
 
@@ -185,12 +186,12 @@ fn a_cancelled_job_says_that_changes_stay() {
     let events = [
         Event::Started(Task::DestroyFromPlan),
         Event::Ended(Task::DestroyFromPlan, Outcome::Cancelled),
-        Event::Finished(Ending::Cancelled),
+        Event::Finished(JobEnding::Cancelled),
     ];
     let shown = transcript(LIVE, Verb::Destroy, &events);
     insta::assert_snapshot!(console::strip_ansi_codes(&shown));
 
-    let early = [Event::Started(Task::PlanDestroy), Event::Finished(Ending::Cancelled)];
+    let early = [Event::Started(Task::PlanDestroy), Event::Finished(JobEnding::Cancelled)];
     assert!(!transcript(LIVE, Verb::Destroy, &early).contains("stays changed"));
 }
 
@@ -198,7 +199,7 @@ fn a_cancelled_job_says_that_changes_stay() {
 fn the_last_line_tells_plan_destroy_and_apply_apart() {
     let last = |verb, count| {
         let task = Task::ApplyFromPlan;
-        let events = [done(task, Success::Resources(count)), Event::Finished(Ending::Completed)];
+        let events = [done(task, Success::Resources(count)), Event::Finished(JobEnding::Completed)];
         let shown = transcript(PLAIN, verb, &events);
         shown.lines().last().unwrap_or_default().to_owned()
     };
@@ -228,6 +229,6 @@ fn a_line_that_overtakes_the_report_of_its_task_starts_the_task() {
 #[test]
 fn one_empty_line_is_between_the_plan_and_the_last_word() {
     let plan = done(Task::Plan, Success::Plan(Box::new(plan_data())));
-    let shown = transcript(PLAIN, Verb::Plan, &[plan, Event::Finished(Ending::Completed)]);
+    let shown = transcript(PLAIN, Verb::Plan, &[plan, Event::Finished(JobEnding::Completed)]);
     assert!(!shown.contains("\n\n\n") && shown.contains("\n\nPlanned"), "{shown}");
 }

@@ -13,7 +13,7 @@ use crate::script::{HiddenArguments, Piece, quote};
 
 struct Ran {
     code: Option<i32>,
-    part: Option<Part>,
+    part: Option<ScriptPhase>,
     stdout: String,
     stderr: String,
 }
@@ -26,12 +26,12 @@ fn after(text: &str) -> Option<Hook<'_>> {
     Hook::new("PlanAfterHook", Some(text))
 }
 
-fn sh(script: &str) -> Command {
-    Command::new(["bash", "-c", script])
+fn sh(script: &str) -> EngineCommand {
+    EngineCommand::new(["bash", "-c", script])
 }
 
-fn last_part(file: &Path) -> Option<Part> {
-    fs::read_to_string(file).ok()?.lines().last().and_then(Part::from_word)
+fn last_part(file: &Path) -> Option<ScriptPhase> {
+    fs::read_to_string(file).ok()?.lines().last().and_then(ScriptPhase::from_word)
 }
 
 fn run(script: &Script<'_>) -> Ran {
@@ -55,7 +55,7 @@ fn run_with(script: &Script<'_>, variables: &[(&str, &str)]) -> Ran {
     }
 }
 
-fn script<'a>(before: Option<Hook<'a>>, engine: Command, after: Option<Hook<'a>>) -> Script<'a> {
+fn script<'a>(before: Option<Hook<'a>>, engine: EngineCommand, after: Option<Hook<'a>>) -> Script<'a> {
     Script { title: "test".to_owned(), before, engine: vec![engine], after, ..Script::default() }
 }
 
@@ -67,7 +67,7 @@ fn an_export_and_a_cd_of_the_before_hook_reach_the_engine_and_the_after_hook() {
         after("echo \"after $TOKEN $PWD\""),
     ));
     assert_eq!(ran.stdout, "engine a b /usr\nafter a b /usr\n");
-    assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+    assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
         "greet() {{ echo hello; }}; export -f greet; export BASH_ENV={} SHELLOPTS",
         quote(code.to_str().unwrap())
     );
-    let ran = run_with(&script(before(&hook), Command::new(["env", "-0"]), None), &variables);
+    let ran = run_with(&script(before(&hook), EngineCommand::new(["env", "-0"]), None), &variables);
     let seen: Vec<&str> = ran.stdout.split('\0').collect();
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     for expected in ["TF_VAR_my-var=a b", "with.dots=c", "BASH_FUNC_greet%%=() {  echo hello\n}"] {
@@ -102,8 +102,9 @@ fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
 
 #[test]
 fn an_engine_that_is_not_there_is_told_with_the_folders_that_were_looked_in() {
-    let ran = run(&script(before("PATH=/no/such:/folders"), Command::new(["no-such-engine", "hush"]), None));
-    assert_eq!((ran.code, ran.part), (Some(127), Some(Part::Engine)), "{}", ran.stderr);
+    let ran =
+        run(&script(before("PATH=/no/such:/folders"), EngineCommand::new(["no-such-engine", "hush"]), None));
+    assert_eq!((ran.code, ran.part), (Some(127), Some(ScriptPhase::Engine)), "{}", ran.stderr);
     let said = format!("hawser: {NO_PROGRAM} no-such-engine in PATH, which is /no/such:/folders\n");
     assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
     assert!(!ran.stderr.contains("cancel.json") && !ran.stderr.contains("hush"), "{}", ran.stderr);
@@ -140,7 +141,7 @@ fn another_exit_code_is_a_success_only_with_the_file_that_shows_it() {
     let engine = |text: &str| sh(text).also_success(2, file.clone());
     let made = format!("touch {}; exit 2", quote(file.to_str().unwrap()));
     let ran = run(&script(None, engine("exit 2"), after("echo after")));
-    assert_eq!((ran.code, ran.part), (Some(2), Some(Part::Engine)));
+    assert_eq!((ran.code, ran.part), (Some(2), Some(ScriptPhase::Engine)));
     let ran = run(&script(None, engine(&made), after("echo after")));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"));
 }
@@ -148,21 +149,21 @@ fn another_exit_code_is_a_success_only_with_the_file_that_shows_it() {
 #[test]
 fn a_function_that_a_hook_defines_may_stand_in_front_of_the_engine() {
     let hook = "engine() { echo wrapped; command echo \"$@\"; return 3; }";
-    let ran = run(&script(before(hook), Command::new(["engine", "a b"]), None));
+    let ran = run(&script(before(hook), EngineCommand::new(["engine", "a b"]), None));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), "wrapped\na b\n"), "{}", ran.stderr);
-    let ran = run(&script(None, Command::new(["no-such-engine"]), None));
-    assert_eq!((ran.code, ran.part), (Some(127), Some(Part::Engine)), "{}", ran.stderr);
+    let ran = run(&script(None, EngineCommand::new(["no-such-engine"]), None));
+    assert_eq!((ran.code, ran.part), (Some(127), Some(ScriptPhase::Engine)), "{}", ran.stderr);
 }
 
 #[test]
 fn each_part_decides_on_its_own() {
     let cases = [
-        (script(before("echo b; (exit 3)"), sh("echo e"), after("echo a")), 3, Part::Before, "b\n"),
-        (script(before("echo b"), sh("echo e; exit 4"), after("echo a")), 4, Part::Engine, "b\ne\n"),
-        (script(before("echo b"), sh("echo e"), after("echo a; exit 5")), 5, Part::After, "b\ne\na\n"),
-        (script(before("echo b >&2"), sh("echo e >&2"), after("echo a >&2")), 0, Part::Done, ""),
+        (script(before("echo b; (exit 3)"), sh("echo e"), after("echo a")), 3, ScriptPhase::Before, "b\n"),
+        (script(before("echo b"), sh("echo e; exit 4"), after("echo a")), 4, ScriptPhase::Engine, "b\ne\n"),
+        (script(before("echo b"), sh("echo e"), after("echo a; exit 5")), 5, ScriptPhase::After, "b\ne\na\n"),
+        (script(before("echo b >&2"), sh("echo e >&2"), after("echo a >&2")), 0, ScriptPhase::Done, ""),
         // A command in the middle that fails is bash's own business, as in any script.
-        (script(before("false\necho b"), sh("true"), None), 0, Part::Done, "b\n"),
+        (script(before("false\necho b"), sh("true"), None), 0, ScriptPhase::Done, "b\n"),
     ];
     for (script, code, part, stdout) in cases {
         let ran = run(&script);
@@ -179,7 +180,7 @@ fn each_part_decides_on_its_own() {
 fn a_before_hook_that_leaves_early_is_seen_and_the_engine_does_not_run() {
     for hook in ["exit 0", "exec true", "trap 'exit 0' EXIT; exit 7", "set -n"] {
         let ran = run(&script(before(hook), sh("echo engine"), None));
-        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Before)), "{hook}");
+        assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Before)), "{hook}");
         assert_eq!(ran.stdout, "", "{hook}");
     }
 }
@@ -190,14 +191,14 @@ fn a_syntax_error_is_the_hooks_own_failure() {
         let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
         // A here-document without its end is only a warning to bash.
         if hook.starts_with("cat") {
-            assert_eq!(ran.part, Some(Part::Done), "{hook}: {}", ran.stderr);
+            assert_eq!(ran.part, Some(ScriptPhase::Done), "{hook}: {}", ran.stderr);
             continue;
         }
         assert_ne!(ran.code, Some(0), "{hook}");
-        assert_eq!((ran.part, ran.stdout.as_str()), (Some(Part::Before), ""), "{hook}");
+        assert_eq!((ran.part, ran.stdout.as_str()), (Some(ScriptPhase::Before), ""), "{hook}");
         let ran = run(&script(None, sh("echo engine"), after(hook)));
         assert_ne!(ran.code, Some(0), "{hook}");
-        assert_eq!((ran.part, ran.stdout.as_str()), (Some(Part::After), "engine\n"), "{hook}");
+        assert_eq!((ran.part, ran.stdout.as_str()), (Some(ScriptPhase::After), "engine\n"), "{hook}");
     }
 }
 
@@ -217,7 +218,7 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
         "printf() { :; }; unset -f printf",
     ] {
         let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
-        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)), "{hook}: {}", ran.stderr);
         let ran = run(&script(
             before(hook),
             sh("exit 2").also_success(2, here.path().to_owned()),
@@ -225,7 +226,11 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
         ));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{hook}: {}", ran.stderr);
         let ran = run(&script(before(hook), sh("exit 6"), after("echo after")));
-        assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(6), Some(Part::Engine), ""), "{hook}");
+        assert_eq!(
+            (ran.code, ran.part, ran.stdout.as_str()),
+            (Some(6), Some(ScriptPhase::Engine), ""),
+            "{hook}"
+        );
     }
 }
 
@@ -242,14 +247,14 @@ fn an_engine_is_not_run_where_that_cannot_be_noted() {
     // From there on the parts say less, and nothing else changes.
     let lose = "rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"";
     let hook = format!("set -e; lose() {{ {lose}; }}");
-    let ran = run(&script(before(&hook), Command::new(["lose"]), after("echo after")));
+    let ran = run(&script(before(&hook), EngineCommand::new(["lose"]), after("echo after")));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
 }
 
 #[test]
 fn set_e_works_inside_a_hook() {
     let ran = run(&script(before("set -e\nfalse\necho unreachable"), sh("echo engine"), None));
-    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(1), Some(Part::Before), ""));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(1), Some(ScriptPhase::Before), ""));
 }
 
 /// What pre-approval does not look at must not be run either.
@@ -288,10 +293,13 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
     assert_eq!(run(&wanted).stdout, "");
     wanted.collect_after_failure = true;
     let ran = run(&wanted);
-    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(4), Some(Part::Engine), "collected\n"));
+    assert_eq!(
+        (ran.code, ran.part, ran.stdout.as_str()),
+        (Some(4), Some(ScriptPhase::Engine), "collected\n")
+    );
     wanted.engine = vec![sh("exit 0")];
     let ran = run(&wanted);
-    assert_eq!((ran.code, ran.part), (Some(1), Some(Part::Collect)));
+    assert_eq!((ran.code, ran.part), (Some(1), Some(ScriptPhase::Collect)));
 
     wanted.collect = vec![sh("echo collected").only_after_failure()];
     let ran = run(&wanted);
@@ -304,10 +312,10 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
 fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
     for hook in ["true", "set -euo pipefail", "trap 'exit 99' ERR; set -E", "set -e; exec 2>&-"] {
         let mut wanted = script(before(hook), sh("echo engine"), after("echo after"));
-        let copy = Command::new(["bash", "-c", "echo copy; exit 3", "the place"]);
+        let copy = EngineCommand::new(["bash", "-c", "echo copy; exit 3", "the place"]);
         wanted.publish = vec![copy.clone(), copy];
         let ran = run(&wanted);
-        assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)), "{hook}: {}", ran.stderr);
+        assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)), "{hook}: {}", ran.stderr);
         assert_eq!(ran.stdout, "engine\ncopy\ncopy\nafter\n", "{hook}");
         let told = ran.stderr.matches("hawser: the result could not be copied to the place").count();
         assert_eq!(told, if hook.ends_with("2>&-") { 0 } else { 2 }, "{hook}: {}", ran.stderr);
@@ -430,7 +438,7 @@ fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {
         let hook = format!("export CODE={code}");
         let ran = interrupted(&script(before(&hook), sh(SLOW), after("echo after")));
         assert_eq!(ran.stdout, "shut down\n");
-        assert_eq!(ran.part, Some(Part::Engine));
+        assert_eq!(ran.part, Some(ScriptPhase::Engine));
         assert_eq!(ran.code, Some(if code == "0" { INTERRUPTED } else { 1 }));
     }
 }
@@ -438,16 +446,16 @@ fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {
 #[test]
 fn an_engine_that_completes_in_spite_of_the_interrupt_with_nothing_to_follow_is_done() {
     let ran = interrupted(&script(before("export CODE=0"), sh(SLOW), None));
-    assert_eq!((ran.code, ran.part), (Some(0), Some(Part::Done)));
+    assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)));
 }
 
 #[test]
 fn an_interrupt_in_a_hook_ends_it_there() {
     let hook = "bash -c 'echo started; exec sleep 30'; echo more of the hook";
     let ran = interrupted(&script(before(hook), sh("echo engine"), None));
-    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::Before), ""));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(ScriptPhase::Before), ""));
     let ran = interrupted(&script(None, sh("true"), after(hook)));
-    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(Part::After), ""));
+    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(ScriptPhase::After), ""));
 }
 
 /// Bash takes a signal between two commands, and every pair of them gets one here.
@@ -511,7 +519,7 @@ proptest! {
         // Whatever the hook is, either it failed or left, or the engine ran.
         let ran = run(&script(before(&hook), sh("echo engine"), None));
         let said = ran.stdout.contains("engine");
-        prop_assert_eq!(said, ran.part == Some(Part::Done), "{:?} {:?}", ran.code, ran.stderr);
+        prop_assert_eq!(said, ran.part == Some(ScriptPhase::Done), "{:?} {:?}", ran.code, ran.stderr);
     }
 }
 

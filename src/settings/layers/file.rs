@@ -5,13 +5,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Given;
+use super::LayerValue;
 use super::strict_json::StrictJson;
-use crate::settings::diagnostics::{Findings, Origin};
+use crate::settings::diagnostics::{Diagnostics, Origin};
 use crate::settings::values::Fault;
 
 /// The values in the file; none when there is no such file.
-pub(crate) fn read(dir: &Path, name: &str, findings: &mut Findings) -> Vec<Given> {
+pub(crate) fn read(dir: &Path, name: &str, findings: &mut Diagnostics) -> Vec<LayerValue> {
     let mut given = Vec::new();
     let origin = Origin::File(name.to_owned());
     let parsed = match std::fs::read(dir.join(name)) {
@@ -39,13 +39,13 @@ fn parse(bytes: &[u8]) -> Result<Value, Fault> {
 }
 
 /// Values by path. An empty list or object is a value, too.
-fn flatten(value: Value, path: &mut Vec<String>, origin: &Origin, given: &mut Vec<Given>) {
+fn flatten(value: Value, path: &mut Vec<String>, origin: &Origin, given: &mut Vec<LayerValue>) {
     let members: Vec<(String, Value)> = match value {
         Value::Array(items) if !items.is_empty() => {
             items.into_iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
         }
         Value::Object(members) if !members.is_empty() => members.into_iter().collect(),
-        value => return given.push(Given { path: path.clone(), value, origin: origin.clone() }),
+        value => return given.push(LayerValue { path: path.clone(), value, origin: origin.clone() }),
     };
     for (name, member) in members {
         let depth = path.len();

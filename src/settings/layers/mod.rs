@@ -9,12 +9,12 @@ use std::ffi::OsString;
 
 use serde_json::Value;
 
-use super::diagnostics::{Findings, Origin};
-use super::schema_tree::Shape;
+use super::diagnostics::{Diagnostics, Origin};
+use super::schema_tree::SchemaNode;
 use super::values::Fault;
 
 /// One value and where it stands.
-pub(super) struct Given {
+pub(super) struct LayerValue {
     pub(super) path: Vec<String>,
     /// A scalar, an empty list or an empty object.
     pub(super) value: Value,
@@ -25,9 +25,9 @@ pub(super) struct Given {
 /// All others belong to other programs.
 pub(super) fn from_environment(
     environment: &[(OsString, OsString)],
-    shape: &Shape,
-    findings: &mut Findings,
-) -> Vec<Given> {
+    shape: &SchemaNode,
+    findings: &mut Diagnostics,
+) -> Vec<LayerValue> {
     let mut variables: Vec<_> = environment
         .iter()
         .filter_map(|(name, value)| name.to_str().map(|name| (name, segments(name), value)))
@@ -38,7 +38,7 @@ pub(super) fn from_environment(
     for (name, path, value) in variables {
         let origin = Origin::Variable(name.to_owned());
         match value.to_str() {
-            Some(text) => given.push(Given { path, value: Value::from(text), origin }),
+            Some(text) => given.push(LayerValue { path, value: Value::from(text), origin }),
             None => findings.problem(&path.join("."), None, Some(&origin), Fault::NotUnicode),
         }
     }
@@ -46,7 +46,7 @@ pub(super) fn from_environment(
 }
 
 /// `--Section:Key=value` and `--Section:Key value`.
-pub(super) fn from_command_line(arguments: &[String], findings: &mut Findings) -> Vec<Given> {
+pub(super) fn from_command_line(arguments: &[String], findings: &mut Diagnostics) -> Vec<LayerValue> {
     let mut given = Vec::new();
     let mut rest = arguments.iter().enumerate().peekable();
     while let Some((index, argument)) = rest.next() {
@@ -71,7 +71,7 @@ pub(super) fn from_command_line(arguments: &[String], findings: &mut Findings) -
         }
         let (origin, path) = (Origin::Option(name.to_owned()), segments(name));
         match value {
-            Some(value) => given.push(Given { path, value: Value::from(value), origin }),
+            Some(value) => given.push(LayerValue { path, value: Value::from(value), origin }),
             None => {
                 let fault = Fault::NoValue { option: name.to_owned() };
                 findings.problem(&path.join("."), None, Some(&origin), fault);

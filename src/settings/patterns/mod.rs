@@ -17,14 +17,14 @@ pub use sources::{SourcePattern, SourceRule};
 pub use variables::VariablePattern;
 
 use super::bind::Effective;
-use super::diagnostics::Findings;
+use super::diagnostics::Diagnostics;
 use super::model::PolicySettings;
 use super::values::Fault;
 use crate::base::git_url::mask_url;
 
 /// Reports every entry that its type refuses, with its origin: a rule that nobody can obey, or that allows less or more than
 /// it seems to, is worse than no start.
-pub(super) fn check(effective: &[Effective], findings: &mut Findings) {
+pub(super) fn check(effective: &[Effective], findings: &mut Diagnostics) {
     for Effective { key, value, origin } in effective {
         let Some((list, _)) = key.strip_prefix("Policy.").and_then(|rule| rule.split_once('.')) else {
             continue;

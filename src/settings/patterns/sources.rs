@@ -37,11 +37,11 @@ pub enum SourcePatternError {
     Ambiguous(&'static str),
 }
 
-type Parts = Result<Place, SourcePatternError>;
+type Parts = Result<SourceLocation, SourcePatternError>;
 
 /// A URL taken apart, in its one spelling.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct SourceLocation {
     scheme: &'static str,
     user: Option<String>,
     has_password: bool,
@@ -62,7 +62,7 @@ fn scheme_of(text: &str) -> Option<(&'static str, u16)> {
     SCHEMES.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text))
 }
 
-impl Place {
+impl SourceLocation {
     /// `url` is what git, or the registry's client, gets.
     fn of_url(url: &str) -> Parts {
         if url.contains(|char: char| char.is_control() || char == '\\') {
@@ -203,7 +203,7 @@ impl FromStr for SourcePattern {
         if !text.contains("://") {
             return Err(SourcePatternError::NoScheme);
         }
-        let place = Place::of_url(text)?;
+        let place = SourceLocation::of_url(text)?;
         if place.has_password || place.user.is_some() && place.scheme != "ssh" {
             return Err(SourcePatternError::Credentials);
         }
@@ -221,7 +221,7 @@ impl FromStr for SourcePattern {
 }
 
 impl SourcePattern {
-    fn covers(&self, place: &Place) -> bool {
+    fn covers(&self, place: &SourceLocation) -> bool {
         self.scheme == place.scheme
             && self.port == place.port
             && (self.user.is_none() || self.user == place.user)
@@ -248,7 +248,7 @@ impl SourceRule {
     pub fn judge(&self, url: &str) -> Result<(), Refusal> {
         let Some(patterns) = &self.0 else { return Ok(()) };
         let url = url.trim();
-        let why = match Place::of_url(url) {
+        let why = match SourceLocation::of_url(url) {
             Ok(place) if patterns.iter().any(|pattern| pattern.covers(&place)) => return Ok(()),
             Ok(_) => "no entry of the list matches it".to_owned(),
             Err(error) => format!("it {error}"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hawser_contract::Task;
 use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,14 +10,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::*;
-use crate::masking::{MASK, Rules, Vault};
+use crate::masking::{MASK, Rules, SecretStore};
 use crate::settings::model::JobLogStreamSettings;
 use crate::shipping::Labels;
-use crate::shipping::batch::Policy;
-use crate::shipping::reader::{Log, Mark, Offer};
-use crate::step::Writer;
+use crate::shipping::batch::BatchLimits;
+use crate::shipping::reader::{LogReader, Mark, Offer};
+use crate::step::RecordWriter;
 use crate::step::records::{MAX_TEXT, encode, pieces};
-use hawser_contract::Task;
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
@@ -35,7 +35,7 @@ struct Bed {
     limit: usize,
     secrets: JobSecrets,
     now: Instant,
-    log: Option<Log>,
+    log: Option<LogReader>,
     /// The place behind the last batch.
     end: Mark,
     batches: usize,
@@ -47,8 +47,8 @@ struct Bed {
 impl Bed {
     fn new(secrets: &[String], settings: JobLogStreamSettings, limit: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let vault = Vault::new(Rules::new(&settings).unwrap());
-        let job = vault.job(Some(Uuid::nil()));
+        let secret_store = SecretStore::new(Rules::new(&settings).unwrap());
+        let job = secret_store.job(Some(Uuid::nil()));
         job.learn(secrets.iter().map(String::as_str));
         Self {
             path: directory.path().join("output.log"),
@@ -70,11 +70,11 @@ impl Bed {
         for record in records {
             encode(&mut bytes, Timestamp::now(), record.stream, record.text.as_bytes(), record.continues);
         }
-        Writer::open(&self.path).unwrap().append(&bytes).unwrap();
+        RecordWriter::open(&self.path).unwrap().append(&bytes).unwrap();
     }
 
-    fn policy(&self) -> Policy {
-        Policy::new(&self.settings, self.limit)
+    fn policy(&self) -> BatchLimits {
+        BatchLimits::new(&self.settings, self.limit)
     }
 
     /// A runner that is started anew knows only the place that was acknowledged.
@@ -103,7 +103,7 @@ impl Bed {
         };
         let log = self.log.get_or_insert_with(|| {
             let veil = Veil::new(&self.path, self.secrets.clone(), policy.period());
-            Log::open(&self.path, &labels, self.end, veil)
+            LogReader::open(&self.path, &labels, self.end, veil)
         });
         let Offer::Batch { arguments, end } = log.offer(&policy, ended, true, self.now).unwrap() else {
             return false;

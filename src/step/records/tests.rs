@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn all(path: &Path) -> Vec<Record> {
-    let mut reader = Reader::open(path, 0).unwrap();
+    let mut reader = RecordReader::open(path, 0).unwrap();
     std::iter::from_fn(|| reader.next().unwrap()).collect()
 }
 
@@ -24,10 +24,10 @@ fn a_torn_record_is_not_read_until_the_next_writer_ends_it() {
     std::fs::write(&path, "1000000 o whole\n1000001 e torn by a cra").unwrap();
     assert_eq!(texts(&path), ["whole"]);
 
-    let mut reader = Reader::open(&path, 0).unwrap();
+    let mut reader = RecordReader::open(&path, 0).unwrap();
     reader.next().unwrap().unwrap();
     assert_eq!(reader.next().unwrap(), None);
-    Writer::open(&path).unwrap().say(Stream::Information, "after").unwrap();
+    RecordWriter::open(&path).unwrap().say(Stream::Information, "after").unwrap();
 
     let torn = reader.next().unwrap().unwrap();
     assert_eq!((torn.stream, torn.text.as_slice()), (Stream::Stderr, b"torn by a cra".as_slice()));
@@ -64,7 +64,7 @@ fn two_writers_at_once_tear_no_record_and_lose_none() {
         move || {
             for number in 0..count {
                 let text = format!("{number} {}", "x".repeat(number % 9000));
-                Writer::open(&path).unwrap().say(stream, &text).unwrap();
+                RecordWriter::open(&path).unwrap().say(stream, &text).unwrap();
             }
         }
     };
@@ -134,8 +134,8 @@ proptest! {
         restart in vec(any::<bool>(), 6),
     ) {
         let (_folder, path) = file();
-        let mut writer = Writer::open(&path).unwrap();
-        let mut reader = Reader::open(&path, 0).unwrap();
+        let mut writer = RecordWriter::open(&path).unwrap();
+        let mut reader = RecordReader::open(&path, 0).unwrap();
         for (batch, restart) in batches.iter().zip(restart) {
             let mut buffer = Vec::new();
             for record in batch {
@@ -147,8 +147,8 @@ proptest! {
             }
             prop_assert_eq!(reader.next().unwrap(), None);
             if restart {
-                writer = Writer::open(&path).unwrap();
-                reader = Reader::open(&path, reader.offset).unwrap();
+                writer = RecordWriter::open(&path).unwrap();
+                reader = RecordReader::open(&path, reader.offset).unwrap();
             }
         }
     }

@@ -1,22 +1,22 @@
+use hawser_contract::requests::CancelKind;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
-use crate::step::{Exit, Position, Stage, SupervisorNote};
-use hawser_contract::requests::CancelKind;
+use crate::step::{Exit, Position, RecoveryPhase, SupervisorNote};
 
-fn open(root: &Path) -> Result<Store, StoreError> {
-    Store::open(root, Uuid::nil(), "a")
+fn open(root: &Path) -> Result<StepStore, StoreError> {
+    StepStore::open(root, Uuid::nil(), "a")
 }
 
-fn create(store: &Store, name: &str) -> Folder {
+fn create(store: &StepStore, name: &str) -> StepFolder {
     match store.create(name, "Validate", &json!({"jobId": name})).unwrap() {
         Created::New(folder, _) => folder,
         Created::Known(folder) => panic!("{} is known already", folder.name()),
     }
 }
 
-fn names(store: &Store) -> Vec<String> {
+fn names(store: &StepStore) -> Vec<String> {
     store.list().unwrap().into_iter().map(|(folder, _)| folder.name()).collect()
 }
 
@@ -40,7 +40,7 @@ fn a_second_runner_of_the_same_instance_is_refused_and_one_of_another_is_not() {
     let first = open(root.path()).unwrap();
     let error = open(root.path()).unwrap_err();
     assert!(matches!(error, StoreError::InUse { .. }) && error.to_string().contains("Runner.Instance"));
-    Store::open(root.path(), Uuid::nil(), "b").unwrap();
+    StepStore::open(root.path(), Uuid::nil(), "b").unwrap();
     drop(first);
     open(root.path()).unwrap();
 }
@@ -60,7 +60,7 @@ fn instance_names_do_not_lead_anywhere_else() {
 #[test]
 fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
     let root = tempfile::tempdir().unwrap();
-    let other = |name: &str| Store::open(root.path(), Uuid::nil(), name).unwrap();
+    let other = |name: &str| StepStore::open(root.path(), Uuid::nil(), name).unwrap();
     drop(other("nothing left"));
     let running = other("running");
     create(&running, "a");
@@ -71,7 +71,7 @@ fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
     let path = gone.root.clone();
     drop(gone);
     // Of another runner, which has a server's record of its own.
-    create(&Store::open(root.path(), Uuid::from_u128(1), "else").unwrap(), "a");
+    create(&StepStore::open(root.path(), Uuid::from_u128(1), "else").unwrap(), "a");
 
     let own = open(root.path()).unwrap();
     create(&own, "a");
@@ -117,7 +117,7 @@ fn a_task_that_is_pushed_again_is_known() {
 fn damaged_folders_are_set_aside_and_the_sound_ones_are_still_there() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
-    type Damage = fn(&Folder);
+    type Damage = fn(&StepFolder);
     let damages: [(&str, Damage); 7] = [
         ("no-request", |folder| fs::remove_file(folder.path().join("request.json")).unwrap()),
         ("half-request", |folder| fs::write(folder.path().join("request.json"), "{\"version\":1,").unwrap()),
@@ -220,17 +220,17 @@ fn the_files_and_the_lock_say_where_a_step_stands() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let folder = create(&store, "step");
-    assert_eq!(folder.stage().unwrap(), Stage::Prepare);
+    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Prepare);
 
     let lock = folder.try_lock().unwrap().unwrap();
     assert!(folder.try_lock().unwrap().is_none());
-    assert_eq!(folder.stage().unwrap(), Stage::Running);
+    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Running);
     folder.set_supervisor(&note()).unwrap();
-    assert_eq!(folder.stage().unwrap(), Stage::Running);
+    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Running);
     lock.unlock().unwrap();
-    assert_eq!(folder.stage().unwrap(), Stage::Lost);
+    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Lost);
     folder.set_exit(&exit()).unwrap();
-    assert_eq!(folder.stage().unwrap(), Stage::Conclude);
+    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Conclude);
 }
 
 #[test]

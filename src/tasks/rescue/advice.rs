@@ -4,22 +4,22 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use crate::engines::leftovers::{ERRORED_STATE, Lock, LockTrouble};
-use crate::script::quote;
-use crate::tasks::shape::Shape;
 use hawser_contract::{Engine, Task, TaskRequest};
 
-use super::place::Place;
+use super::place::EngineDirectory;
+use crate::engines::leftovers::{ERRORED_STATE, Lock, LockTrouble};
+use crate::script::quote;
+use crate::tasks::shape::ScriptTask;
 
 /// How many pending operations a message names.
 const NAMED: usize = 10;
 
 /// What to look for after a step that nobody saw the end of. Only what its task can have left.
 pub fn to_check(request: &TaskRequest) -> &'static str {
-    Shape::of(request).map_or("it changes no resources", |shape| check(&shape))
+    ScriptTask::of(request).map_or("it changes no resources", |shape| check(&shape))
 }
 
-fn check(shape: &Shape<'_>) -> &'static str {
+fn check(shape: &ScriptTask<'_>) -> &'static str {
     match (shape.task, shape.engine) {
         (Task::ApplyFromPlan | Task::DestroyFromPlan, Engine::Pulumi) => {
             "look for a lock of the stack that was left behind, for pending operations, and for resources that are \
@@ -44,7 +44,7 @@ fn check(shape: &Shape<'_>) -> &'static str {
 }
 
 /// Nobody knows what the engine left, because the search for it failed.
-pub(super) fn not_looked_for(shape: &Shape<'_>, why: &dyn Error) -> String {
+pub(super) fn not_looked_for(shape: &ScriptTask<'_>, why: &dyn Error) -> String {
     format!(
         "The search for what {} may have left behind failed ({why}), so there may be something. Before the next run: {}",
         shape.command(),
@@ -55,7 +55,7 @@ pub(super) fn not_looked_for(shape: &Shape<'_>, why: &dyn Error) -> String {
 /// The new state is in `place` and nowhere else, with so many resources, as far as it could be read.
 pub(super) fn errored_state(
     engine: Engine,
-    directory: &Place,
+    directory: &EngineDirectory,
     place: &Path,
     resources: &io::Result<Option<u64>>,
 ) -> String {
@@ -82,7 +82,7 @@ pub(super) fn missing_state(engine: Engine, directory: &Path, rescued: &Path) ->
 }
 
 /// There may be such a file, or it is certain that there is, but it could not be kept elsewhere.
-pub(super) fn unkept_state(engine: Engine, directory: &Place, error: &io::Error) -> String {
+pub(super) fn unkept_state(engine: Engine, directory: &EngineDirectory, error: &io::Error) -> String {
     let place = directory.join(ERRORED_STATE);
     format!(
         "Whether there is an {ERRORED_STATE} could not be seen, or it could not be kept elsewhere ({error}). If {} is there, \
@@ -93,7 +93,7 @@ pub(super) fn unkept_state(engine: Engine, directory: &Place, error: &io::Error)
 }
 
 /// An apply was about to overwrite a state that is now in `kept`.
-pub(super) fn earlier_state(engine: Engine, directory: &Place, kept: &Path) -> String {
+pub(super) fn earlier_state(engine: Engine, directory: &EngineDirectory, kept: &Path) -> String {
     let push = push_command(engine, directory, kept);
     format!(
         "An earlier apply left an {ERRORED_STATE}, a state that its backend did not take. It is kept in {}. If it was \
@@ -117,7 +117,7 @@ pub(super) fn unseen_states(folder: &Path, error: &io::Error) -> String {
     )
 }
 
-pub(super) fn pending_operations(directory: &Place, pending: &[String], kept: &str) -> String {
+pub(super) fn pending_operations(directory: &EngineDirectory, pending: &[String], kept: &str) -> String {
     let more = pending.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
@@ -129,7 +129,7 @@ pub(super) fn pending_operations(directory: &Place, pending: &[String], kept: &s
     )
 }
 
-pub(super) fn unread_stack(directory: &Place) -> String {
+pub(super) fn unread_stack(directory: &EngineDirectory) -> String {
     format!(
         "The state of the stack could not be read afterwards: whether there are pending_operations is shown by {}",
         directory.command("pulumi stack export")
@@ -137,7 +137,7 @@ pub(super) fn unread_stack(directory: &Place) -> String {
 }
 
 /// What the engine itself said about a lock.
-pub(super) fn lock_trouble(engine: Engine, directory: &Place, trouble: &LockTrouble) -> String {
+pub(super) fn lock_trouble(engine: Engine, directory: &EngineDirectory, trouble: &LockTrouble) -> String {
     match trouble {
         LockTrouble::HeldByProcess(lock) => format!(
             "The state {} is locked, lock id {}{}, by a process that still runs: the lock ends with it and cannot \
@@ -185,6 +185,6 @@ pub(super) fn remote_lock(engine: Engine) -> String {
     )
 }
 
-fn push_command(engine: Engine, directory: &Place, state: &Path) -> String {
+fn push_command(engine: Engine, directory: &EngineDirectory, state: &Path) -> String {
     directory.command(&format!("{} state push {}", engine.program(), quote(&state.to_string_lossy())))
 }

@@ -1,24 +1,23 @@
 //! Before a step begins: what earlier ones have left behind is not overwritten, and not forgotten.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
+use std::{fs, io};
 
-use crate::engines::leftovers::ERRORED_STATE;
-use crate::workspace::Workspace;
-use crate::workspace::backup::{By, keep};
 use hawser_contract::{Engine, Fault};
 
 use super::advice;
-use super::place::Place;
-use crate::tasks::{Context, TaskError};
+use super::place::EngineDirectory;
+use crate::engines::leftovers::ERRORED_STATE;
+use crate::tasks::{TaskContext, TaskError};
+use crate::workspace::Workspace;
+use crate::workspace::backup::{By, keep};
 
 /// Takes an `errored.tfstate` out of the way of an apply that would overwrite it, and says so. It is said before the file is gone
 /// from where people look for it, whatever becomes of the apply.
 pub(in crate::tasks) fn set_aside(
-    context: &Context,
+    context: &TaskContext,
     workspace: &Workspace,
-    directory: &Place,
+    directory: &EngineDirectory,
     engine: Engine,
 ) -> Result<(), TaskError> {
     let from = directory.join(ERRORED_STATE);

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use crate::engines::environment::Environment;
 use crate::script::bash_script::PLACE_VARIABLES;
 use crate::script::quote;
-use crate::step::Folder;
+use crate::step::StepFolder;
 use crate::workspace::{PrivateFile, Workspace};
 
 #[derive(Debug, Clone)]
-pub(in crate::tasks) struct Place {
+pub(in crate::tasks) struct EngineDirectory {
     /// The init directory of the module.
     directory: PathBuf,
     /// The one in which the engine ran: a hook may have changed to another.
@@ -27,7 +27,7 @@ pub(in crate::tasks) struct Place {
 }
 
 /// It is the init directory, and something more.
-impl Deref for Place {
+impl Deref for EngineDirectory {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -35,7 +35,7 @@ impl Deref for Place {
     }
 }
 
-impl Place {
+impl EngineDirectory {
     /// As the environment has it when no hook changes anything. `has_hook` says that one may.
     pub(in crate::tasks) fn new(workspace: &Workspace, environment: &Environment, has_hook: bool) -> Self {
         let directory = workspace.init_dir();
@@ -49,7 +49,7 @@ impl Place {
     }
 
     /// As the script has noted it, if it came so far.
-    pub(super) fn noted_by(mut self, step: &Folder) -> Self {
+    pub(super) fn noted_by(mut self, step: &StepFolder) -> Self {
         let noted = fs::read(step.place_path()).unwrap_or_default();
         let noted = String::from_utf8_lossy(&noted);
         let noted: Vec<&str> = noted.split_terminator('\0').collect();

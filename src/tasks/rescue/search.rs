@@ -1,48 +1,45 @@
 //! Looks for what an engine left behind in a module's directory, and has it kept ([`crate::workspace::backup`]).
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io;
 use std::path::PathBuf;
+use std::{fs, io};
 
-use crate::base::confined_dir::Folder;
-use crate::base::files::write_private_atomic;
-use crate::engines::Places;
-use crate::engines::flags::is_on;
-use crate::engines::leftovers;
-use crate::engines::leftovers::ERRORED_STATE;
-use crate::script::Part;
-use crate::workspace::backup::{By, keep};
-use crate::workspace::stored_state;
-use crate::workspace::{PrivateFile, Workspace, WorkspaceError};
 use hawser_contract::{Engine, Task, TerraformFlag};
 
 use super::advice;
-use super::place::Place;
-use crate::tasks::prepare_script::{Module, environment};
-use crate::tasks::shape::Shape;
-use crate::tasks::{Context, TaskError, exit_analysis};
+use super::place::EngineDirectory;
+use crate::base::confined_dir::ConfinedDir;
+use crate::base::files::write_private_atomic;
+use crate::engines::ResultPaths;
+use crate::engines::flags::is_on;
+use crate::engines::leftovers::{self, ERRORED_STATE};
+use crate::script::ScriptPhase;
+use crate::tasks::prepare_script::{OpenModule, environment};
+use crate::tasks::shape::ScriptTask;
+use crate::tasks::{TaskContext, TaskError, exit_analysis};
+use crate::workspace::backup::{By, keep};
+use crate::workspace::{PrivateFile, Workspace, WorkspaceError, stored_state};
 
 /// What was left behind.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Leftovers {
     /// Sentences for people, without the full stop.
     pub(super) notes: Vec<String>,
     /// How many resources the rescued state has: more than the backend knows of.
     pub(super) resources: Option<u64>,
 }
 
-impl Found {
-    fn not_looked_for(shape: &Shape<'_>, why: &dyn std::error::Error) -> Self {
+impl Leftovers {
+    fn not_looked_for(shape: &ScriptTask<'_>, why: &dyn std::error::Error) -> Self {
         Self { notes: vec![advice::not_looked_for(shape, why)], resources: None }
     }
 }
 
 #[derive(Debug, Clone)]
 struct Search {
-    context: Context,
+    context: TaskContext,
     workspace: Workspace,
-    directory: Place,
+    directory: EngineDirectory,
     engine: Engine,
     /// Whether the task changes resources.
     applies: bool,
@@ -56,29 +53,33 @@ struct Search {
 
 /// How a script ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct ScriptEnding {
     /// It may have ended before its end, where it reads the state of a stack.
     pub(super) stopped: bool,
     /// What ran then could not clean up.
     pub(super) killed: bool,
 }
 
-pub(super) async fn look(context: &Context, shape: &Shape<'_>, Ended { stopped, killed }: Ended) -> Found {
+pub(super) async fn look(
+    context: &TaskContext,
+    shape: &ScriptTask<'_>,
+    ScriptEnding { stopped, killed }: ScriptEnding,
+) -> Leftovers {
     let (engine, applies) = (shape.engine, shape.applies());
     let workspace = match Workspace::new(&context.settings.working_directory, &context.common.metadata) {
         Ok(workspace) => workspace,
-        Err(error) => return Found::not_looked_for(shape, &error),
+        Err(error) => return Leftovers::not_looked_for(shape, &error),
     };
     let directory = place(context, shape, &workspace);
-    let part = context.folder.part().and_then(|word| Part::from_word(&word));
-    let began = part.is_some_and(|part| part != Part::Before);
-    let removed = shape.removes_stack() && began && part != Some(Part::Engine);
-    let lock_lost = killed && part == Some(Part::Engine) && locks(shape);
+    let part = context.folder.part().and_then(|word| ScriptPhase::from_word(&word));
+    let began = part.is_some_and(|part| part != ScriptPhase::Before);
+    let removed = shape.removes_stack() && began && part != Some(ScriptPhase::Engine);
+    let lock_lost = killed && part == Some(ScriptPhase::Engine) && locks(shape);
     // The file is made before the script begins, so that it is private, and filled at the end.
     let export = context.folder.path().join(PrivateFile::PulumiExport.name());
     let is_unread = fs::symlink_metadata(export).ok().is_none_or(|export| export.len() == 0);
     if engine == Engine::Pulumi && applies && began && stopped && is_unread && !removed {
-        let exported = match Module::open(context) {
+        let exported = match OpenModule::open(context) {
             Ok(module) => module.export_stack(shape).await,
             Err(error) => Err(error),
         };
@@ -92,13 +93,13 @@ pub(super) async fn look(context: &Context, shape: &Shape<'_>, Ended { stopped, 
 }
 
 /// Searches on a thread of its own. One that fails has not found that there is nothing.
-async fn searched(shape: &Shape<'_>, search: impl FnOnce() -> Found + Send + 'static) -> Found {
+async fn searched(shape: &ScriptTask<'_>, search: impl FnOnce() -> Leftovers + Send + 'static) -> Leftovers {
     let found = tokio::task::spawn_blocking(search).await;
-    found.unwrap_or_else(|error| Found::not_looked_for(shape, &error))
+    found.unwrap_or_else(|error| Leftovers::not_looked_for(shape, &error))
 }
 
 /// Whether the engine locks the state for this task.
-fn locks(shape: &Shape<'_>) -> bool {
+fn locks(shape: &ScriptTask<'_>) -> bool {
     let flags = shape.flags.map(|flags| &flags.terraform_flags.known);
     let unlocked = flags.is_some_and(|flags| {
         flags.iter().any(|it| it.flag == TerraformFlag::Lock) && !is_on(flags, TerraformFlag::Lock)
@@ -107,15 +108,15 @@ fn locks(shape: &Shape<'_>) -> bool {
 }
 
 /// Where the engine worked.
-fn place(context: &Context, shape: &Shape<'_>, workspace: &Workspace) -> Place {
+fn place(context: &TaskContext, shape: &ScriptTask<'_>, workspace: &Workspace) -> EngineDirectory {
     let variables = workspace.load_environment().unwrap_or_default();
     let environment = environment(context, shape.engine, &variables);
-    Place::new(workspace, &environment, shape.before.is_some()).noted_by(&context.folder)
+    EngineDirectory::new(workspace, &environment, shape.before.is_some()).noted_by(&context.folder)
 }
 
 impl Search {
-    fn run(&self) -> Found {
-        let mut found = Found::default();
+    fn run(&self) -> Leftovers {
+        let mut found = Leftovers::default();
         let said = exit_analysis::tail(&self.context).stderr;
         match self.engine {
             Engine::Pulumi if self.removed => {}
@@ -127,7 +128,7 @@ impl Search {
         found
     }
 
-    fn errored_state(&self, said: &[String], found: &mut Found) {
+    fn errored_state(&self, said: &[String], found: &mut Leftovers) {
         let (engine, directory) = (self.engine, &self.directory);
         found.notes.extend(match self.rescue_errored_state() {
             Ok(Some((place, state))) => {
@@ -177,7 +178,7 @@ impl Search {
 
     fn pending_operations(&self) -> Option<String> {
         let step = self.context.folder.path();
-        let places = Places::new(&self.workspace.private_dir(), step).ok()?;
+        let places = ResultPaths::new(&self.workspace.private_dir(), step).ok()?;
         let export = places.open_collected(PrivateFile::PulumiExport);
         let Ok(pending) = leftovers::pending_operations(export) else {
             return self.began.then(|| advice::unread_stack(&self.directory));
@@ -187,7 +188,7 @@ impl Search {
         }
         let name = format!("{}-pulumi-export.json", self.context.common.job_id);
         let export = PrivateFile::PulumiExport.name();
-        let kept = Folder::open(step)
+        let kept = ConfinedDir::open(step)
             .and_then(|step| keep(&step, export, self.workspace.rescued_dir(), &name, By::Copy));
         let kept = match kept {
             Ok(Some((kept, _))) => format!("the state is kept in {}", kept.display()),
@@ -223,7 +224,7 @@ mod tests {
     async fn a_search_that_fails_is_not_told_as_one_that_found_nothing() {
         let own = ApplyFromPlan { engine: Engine::Terraform, ..ApplyFromPlan::default() };
         let request = TaskRequest::ApplyFromPlan(own, FlagLists::default());
-        let shape = Shape::of(&request).unwrap();
+        let shape = ScriptTask::of(&request).unwrap();
         let found = searched(&shape, || panic!("the search breaks")).await;
         let [note] = found.notes.as_slice() else { panic!("{found:?}") };
         assert!(
@@ -231,6 +232,6 @@ mod tests {
             "{note}"
         );
         assert!(note.contains("the search breaks") && note.contains("errored.tfstate"), "{note}");
-        assert!(searched(&shape, Found::default).await.notes.is_empty());
+        assert!(searched(&shape, Leftovers::default).await.notes.is_empty());
     }
 }

@@ -6,17 +6,16 @@ use std::path::Path;
 use serde_json::value::RawValue;
 
 use crate::engines::hcl_values;
-use crate::masking::Rules;
-use crate::masking::url_credentials;
+use crate::masking::{Rules, url_credentials};
 
 /// The secrets that were found so far, each once.
 #[derive(Debug)]
-pub(crate) struct Found<'r> {
+pub(crate) struct SecretCollector<'r> {
     rules: &'r Rules,
     secrets: BTreeSet<String>,
 }
 
-impl<'r> Found<'r> {
+impl<'r> SecretCollector<'r> {
     pub(crate) fn new(rules: &'r Rules) -> Self {
         Self { rules, secrets: BTreeSet::new() }
     }
@@ -183,9 +182,9 @@ mod tests {
         Rules::new(&JobLogStreamSettings::default()).unwrap()
     }
 
-    fn found(fill: impl FnOnce(&mut Found<'_>)) -> Vec<String> {
+    fn found(fill: impl FnOnce(&mut SecretCollector<'_>)) -> Vec<String> {
         let rules = rules();
-        let mut found = Found::new(&rules);
+        let mut found = SecretCollector::new(&rules);
         fill(&mut found);
         found.into_secrets()
     }

@@ -9,7 +9,7 @@
 //! | what an engine leaves behind ([`module`]) | sensitive outputs of plan, state and `output.json` |
 //!
 //! What looks like a secret by its name alone and plainly is none is left out: an existing path, and words like
-//! `true` or `default` ([`Found`]). Whatever is shorter than `JobLogStream.RedactMinimumLength` is left out too.
+//! `true` or `default` ([`SecretCollector`]). Whatever is shorter than `JobLogStream.RedactMinimumLength` is left out too.
 
 mod cli_args;
 mod found;
@@ -17,4 +17,4 @@ pub(crate) mod module;
 mod request;
 pub(crate) mod watch;
 
-pub(crate) use found::Found;
+pub(crate) use found::SecretCollector;

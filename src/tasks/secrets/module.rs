@@ -7,20 +7,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use hawser_contract::{Engine, TaskRequest};
 use hcl_edit::structure::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::cli_args;
-use super::cli_args::Arguments;
-use super::{Found, request};
+use super::cli_args::{self, Arguments};
+use super::{SecretCollector, request};
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
 use crate::engines::terraform::sensitive;
-use crate::engines::{Places, Written, hcl_values, outputs};
+use crate::engines::{ResultFile, ResultPaths, hcl_values, outputs};
 use crate::masking::Rules;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
-use hawser_contract::{Engine, TaskRequest};
 
 /// What makes an environment variable the value of a variable of the module.
 const VARIABLE_PREFIX: &str = "TF_VAR_";
@@ -28,7 +27,7 @@ const VARIABLE_PREFIX: &str = "TF_VAR_";
 /// `sensitive.json`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Kept {
+struct SavedSecrets {
     /// What the last plan was given.
     parameters: BTreeSet<String>,
     /// Sensitive outputs as the last plan has them.
@@ -37,7 +36,7 @@ struct Kept {
     outputs: BTreeSet<String>,
 }
 
-impl Kept {
+impl SavedSecrets {
     /// What cannot be read is as good as none: the module has other files that say the same.
     fn load(workspace: &Workspace) -> Self {
         let text = workspace.tree().and_then(|tree| tree.read_private(PrivateFile::Sensitive)).ok().flatten();
@@ -76,8 +75,8 @@ fn of_request<'r>(
     environment: &BTreeMap<String, String>,
     host: &BTreeMap<String, String>,
     rules: &'r Rules,
-) -> Found<'r> {
-    let mut found = Found::new(rules);
+) -> SecretCollector<'r> {
+    let mut found = SecretCollector::new(rules);
     found.request(request, &|name| environment.get(name).or_else(|| host.get(name)).cloned());
     for (name, value) in environment {
         found.named(name, value);
@@ -107,9 +106,9 @@ pub(crate) fn before(
             unknown.warnings.push(error.to_string());
             unknown
         });
-    let module = Module { declarations, rules };
+    let module = ModuleSecrets { declarations, rules };
 
-    let mut given = Found::new(rules);
+    let mut given = SecretCollector::new(rules);
     given.request(request, &lookup);
     for (name, value) in request::parameters(request).into_iter().flatten() {
         if module.is_secret(name) {
@@ -138,9 +137,13 @@ pub(crate) fn before(
     let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
     found.texts(defaults.flat_map(|(_, texts)| texts));
     let earlier = tree.open_private(PrivateFile::Output);
-    printed_outputs(engine, Written::new(workspace.private_path(PrivateFile::Output), earlier), &mut found);
+    printed_outputs(
+        engine,
+        ResultFile::new(workspace.private_path(PrivateFile::Output), earlier),
+        &mut found,
+    );
 
-    let mut kept = Kept::load(workspace);
+    let mut kept = SavedSecrets::load(workspace);
     if matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..)) {
         kept.parameters = given.into_secrets().into_iter().collect();
         kept.save(workspace)?;
@@ -153,8 +156,9 @@ pub(crate) fn before(
 
 /// What is known when the script has ended: the sensitive outputs that the engine has named.
 pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, rules: &Rules) -> Vec<String> {
-    let mut found = Found::new(rules);
-    let (Some(engine), Ok(places)) = (request::engine(request), Places::new(&workspace.private_dir(), step))
+    let mut found = SecretCollector::new(rules);
+    let (Some(engine), Ok(places)) =
+        (request::engine(request), ResultPaths::new(&workspace.private_dir(), step))
     else {
         return Vec::new();
     };
@@ -182,7 +186,7 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
         (None, _) => return Vec::new(),
     }
     let secrets = found.into_secrets();
-    let mut kept = Kept::load(workspace);
+    let mut kept = SavedSecrets::load(workspace);
     *if is_plan { &mut kept.planned } else { &mut kept.outputs } = secrets.iter().cloned().collect();
     if let Err(error) = kept.save(workspace) {
         // What the task has done is done; the next one may just not know these before it finds them itself.
@@ -193,7 +197,7 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
 
 /// The outputs that an Output task has left, and that are sensitive or look so. Says whether it has left any, or the word that
 /// there are none.
-fn printed_outputs(engine: Engine, file: Written, found: &mut Found<'_>) -> bool {
+fn printed_outputs(engine: Engine, file: ResultFile, found: &mut SecretCollector<'_>) -> bool {
     let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return false };
     for output in set.outputs {
         if output.kind != "string"
@@ -210,18 +214,23 @@ fn printed_outputs(engine: Engine, file: Written, found: &mut Found<'_>) -> bool
     true
 }
 
-struct Module<'r> {
+struct ModuleSecrets<'r> {
     declarations: Declarations,
     rules: &'r Rules,
 }
 
-impl Module<'_> {
+impl ModuleSecrets<'_> {
     fn is_secret(&self, variable: &str) -> bool {
         self.declarations.is_sensitive(variable) || self.rules.is_secret_name(variable)
     }
 
     /// The files with values that an engine reads by itself, and those that it is told to read.
-    fn files<'a>(&self, tree: &Tree, told: impl Iterator<Item = &'a String>, found: &mut Found<'_>) {
+    fn files<'a>(
+        &self,
+        tree: &Tree,
+        told: impl Iterator<Item = &'a String>,
+        found: &mut SecretCollector<'_>,
+    ) {
         let names = tree.file_names().unwrap_or_default();
         for name in names.into_iter().filter(|name| has_values(name)).chain(told.cloned()) {
             let read = tree.open_file(&name).and_then(|file| read_limited(file, LARGEST_FILE));

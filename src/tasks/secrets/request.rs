@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Found;
-use crate::engines::pulumi;
-use crate::script::Piece;
 use hawser_contract::requests::{BackendConfiguration, Init};
 use hawser_contract::{Engine, FlagLists, PulumiArrayFlag, TaskRequest, TerraformArrayFlag};
+
+use super::SecretCollector;
+use crate::engines::pulumi;
+use crate::script::Piece;
 
 /// The engine, for tasks that work with one.
 pub(super) fn engine(request: &TaskRequest) -> Option<Engine> {
@@ -54,7 +55,7 @@ pub(super) fn variables(flags: &FlagLists) -> impl Iterator<Item = (&str, &str)>
     pairs.map(|(name, value)| (name.trim(), value))
 }
 
-impl Found<'_> {
+impl SecretCollector<'_> {
     /// What the request gives away by itself. `lookup` says what an environment variable holds.
     pub(super) fn request(&mut self, request: &TaskRequest, lookup: &dyn Fn(&str) -> Option<String>) {
         match request {
@@ -123,7 +124,7 @@ mod tests {
 
     fn found(request: &TaskRequest) -> Vec<String> {
         let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
-        let mut found = Found::new(&rules);
+        let mut found = SecretCollector::new(&rules);
         found.request(request, &|name| (name == "PLAINLY_NAMED").then(|| "looked-up".to_owned()));
         found.into_secrets()
     }

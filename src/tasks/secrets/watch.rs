@@ -6,27 +6,27 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use hawser_contract::{Fault, Request};
 use tracing::warn;
 
 use super::module;
-use crate::masking::{JobSecrets, Vault};
-use crate::script::Part;
+use crate::masking::{JobSecrets, SecretStore};
+use crate::script::ScriptPhase;
 use crate::settings::Settings;
-use crate::step::{Step, Work};
-use crate::tasks::{Context, TaskError};
+use crate::step::{Step, StepWork};
+use crate::tasks::{TaskContext, TaskError};
 use crate::workspace::Workspace;
-use hawser_contract::{Fault, Request};
 
 /// How often a script with hooks is looked at for the beginning of its after hook.
 const LOOK_FOR_AFTER: Duration = Duration::from_millis(50);
 
 /// The secrets of a step's job, with those that its folder has noted. To be held for as long as the step is driven.
-pub(crate) fn of_step(vault: &Vault, step: &Step) -> JobSecrets {
-    let secrets = vault.job(step.job_id());
+pub(crate) fn of_step(secret_store: &SecretStore, step: &Step) -> JobSecrets {
+    let secrets = secret_store.job(step.job_id());
     if let Err(error) = step.folder.recall_secrets(&secrets) {
         secrets.hide_everything(&error.to_string());
     }
-    if let Work::Refresh(refresh) = &step.work {
+    if let StepWork::Refresh(refresh) = &step.work {
         secrets.learn_credentials(&refresh.source_url);
     }
     secrets
@@ -34,14 +34,14 @@ pub(crate) fn of_step(vault: &Vault, step: &Step) -> JobSecrets {
 
 /// Learns what the task must not say, and notes it in the step's folder. Nothing has been said of it by then.
 pub(crate) async fn learn_before(
-    vault: &Vault,
-    context: &Context,
+    secret_store: &SecretStore,
+    context: &TaskContext,
     request: &Request,
 ) -> Result<(), TaskError> {
     let workspace = Workspace::new(&context.settings.working_directory, &request.common.metadata).ok();
-    let (vault, task) = (vault.clone(), request.task.clone());
+    let (secret_store, task) = (secret_store.clone(), request.task.clone());
     let finding = tokio::task::spawn_blocking(move || {
-        module::before(&task, workspace.as_ref(), &host(), vault.rules())
+        module::before(&task, workspace.as_ref(), &host(), secret_store.rules())
     });
     let unknown =
         |reason: String| Fault::new(format!("cannot tell what is to be masked in the log: {reason}"));
@@ -58,12 +58,16 @@ fn host() -> BTreeMap<String, String> {
 }
 
 /// Learns what the words of a refusal may repeat: they quote the request. To be held until all is said.
-pub(crate) async fn learn_of_refused(vault: &Vault, settings: &Settings, step: &Step) -> JobSecrets {
-    let secrets = of_step(vault, step);
-    let Work::Task(request) = &step.work else { return secrets };
+pub(crate) async fn learn_of_refused(
+    secret_store: &SecretStore,
+    settings: &Settings,
+    step: &Step,
+) -> JobSecrets {
+    let secrets = of_step(secret_store, step);
+    let StepWork::Task(request) = &step.work else { return secrets };
     let workspace = Workspace::new(&settings.working_directory, &request.common.metadata).ok();
-    let (vault, task) = (vault.clone(), request.task.clone());
-    let finding = move || module::of_refused(&task, workspace.as_ref(), &host(), vault.rules());
+    let (secret_store, task) = (secret_store.clone(), request.task.clone());
+    let finding = move || module::of_refused(&task, workspace.as_ref(), &host(), secret_store.rules());
     match tokio::task::spawn_blocking(finding).await {
         Ok(found) => {
             secrets.learn(found.iter().map(String::as_str));
@@ -80,28 +84,33 @@ pub(crate) async fn learn_of_refused(vault: &Vault, settings: &Settings, step: &
 async fn compile(secrets: &JobSecrets) {
     let secrets = secrets.clone();
     // Whoever needs it next compiles it, if this fails.
-    let _ = tokio::task::spawn_blocking(move || drop(secrets.redactor())).await;
+    let _ = tokio::task::spawn_blocking(move || drop(secrets.masker())).await;
 }
 
 /// Learns what the engine has revealed before an after hook can say much of it: all that is looked at then is on the disk
 /// when the hook begins. To be dropped when the script has ended.
-pub(crate) async fn learn_meanwhile(vault: &Vault, context: &Context, request: &Request) -> Infallible {
+pub(crate) async fn learn_meanwhile(
+    secret_store: &SecretStore,
+    context: &TaskContext,
+    request: &Request,
+) -> Infallible {
     if request.task.hooks().iter().any(Option::is_some) {
-        while context.folder.part().as_deref() != Some(Part::After.word()) {
+        while context.folder.part().as_deref() != Some(ScriptPhase::After.word()) {
             tokio::time::sleep(LOOK_FOR_AFTER).await;
         }
-        learn_after(vault, context, request).await;
+        learn_after(secret_store, context, request).await;
     }
     std::future::pending().await
 }
 
 /// Learns what the script has revealed. What it has done is done, so nothing here can fail the task.
-pub(crate) async fn learn_after(vault: &Vault, context: &Context, request: &Request) {
+pub(crate) async fn learn_after(secret_store: &SecretStore, context: &TaskContext, request: &Request) {
     let Ok(workspace) = Workspace::new(&context.settings.working_directory, &request.common.metadata) else {
         return;
     };
-    let (vault, task, step) = (vault.clone(), request.task.clone(), context.folder.path().to_owned());
-    let finding = move || module::after(&task, &workspace, &step, vault.rules());
+    let (secret_store, task, step) =
+        (secret_store.clone(), request.task.clone(), context.folder.path().to_owned());
+    let finding = move || module::after(&task, &workspace, &step, secret_store.rules());
     match tokio::task::spawn_blocking(finding).await {
         Ok(found) => {
             context.secrets.learn(found.iter().map(String::as_str));

@@ -12,9 +12,8 @@ mod transport;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hawser::connect;
-use hawser::connect::{Endpoint, Timing};
-use hawser::masking::{Rules, Vault};
+use hawser::connect::{self, Endpoint, Timing};
+use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser_signalr::{ConnectionStatus, HubClient, Invocation};
 use tokio::sync::mpsc;
@@ -57,7 +56,7 @@ struct Client {
     line: HubClient,
     pushes: mpsc::Receiver<Invocation>,
     task: JoinHandle<()>,
-    vault: Vault,
+    secret_store: SecretStore,
     stop: DropGuard,
 }
 
@@ -68,9 +67,10 @@ impl Client {
 
     fn with(endpoint: Endpoint, timing: Timing) -> Self {
         let stop = CancellationToken::new();
-        let vault = Vault::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-        let (line, pushes, task) = connect::connect(endpoint, timing, vault.clone(), stop.clone()).unwrap();
-        Self { line, pushes, task, vault, stop: stop.drop_guard() }
+        let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
+        let (line, pushes, task) =
+            connect::connect(endpoint, timing, secret_store.clone(), stop.clone()).unwrap();
+        Self { line, pushes, task, secret_store, stop: stop.drop_guard() }
     }
 
     /// Waits until the line is up for the so-manieth time at least.

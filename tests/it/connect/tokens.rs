@@ -156,9 +156,9 @@ async fn every_token_is_masked_from_the_moment_that_it_comes() {
     let client = Client::start(hub.address);
     let _peer = service.connection().await;
     client.connected(1).await;
-    let masked = client.vault.redactor().text("token-1 for-the-service a+b/c= token-x").into_owned();
+    let masked = client.secret_store.masker().text("token-1 for-the-service a+b/c= token-x").into_owned();
     assert_eq!(masked, "*** *** *** token-x");
-    eventually("a renewal", || client.vault.redactor().text("token-2") == "***").await;
+    eventually("a renewal", || client.secret_store.masker().text("token-2") == "***").await;
 }
 
 #[derive(Clone, Default)]

@@ -12,7 +12,8 @@ use reqwest::header;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::{self, protocol::Role};
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::support::eventually::in_time;
 

@@ -15,9 +15,8 @@ use hawser_dev_server::{
 };
 use serde_json::{Value, json};
 
-use client::Client;
-
 use crate::support::eventually::in_time;
+use client::Client;
 
 async fn hub() -> EmbeddedHub {
     hub_with(|_| {}).await

@@ -8,7 +8,7 @@ mod rubbish;
 use std::path::PathBuf;
 
 use hawser::settings::model::Level;
-use hawser::settings::{self, Fault, Loaded, Origins, Problem, SettingsError, Warning};
+use hawser::settings::{self, Fault, Loaded, Origins, SettingsError, SettingsProblem, Warning};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -66,14 +66,14 @@ impl World {
         self.load().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn problems(&self) -> Vec<Problem> {
+    fn problems(&self) -> Vec<SettingsProblem> {
         match self.load() {
             Err(SettingsError::Invalid { problems, .. }) => problems,
             other => panic!("no problem found: {other:?}"),
         }
     }
 
-    fn one_problem(&self) -> Problem {
+    fn one_problem(&self) -> SettingsProblem {
         let mut problems = self.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems.remove(0)

@@ -13,7 +13,7 @@ use crate::support::world::{World, job};
 
 const SECRET: &str = "s3cr3t/of-the+house&home";
 
-fn write(folder: &Folder, stream: Stream, texts: &[&str]) {
+fn write(folder: &StepFolder, stream: Stream, texts: &[&str]) {
     let mut records = Vec::new();
     for text in texts {
         encode(&mut records, Timestamp::now(), stream, text.as_bytes(), false);
@@ -22,7 +22,7 @@ fn write(folder: &Folder, stream: Stream, texts: &[&str]) {
 }
 
 fn learn(bed: &Bed, job: u128) -> hawser::masking::JobSecrets {
-    let secrets = bed.vault.job(Some(Uuid::from_u128(job)));
+    let secrets = bed.secret_store.job(Some(Uuid::from_u128(job)));
     secrets.learn([SECRET]);
     secrets
 }
@@ -134,7 +134,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
         let mut received = Vec::new();
         for runner in 0..2 {
             // A runner that is started anew has learnt nothing yet.
-            bed.vault = Vault::new(Rules::new(&bed.settings.job_log_stream).unwrap());
+            bed.secret_store = SecretStore::new(Rules::new(&bed.settings.job_log_stream).unwrap());
             let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
             let _shipped = shipper.add(step.clone()).await;

@@ -10,12 +10,12 @@ mod repeats;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hawser::masking::{Rules, Vault};
+use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSettings};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
-use hawser::step::{Folder, Store, Stream};
+use hawser::step::{StepFolder, StepStore, Stream};
 use hawser_contract::{Call, Task};
 use hawser_signalr::client::{ClientDriver, OutgoingCall, channel};
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
@@ -114,20 +114,20 @@ fn connected_line() -> (HubClient, ClientDriver) {
 
 struct Bed {
     _directory: tempfile::TempDir,
-    store: Arc<Store>,
+    store: Arc<StepStore>,
     settings: ShippingSettings,
-    vault: Vault,
+    secret_store: SecretStore,
 }
 
 impl Bed {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(directory.path(), Uuid::nil(), "test").unwrap());
+        let store = Arc::new(StepStore::open(directory.path(), Uuid::nil(), "test").unwrap());
         let job_log_stream = JobLogStreamSettings::default();
         Self {
             _directory: directory,
             store,
-            vault: Vault::new(Rules::new(&job_log_stream).unwrap()),
+            secret_store: SecretStore::new(Rules::new(&job_log_stream).unwrap()),
             settings: ShippingSettings { job_log_stream, max_message_bytes: 32 * 1024 },
         }
     }
@@ -135,7 +135,13 @@ impl Bed {
     fn start(&self, line: HubClient) -> (ShipperHandle, CancellationToken) {
         let stop = CancellationToken::new();
         (
-            Shipper::start(line, Arc::clone(&self.store), &self.settings, self.vault.clone(), stop.clone()),
+            Shipper::start(
+                line,
+                Arc::clone(&self.store),
+                &self.settings,
+                self.secret_store.clone(),
+                stop.clone(),
+            ),
             stop,
         )
     }
@@ -158,7 +164,7 @@ impl Bed {
     }
 }
 
-fn write_lines(folder: &Folder, numbers: std::ops::Range<usize>) {
+fn write_lines(folder: &StepFolder, numbers: std::ops::Range<usize>) {
     let mut records = Vec::new();
     for number in numbers {
         encode(&mut records, Timestamp::now(), Stream::Stdout, format!("line {number}").as_bytes(), false);

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
-use hawser::masking::{Rules, Vault};
+use hawser::masking::{Rules, SecretStore};
 use hawser::sources::{Fetcher, SourceError, resolve};
 use hawser_contract::{Source, SourceRevisionType, SourceType};
 use tokio_util::sync::CancellationToken;
@@ -346,15 +346,15 @@ async fn a_password_that_a_registry_names_is_known_before_git_hears_of_it() {
     let answer = move || async move { (StatusCode::NO_CONTENT, [("X-Terraform-Get", address)]) };
     let url = serve(Router::new().route("/vpc/download", get(answer))).await;
     let source = Source { source_type: SourceType::Registry, ..git_source(&format!("{url}/vpc"), "") };
-    let vault = Vault::new(Rules::new(&Default::default()).unwrap());
+    let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
     let scratch = tempfile::tempdir().unwrap();
-    for secrets in [vault.job(Some(uuid::Uuid::nil())), vault.job(None)] {
-        assert_eq!(secrets.redactor().text("from-registry"), "from-registry");
+    for secrets in [secret_store.job(Some(uuid::Uuid::nil())), secret_store.job(None)] {
+        assert_eq!(secrets.masker().text("from-registry"), "from-registry");
         let fetcher = fetcher(scratch.path()).secrets(secrets.clone());
         let located = fetcher.locate(&source, &|_| {}, &CancellationToken::new()).await.unwrap();
         assert!(located.url.contains("from-registry"), "git needs it");
-        assert_eq!(secrets.redactor().text("from-registry"), "***");
-        assert_eq!(vault.redactor().text("from-registry"), "***");
+        assert_eq!(secrets.masker().text("from-registry"), "***");
+        assert_eq!(secret_store.masker().text("from-registry"), "***");
     }
 }
 

@@ -199,7 +199,7 @@ fn script(step: &Step, before: &str, engine: &[&str], after: &str) -> String {
     let script = hawser::script::Script {
         title: "test".to_owned(),
         before: hawser_contract::Hook::new("PlanBeforeHook", Some(before)),
-        engine: vec![hawser::script::Command::new(engine.iter().copied())],
+        engine: vec![hawser::script::EngineCommand::new(engine.iter().copied())],
         after: hawser_contract::Hook::new("PlanAfterHook", Some(after)),
         ..hawser::script::Script::default()
     };

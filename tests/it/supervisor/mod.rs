@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hawser::step::{Exit, Folder, Reader, Record, Stream};
-use hawser::supervisor::Launch;
-use hawser::supervisor::{LaunchError, launch, program, wait};
+use hawser::step::{Exit, Record, RecordReader, StepFolder, Stream};
+use hawser::supervisor::{Launch, LaunchError, launch, program, wait};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually::{eventually, in_time};
@@ -26,7 +25,7 @@ const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 /// A step folder, and beside it a directory for the script to work in.
 struct Step {
     _root: tempfile::TempDir,
-    folder: Folder,
+    folder: StepFolder,
     work: PathBuf,
 }
 
@@ -36,7 +35,7 @@ impl Step {
         let (path, work) = (root.path().join("step"), root.path().join("work"));
         fs::create_dir(&path).unwrap();
         fs::create_dir(&work).unwrap();
-        let folder = Folder::at(path);
+        let folder = StepFolder::at(path);
         folder.set_script(script).unwrap();
         Self { _root: root, folder, work }
     }
@@ -92,7 +91,7 @@ impl Step {
     }
 
     fn records(&self) -> Vec<Record> {
-        let mut reader = Reader::open(&self.folder.output_path(), 0).unwrap();
+        let mut reader = RecordReader::open(&self.folder.output_path(), 0).unwrap();
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
@@ -228,7 +227,7 @@ async fn a_script_whose_supervisor_was_killed_is_not_started_again() {
     let script = step.pid("script").await;
     signal(pid, rustix::process::Signal::KILL);
     step.wait().await;
-    assert_eq!(step.folder.stage().unwrap(), hawser::step::Stage::Lost);
+    assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Lost);
     step.launch();
     step.wait().await;
     assert_eq!(step.folder.exit().unwrap(), None);

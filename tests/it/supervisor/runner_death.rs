@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use hawser::step::Store;
+use hawser::step::StepStore;
 use hawser::step::store::Created;
 use rustix::process::{Pid, Signal, getsid, kill_process_group};
 
@@ -32,7 +32,7 @@ fn another_process() {
     let place = PathBuf::from(std::env::var_os(PLACE).unwrap());
     match std::env::var(ROLE).unwrap().as_str() {
         "launch and stay" => {
-            let folder = Folder::at(place.join("step"));
+            let folder = StepFolder::at(place.join("step"));
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
             let what =
@@ -42,7 +42,7 @@ fn another_process() {
         }
         "store under an open umask" => {
             rustix::process::umask(rustix::fs::Mode::empty());
-            let store = Store::open(&place, uuid::Uuid::nil(), "a").unwrap();
+            let store = StepStore::open(&place, uuid::Uuid::nil(), "a").unwrap();
             let created = store.create("step", "Validate", &serde_json::Value::Null).unwrap();
             let Created::New(folder, _) = created else { panic!("it is new") };
             folder.set_script("echo hello; touch made").unwrap();
@@ -75,13 +75,13 @@ async fn the_death_of_the_runner_changes_nothing_and_another_can_wait() {
     let note = step.folder.supervisor().unwrap().unwrap();
     let supervisor = Pid::from_raw(i32::try_from(note.pid).unwrap()).unwrap();
     assert_eq!(getsid(Some(supervisor)), Ok(supervisor), "it is in a session of its own");
-    assert_eq!(step.folder.stage().unwrap(), hawser::step::Stage::Running);
+    assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Running);
     step.go();
     step.wait().await;
     assert_eq!(step.exit().code, Some(6));
     assert_eq!(step.stdout(), ["before", "after"]);
     assert_eq!(step.lines(Stream::Stderr), ["err"]);
-    assert_eq!(step.folder.stage().unwrap(), hawser::step::Stage::Conclude);
+    assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Conclude);
 }
 
 #[tokio::test]

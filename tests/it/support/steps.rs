@@ -1,20 +1,19 @@
 //! Runs tasks as the runner does, with plain bash in the supervisor's place.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
+use std::{fs, thread};
 
-use hawser::masking::{Rules, Vault};
+use hawser::masking::{Rules, SecretStore};
 use hawser::settings::Settings;
-use hawser::step::{Exit, Folder, Reader, Stream, Writer};
+use hawser::step::{Exit, RecordReader, RecordWriter, StepFolder, Stream};
 use hawser::supervisor::Launch;
-use hawser::tasks::{Context, Prepared, TaskError, conclude, prepare};
+use hawser::tasks::{Prepared, TaskContext, TaskError, conclude, prepare};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Common, Metadata, Success, TaskRequest};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -118,13 +117,13 @@ impl Bench {
         self
     }
 
-    pub(crate) fn context(&self) -> Context {
+    pub(crate) fn context(&self) -> TaskContext {
         let step = self.steps.fetch_add(1, Ordering::Relaxed);
         let folder = self.root.path().join(format!("step {step}"));
         fs::create_dir_all(&folder).unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings: Settings = serde_json::from_value(self.settings.clone()).unwrap();
-        Context {
+        TaskContext {
             settings: Arc::new(settings),
             common: Common {
                 job_id: Uuid::from_u128(3),
@@ -138,10 +137,10 @@ impl Bench {
                 },
                 report_active_job_frequency_seconds: 60,
             },
-            folder: Folder::at(folder),
+            folder: StepFolder::at(folder),
             cancel: CancellationToken::new(),
             http: reqwest::Client::new(),
-            secrets: Vault::new(Rules::new(&Default::default()).unwrap()).job(None),
+            secrets: SecretStore::new(Rules::new(&Default::default()).unwrap()).job(None),
             held: None,
         }
     }
@@ -184,7 +183,7 @@ impl Bench {
 
 /// A task whose script has ended.
 pub(crate) struct Executed {
-    context: Context,
+    context: TaskContext,
     request: TaskRequest,
     exit: Exit,
 }
@@ -200,9 +199,9 @@ impl Executed {
     }
 }
 
-pub(crate) fn log(folder: &Folder) -> Vec<(Stream, String)> {
+pub(crate) fn log(folder: &StepFolder) -> Vec<(Stream, String)> {
     let mut lines = Vec::new();
-    if let Ok(mut reader) = Reader::open(&folder.output_path(), 0) {
+    if let Ok(mut reader) = RecordReader::open(&folder.output_path(), 0) {
         while let Some(record) = reader.next().unwrap() {
             lines.push((record.stream, String::from_utf8_lossy(&record.text).into_owned()));
         }
@@ -211,7 +210,7 @@ pub(crate) fn log(folder: &Folder) -> Vec<(Stream, String)> {
 }
 
 /// Runs a script in a process group of its own and keeps its output, as the supervisor does.
-pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Interrupt<'_>>) -> Exit {
+pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&Interrupt<'_>>) -> Exit {
     super::processes::heed_interrupts();
     folder.set_script(&launch.script).unwrap();
     let environment: Vec<(OsString, OsString)> = launch.environment.clone();
@@ -227,7 +226,7 @@ pub(crate) fn execute(folder: &Folder, launch: &Launch, interrupt: Option<&Inter
         .spawn()
         .unwrap();
     let copy = |pipe: Box<dyn Read + Send>, stream| {
-        let mut writer: Writer = folder.writer().unwrap();
+        let mut writer: RecordWriter = folder.writer().unwrap();
         thread::spawn(move || {
             for line in BufReader::new(pipe).split(b'\n') {
                 let line = line.unwrap();

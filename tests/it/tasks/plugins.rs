@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hawser::engines::terraform::plugin_cache::PluginCache;
-use hawser::tasks::{Context, TaskError, conclude};
+use hawser::tasks::{TaskContext, TaskError, conclude};
 
 use super::*;
 use crate::support::eventually::eventually_blocking;
@@ -56,7 +56,7 @@ impl Place {
         folder
     }
 
-    fn context(&self, name: &str) -> Context {
+    fn context(&self, name: &str) -> TaskContext {
         let mut context = self.bench.context();
         context.common.metadata.module_name = name.to_owned();
         context
@@ -204,7 +204,7 @@ async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_mean
     let place = Place::new();
     place.module("one");
     let held = place.cache().try_lock("a/b/c").unwrap().unwrap();
-    let waits = |context: &Context| {
+    let waits = |context: &TaskContext| {
         log(&context.folder).iter().any(|(_, line)| line.contains("Waits for the init of a/b/c"))
     };
     for cancelled in [true, false] {

@@ -1,6 +1,7 @@
-use super::*;
 use proptest::prelude::*;
 use serde_json::json;
+
+use super::*;
 
 fn common() -> Common {
     Common {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use hawser_contract::names::method;
+use hawser_contract::{Call, LogEntry, Outcome, Task};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -9,8 +11,6 @@ use super::{Action, Actions, Orchestrator, Refresh, Refusal};
 use crate::events::{ConnectionId, HubEvent};
 use crate::job_record::{Job, Phase, Standing, TaskState};
 use crate::reports::{Refreshed, Report};
-use hawser_contract::names::method;
-use hawser_contract::{Call, LogEntry, Outcome, Task};
 
 /// Whose word it is.
 #[derive(Clone, Copy)]

@@ -1,5 +1,9 @@
 //! The orchestrator on its own: no socket, no clock.
 
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{
+    Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
+};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -9,10 +13,6 @@ use crate::events::{ConnectionId, HubEvent};
 use crate::job_record::{JobState, TaskState};
 use crate::job_spec::{JobKind, JobSpec};
 use crate::reports::{Refreshed, Report};
-use hawser_contract::requests::CancelKind;
-use hawser_contract::{
-    Fault, LogEntry, LogLevel, Outcome, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
-};
 
 struct Bench {
     machine: Orchestrator,

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use hawser_contract::enums::WireEnum;
+use hawser_contract::{LogEntry, LogLevel, Task};
 use jiff::Timestamp;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
-
-use hawser_contract::enums::WireEnum;
-use hawser_contract::{LogEntry, LogLevel, Task};
 
 /// A log entry with every member written and none besides.
 #[derive(Deserialize)]

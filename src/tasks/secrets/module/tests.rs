@@ -1,9 +1,10 @@
 use std::fs;
 
-use super::*;
-use crate::settings::model::{JobLogStreamSettings, WorkingDirectorySettings};
 use hawser_contract::requests::{ApplyFromPlan, Init, Output, Plan};
 use hawser_contract::{Flag, FlagLists, Metadata, TerraformArrayFlag};
+
+use super::*;
+use crate::settings::model::{JobLogStreamSettings, WorkingDirectorySettings};
 
 const ENGINE: Engine = Engine::Terraform;
 
