@@ -125,8 +125,7 @@ impl Step {
     async fn pid(&self, name: &str) -> i32 {
         let path = self.work.join(name);
         let read = || fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
-        eventually(name, || read().is_some()).await;
-        read().unwrap().trim().parse().unwrap()
+        eventually(name, read).await.trim().parse().unwrap()
     }
 }
 
@@ -277,13 +276,7 @@ async fn what_cannot_be_started_says_why() {
     let error = step.try_launch(&nowhere).unwrap_err();
     assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
     // A failed launch gives the lock back, though a program that another test is just starting may have it for a moment.
-    let mut lock = None;
-    eventually("the lock", || {
-        lock = step.folder.try_lock().unwrap();
-        lock.is_some()
-    })
-    .await;
-    let lock = lock.unwrap();
+    let lock = eventually("the lock is free", || step.folder.try_lock().unwrap()).await;
     let error =
         launch(Path::new("/nowhere/hawser"), &step.folder, lock, None, &step.to_launch()).unwrap_err();
     assert!(matches!(error, LaunchError::Start { .. }), "{error}");

@@ -35,7 +35,7 @@ pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S
         if let Some(found) = look().found() {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "{what}: did not happen in {LIMIT:?}");
+        assert!(start.elapsed() < LIMIT, "waited {LIMIT:?} in vain: {what}");
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -43,7 +43,7 @@ pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S
 /// The same outside of a runtime.
 #[track_caller]
 pub(crate) fn eventually_blocking<S: Sight>(what: &str, look: impl FnMut() -> S) -> S::Found {
-    eventually_or(look, || panic!("{what}: did not happen in {LIMIT:?}"))
+    eventually_or(look, || panic!("waited {LIMIT:?} in vain: {what}"))
 }
 
 /// The same for those who have something to say or to clear away when it does not happen.
@@ -66,7 +66,5 @@ pub(crate) fn eventually_or<S: Sight>(
 
 /// Awaits something that must happen.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, future)
-        .await
-        .unwrap_or_else(|_| panic!("{what}: did not happen in {LIMIT:?}"))
+    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("waited {LIMIT:?} in vain: {what}"))
 }
