@@ -34,7 +34,7 @@ pub enum CleanError {
 
 /// What is to be cleaned.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct CleanOptions {
     /// Damaged steps, caches and modules count as old when they were not used for so long.
     pub older_than: Duration,
     pub caches: bool,
@@ -79,7 +79,7 @@ impl Report {
 /// Looks for leftovers, and removes them when the order says so.
 pub fn clean(
     folders: &WorkingDirectorySettings,
-    order: &Order,
+    order: &CleanOptions,
     now: SystemTime,
 ) -> Result<Report, CleanError> {
     let root = &folders.working_directory;
@@ -110,7 +110,7 @@ pub fn clean(
 
 struct Cleaning<'a> {
     folders: &'a WorkingDirectorySettings,
-    order: &'a Order,
+    order: &'a CleanOptions,
     /// The runner's own folder in the working directory.
     own: PathBuf,
     /// What was last used before this is old.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::overrides::{self, Overrides};
 use super::{Failure, out};
-use crate::clean::{CleanError, Order, Report, clean};
+use crate::clean::{CleanError, CleanOptions, Report, clean};
 use crate::settings;
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     for warning in &warnings {
         out::aside(format_args!("warning: {warning}"));
     }
-    let order = Order { older_than, caches, modules, with_state, rescued, remove: yes };
+    let order = CleanOptions { older_than, caches, modules, with_state, rescued, remove: yes };
     let report = clean(&directories, &order, SystemTime::now()).map_err(failure)?;
     tell(&report, yes)
 }

@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::Failure;
 use crate::local::area::{self, Area, AreaError};
 use crate::local::controller::Finished;
-use crate::local::session::{self, Errand};
+use crate::local::session::{self, LocalJob};
 use crate::local::snapshot::{self, Snapshot, SnapshotError};
 use crate::local::view::{self, Title, Verb};
 use crate::masking::{Rules, SecretStore};
@@ -104,7 +104,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         (false, false) => (Verb::Apply, JobKind::Apply),
         (false, true) => (Verb::Destroy, JobKind::Destroy),
     };
-    let errand = Errand {
+    let errand = LocalJob {
         title: Title { verb, subject, engine: engine.program() },
         spec: JobSpec {
             engine,
@@ -151,7 +151,7 @@ fn only_plan_the_destroy() -> Vec<Task> {
 }
 
 /// The hub and the runner, for as long as the job takes.
-async fn work(place: &Area, errand: Errand, secret_store: SecretStore) -> Result<Finished, Failure> {
+async fn work(place: &Area, errand: LocalJob, secret_store: SecretStore) -> Result<Finished, Failure> {
     let identity = Identity { runner_id: place.runner_id(), ..Identity::generate() };
     let options = HubOptions {
         identity: Some(identity.clone()),

@@ -27,7 +27,7 @@ pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Clie
 }
 
 /// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only for what
-/// no retry can heal: settings that cannot be used. Every token goes to the secret_store the moment that it is there.
+/// no retry can heal: settings that cannot be used. Every token goes to the secret store the moment that it is there.
 pub fn connect(
     endpoint: Endpoint,
     timing: Timing,

@@ -164,7 +164,7 @@ impl ResultPaths {
     }
 }
 
-/// The copy has the mode of the original: one that we made is private too, what an engine made is so by its folder. Its place is to be among the [`writes`](Work::writes): what
+/// The copy has the mode of the original: one that we made is private too, what an engine made is so by its folder. Its place is to be among the [`writes`](EngineCommands::writes): what
 /// is there is written into, whatever its mode.
 fn copy(from: String, to: String) -> EngineCommand {
     EngineCommand::new([COPY.to_owned(), "--".to_owned(), from, to])

@@ -61,7 +61,7 @@ pub enum Finished {
 }
 
 #[derive(Debug)]
-pub struct Conductor {
+pub struct Controller {
     /// Changes are made without a question.
     yes: bool,
     interrupts: u32,
@@ -71,7 +71,7 @@ pub struct Conductor {
     fault: Option<(Task, Fault)>,
 }
 
-impl Conductor {
+impl Controller {
     pub fn new(yes: bool) -> Self {
         Self { yes, interrupts: 0, asking: false, told_of_earlier_run: false, fault: None }
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn nothing_is_applied_without_a_yes() {
-        let mut conductor = Conductor::new(false);
+        let mut conductor = Controller::new(false);
         conductor.on(planned(1));
         let asked = conductor.on(Input::AwaitingApproval);
         assert_eq!(asked, [Action::Ask]);
@@ -215,10 +215,10 @@ mod tests {
 
     #[test]
     fn a_yes_on_the_command_line_or_to_the_question_approves() {
-        let mut conductor = Conductor::new(true);
+        let mut conductor = Controller::new(true);
         conductor.on(planned(1));
         assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Approve]);
-        let mut conductor = Conductor::new(false);
+        let mut conductor = Controller::new(false);
         conductor.on(planned(1));
         conductor.on(Input::AwaitingApproval);
         assert_eq!(conductor.on(Input::Answer(true)), [Action::Approve]);
@@ -227,14 +227,14 @@ mod tests {
 
     #[test]
     fn a_plan_whose_counts_are_all_zero_may_still_change_the_state_and_is_asked_about() {
-        let mut conductor = Conductor::new(false);
+        let mut conductor = Controller::new(false);
         conductor.on(planned(0));
         assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Ask]);
     }
 
     #[test]
     fn the_first_interrupt_cancels_the_second_kills_and_the_third_leaves() {
-        let mut conductor = Conductor::new(true);
+        let mut conductor = Controller::new(true);
         assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Graceful)));
         assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Kill)));
         assert_eq!(conductor.on(Input::Interrupt), [Action::Finish(Finished::Left)]);
@@ -243,32 +243,32 @@ mod tests {
 
     #[test]
     fn an_interrupt_at_the_question_is_no_yes_whatever_is_typed_after_it() {
-        let mut conductor = Conductor::new(false);
+        let mut conductor = Controller::new(false);
         conductor.on(planned(1));
         conductor.on(Input::AwaitingApproval);
         // No engine runs, so nothing is said of one.
         assert_eq!(conductor.on(Input::Interrupt), [Action::Cancel(CancelKind::Graceful)]);
         assert_eq!(conductor.on(Input::Answer(true)), []);
-        let mut conductor = Conductor::new(true);
+        let mut conductor = Controller::new(true);
         conductor.on(Input::Interrupt);
         assert_eq!(conductor.on(Input::AwaitingApproval), []);
     }
 
     #[test]
     fn an_earlier_run_is_told_of_once() {
-        let mut conductor = Conductor::new(true);
+        let mut conductor = Controller::new(true);
         assert_eq!(conductor.on(Input::EarlierRun).len(), 1);
         assert_eq!(conductor.on(Input::EarlierRun), []);
     }
 
     #[test]
     fn a_failure_is_told_with_the_task_and_the_fault() {
-        let mut conductor = Conductor::new(true);
+        let mut conductor = Controller::new(true);
         let fault = Fault::new("no such provider");
         conductor.on(Input::Seen(Event::Ended(Task::Init, Outcome::Faulted(fault.clone()))));
         let actions = conductor.on(Input::Ended(Verdict::Failed("Init: no such provider".into())));
         let told = Event::Finished(JobEnding::Failed(Some(Task::Init), fault));
         assert_eq!(actions, [Action::Show(told), Action::Finish(Finished::Failed)]);
-        assert_eq!(ends(&Conductor::new(true).on(Input::RunnerGone("x".into()))), Some(Finished::Failed));
+        assert_eq!(ends(&Controller::new(true).on(Input::RunnerGone("x".into()))), Some(Finished::Failed));
     }
 }

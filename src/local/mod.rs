@@ -1,8 +1,8 @@
 //! `hawser local`: a directory on this machine taken through a whole job over the real protocol.
 //!
 //! ```text
-//! place (private area) ─→ snapshot (a commit of the directory) ─→ session ─ events ─→ conduct (pure) ─→ view (pure) ─→ screen
-//!                                                                    └→ embedded hub and a runner in this process
+//! area (private folder) ─→ snapshot (a commit of the directory) ─→ session ─ events ─→ controller (pure) ─→ view (pure) ─→ screen
+//!                                                                    └→ dev server and a runner in this process
 //! ```
 
 pub mod area;

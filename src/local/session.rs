@@ -1,4 +1,4 @@
-//! The loop of `hawser local`: hub events, answers and signals go into the conductor, what it decides is done, and
+//! The loop of `hawser local`: hub events, answers and signals go into the controller, what it decides is done, and
 //! what there is to see is shown.
 
 use std::future::Future;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
-use super::controller::{Action, Conductor, Finished, Input};
+use super::controller::{Action, Controller, Finished, Input};
 use super::view::{self, Event, Screen, Title, View};
 
 /// How many events are taken in before what they look like is printed.
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 500;
 
 /// What is to be done.
 #[derive(Debug)]
-pub struct Errand {
+pub struct LocalJob {
     pub title: Title,
     pub spec: JobSpec,
     /// Do not ask before anything is changed.
@@ -33,7 +33,7 @@ pub struct Errand {
 /// Takes one job through the hub and shows it. `runner_gone` resolves, with the reason, should the runner end.
 pub async fn run(
     hub: &EmbeddedHub,
-    errand: Errand,
+    errand: LocalJob,
     runner_gone: impl Future<Output = String>,
 ) -> io::Result<Finished> {
     let mut interrupts = Interrupts::listen()?;
@@ -61,7 +61,7 @@ struct Session<'a> {
     hub: &'a EmbeddedHub,
     job: Uuid,
     began: Timestamp,
-    conductor: Conductor,
+    conductor: Controller,
     view: View,
     screen: Screen,
     /// Lines that are not printed yet.
@@ -71,13 +71,13 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn begin(hub: &'a EmbeddedHub, errand: Errand) -> Self {
+    fn begin(hub: &'a EmbeddedHub, errand: LocalJob) -> Self {
         let screen = Screen::open();
         let view = View::new(screen.live, errand.title);
         let mut session = Self {
             hub,
             began: Timestamp::now(),
-            conductor: Conductor::new(errand.yes),
+            conductor: Controller::new(errand.yes),
             lines: view.opening(),
             view,
             screen,

@@ -164,9 +164,9 @@ impl Forms {
         if text.len() > LONGEST_DISGUISED {
             return;
         }
-        self.keep(&super::encodings::json(text, Json { html: Html::Go, ..Json::default() }), 0);
-        self.keep(&super::encodings::json(text, Json { ascii: true, ..Json::default() }), 0);
-        self.keep(&super::encodings::json(&json, Json::default()), 0);
+        self.keep(&self::json(text, Json { html: Html::Go, ..Json::default() }), 0);
+        self.keep(&self::json(text, Json { ascii: true, ..Json::default() }), 0);
+        self.keep(&self::json(&json, Json::default()), 0);
         let url = utf8_percent_encode(text, UNRESERVED).to_string();
         self.keep(&url.replace("%20", "+"), 0);
         self.keep(&url, 0);

@@ -2,7 +2,7 @@
 //!
 //! Compiling takes a moment, so what was compiled is kept until something changes. While it takes that moment nobody is
 //! kept from learning: only whoever wants the same masker waits. Nothing is logged while a lock is held: the runtime log
-//! is masked by this very secret_store.
+//! is masked by this very store.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const PASSING: usize = 12;
 /// A panic that finds the masker in use looks again so often, a moment later.
 const PATIENCE: usize = 100;
 
-/// All secrets of the process. Cheap to clone; every clone is the same secret_store.
+/// All secrets of the process. Cheap to clone; every clone is the same store.
 #[derive(Clone)]
 pub struct SecretStore(Arc<StoreInner>);
 
@@ -239,7 +239,7 @@ impl JobSecrets {
     /// Masks what is known now; to be asked for again when more may have been learnt.
     pub fn masker(&self) -> Arc<Masker> {
         let inner = &self.secret_store.0;
-        // Looked at before the secrets are, as in the secret_store's own. No lock but that of the masker is held while it is
+        // Looked at before the secrets are, as in the store's own. No lock but that of the masker is held while it is
         // compiled.
         let own_version = locked(&inner.own).version;
         let own = || locked(&inner.own).texts().map(str::to_owned).collect::<BTreeSet<_>>();

@@ -28,7 +28,7 @@ pub enum LevelsError {
     Installed(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends runtime log events to stdout from now on: time, level, module, message. What the secret_store knows is masked.
+/// Sends runtime log events to stdout from now on: time, level, module, message. What the secret store knows is masked.
 pub fn init(logging: &LoggingSettings, secret_store: SecretStore) -> Result<(), LevelsError> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let output = fmt::layer()
@@ -62,11 +62,7 @@ impl Levels {
 
     /// The most talkative level that this target may write.
     pub fn of(&self, target: &str) -> LevelFilter {
-        // The workspace's other crates count as modules of ours: `hawser_signalr` is `hawser::signalr`.
-        let target = match target.strip_prefix("hawser_") {
-            Some(rest) => normalized(&format!("{OURS}::{rest}")),
-            None => normalized(target),
-        };
+        let target = normalized(target);
         let named = self.categories.iter().find(|(category, _)| is_within(&target, category));
         match named {
             Some((_, level)) => *level,
@@ -95,9 +91,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Filter<S> for Levels {
     }
 }
 
-/// `hawser::shipping::step_stream` and `Hawser.Shipping.StepStream` in one spelling.
+/// `hawser::shipping::step_stream` and `Hawser.Shipping.StepStream` in one spelling. The workspace's other crates count as
+/// modules of ours: `hawser_signalr` is `hawser::signalr`.
 fn normalized(category: &str) -> String {
-    category.replace("::", ".").replace('_', "").to_lowercase()
+    let category = category.replace("::", ".").to_lowercase();
+    let category = match category.strip_prefix("hawser_") {
+        Some(rest) => format!("{OURS}.{rest}"),
+        None => category,
+    };
+    category.replace('_', "")
 }
 
 fn is_within(target: &str, category: &str) -> bool {
@@ -141,11 +143,13 @@ mod tests {
             ("Hawser", Level::Error),
             ("hawser::hub", Level::Debug),
             ("Hawser.Hub.LineState", Level::Trace),
+            ("hawser_signalr", Level::Warning),
         ]);
         assert_eq!(levels.of("hawser"), LevelFilter::ERROR);
         assert_eq!(levels.of("hawser::hub"), LevelFilter::DEBUG);
         assert_eq!(levels.of("hawser::hub::codec"), LevelFilter::DEBUG);
         assert_eq!(levels.of("hawser_hub::codec"), LevelFilter::DEBUG);
+        assert_eq!(levels.of("hawser_signalr::codec"), LevelFilter::WARN);
         assert_eq!(levels.of("hawser::hubris"), LevelFilter::ERROR);
         assert_eq!(levels.of("hawser::hub::line_state"), LevelFilter::TRACE);
         assert_eq!(levels.of("hyper"), LevelFilter::WARN);

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::tasks::secrets::SecretCollector;
 
 impl SecretStore {
-    /// A secret_store with the runner's own secrets in it, for the process that it is.
+    /// A secret store with the runner's own secrets in it, for the process that it is.
     pub fn of_this_process(settings: &Settings) -> Result<Self, RulesError> {
         let secret_store = Self::new(Rules::new(&settings.job_log_stream)?);
         secret_store.learn_own(settings, std::env::vars_os());
@@ -73,13 +73,13 @@ mod tests {
         let host = [
             ("HTTPS_PROXY", "http://u:proxy-pass@proxy:3128"),
             ("https_proxy", "http://u:lower-pass@proxy:3128"),
-            ("VAULT_TOKEN", "secret_store-token"),
+            ("VAULT_TOKEN", "vault-token"),
             ("Runner__Credentials__ClientId", "client-id"),
             ("Runner__Credentials__ClientSecret", "other-layer"),
             ("HOME", "/home/me"),
         ];
         secret_store.learn_own(&settings, host.map(|(name, value)| (name.into(), value.into())));
-        let said = "client-id client-secret url-secret listed-value proxy-pass lower-pass secret_store-token other-layer /home/me";
+        let said = "client-id client-secret url-secret listed-value proxy-pass lower-pass vault-token other-layer /home/me";
         assert_eq!(secret_store.masker().text(said), "client-id *** *** *** *** *** *** *** /home/me");
     }
 }

@@ -4,7 +4,7 @@
 //! heard though the disk hangs.
 //!
 //! A step that cannot be looked at for the moment (no more open files, a disk that stumbles) is sound for all we know. It stays
-//! among those that the [store](Store::left) remembers, and is looked at again and again while the runner runs.
+//! among those that the [store](StepStore::left) remembers, and is looked at again and again while the runner runs.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
 use super::Load;
-use super::queue::{Event, Lane, Machine, QueuedStep};
+use super::queue::{Event, Lane, Queue, QueuedStep};
 use crate::executor::drive::{DriveEnd, Executor};
 use crate::executor::{ExecutorContext, LOOK_AGAIN};
 use crate::settings::Refusal;
@@ -49,7 +49,7 @@ struct Active {
 }
 
 pub(super) struct Dispatch {
-    machine: Machine,
+    machine: Queue,
     steps: HashMap<String, Active>,
     driver: Arc<Executor>,
     drives: JoinSet<(String, DriveEnd)>,
@@ -60,7 +60,7 @@ impl Dispatch {
     pub(super) fn new(tools: ExecutorContext, load: watch::Sender<Load>) -> Self {
         let slots = tools.settings.runner.max_concurrent_steps.max(1) as usize;
         Self {
-            machine: Machine::new(slots),
+            machine: Queue::new(slots),
             steps: HashMap::new(),
             driver: Arc::new(Executor::new(tools)),
             drives: JoinSet::new(),

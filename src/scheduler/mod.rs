@@ -3,9 +3,9 @@
 //! A step's way through the files:
 //!
 //! ```text
-//! Scheduler (this file) ─→ admission ─→ dispatch ⇄ machine (queue, slots, module directories)
-//!                          the veto        └─→ drive, a task per step: claim (report), prepare, execute, conclude
-//!                                                └─→ drive/outcome: outcome.json ─→ shipping
+//! Scheduler (this file) ─→ admit ─→ dispatch ⇄ queue (slots, lanes, module directories)
+//!                          policy      └─→ executor, a task per step: claim, prepare, run, conclude
+//!                                            └─→ executor/finish: outcome.json ─→ shipping
 //! ```
 //!
 //! A step that waits is not claimed, so that with several replicas a free one wins the broadcast.

@@ -50,14 +50,14 @@ struct WaitingStep {
 }
 
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct Queue {
     slots: usize,
     queue: Vec<WaitingStep>,
     running: HashMap<String, QueuedStep>,
     draining: bool,
 }
 
-impl Machine {
+impl Queue {
     pub(super) fn new(slots: usize) -> Self {
         Self { slots, queue: Vec::new(), running: HashMap::new(), draining: false }
     }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_step_waits_for_a_slot_and_a_light_one_does_not() {
-        let mut machine = Machine::new(1);
+        let mut machine = Queue::new(1);
         assert_eq!(machine.on(Event::Arrived(heavy("apply", "a"))), ["apply"]);
         assert!(machine.on(Event::Arrived(heavy("plan", "b"))).is_empty());
         assert_eq!(machine.on(Event::Arrived(light("revision"))), ["revision"]);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn steps_of_one_module_start_one_after_the_other_in_order() {
-        let mut machine = Machine::new(4);
+        let mut machine = Queue::new(4);
         assert_eq!(machine.on(Event::Arrived(heavy("1", "a"))), ["1"]);
         assert!(machine.on(Event::Arrived(heavy("2", "a"))).is_empty());
         let variables = QueuedStep { name: "3".into(), lane: Lane::Light, module: Some("a".into()) };
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_directory_held_by_another_process_is_looked_at_again_and_does_not_hold_up_the_rest() {
-        let mut machine = Machine::new(1);
+        let mut machine = Queue::new(1);
         assert_eq!(machine.on(Event::Arrived(heavy("1", "a"))), ["1"]);
         assert!(machine.on(Event::Arrived(heavy("2", "b"))).is_empty());
         assert_eq!(machine.on(Event::Busy("1".into())), ["2"]);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_adopted_step_keeps_its_module_and_counts_against_the_slots() {
-        let mut machine = Machine::new(1);
+        let mut machine = Queue::new(1);
         machine.on(Event::Adopted(heavy("old", "a")));
         assert!(machine.on(Event::Arrived(heavy("new", "a"))).is_empty());
         assert!(machine.on(Event::Arrived(heavy("other", "b"))).is_empty());
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn nothing_starts_while_draining() {
-        let mut machine = Machine::new(2);
+        let mut machine = Queue::new(2);
         machine.on(Event::Drain);
         assert!(machine.on(Event::Arrived(light("revision"))).is_empty());
         assert_eq!((machine.running(), machine.waiting()), (0, 1));
@@ -194,7 +194,7 @@ mod tests {
         fn never_two_steps_in_a_module_never_more_than_the_slots_and_everything_ends(
             steps in prop::collection::vec((0u8..4, any::<bool>()), 1..40), slots in 1usize..4,
         ) {
-            let mut machine = Machine::new(slots);
+            let mut machine = Queue::new(slots);
             let mut started: Vec<String> = Vec::new();
             let mut at_work: Vec<String> = Vec::new();
             for (index, (module, is_heavy)) in steps.iter().enumerate() {
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    fn check(machine: &Machine, slots: usize) -> Result<(), TestCaseError> {
+    fn check(machine: &Queue, slots: usize) -> Result<(), TestCaseError> {
         let modules: Vec<_> = machine.running.values().filter_map(|it| it.module.clone()).collect();
         let distinct: HashSet<_> = modules.iter().collect();
         prop_assert_eq!(distinct.len(), modules.len());

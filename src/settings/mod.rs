@@ -13,9 +13,9 @@
 //! together. An unknown key is a [`Warning`], and a [`SettingsProblem`] where it looks like a rule of `Policy`. Only variables below
 //! one of our sections are looked at.
 //!
-//! The way of a value: a layer is read into flat pairs of path and value (`given`, `file`), each path finds its
-//! setting (`place`), the layers are merged (`merge`), and the texts become checked values (`bind`,
-//! `values`). All knowledge about keys comes from the types, through their schema (`shape`).
+//! The way of a value: a layer is read into flat pairs of path and value (`layers`), each path finds its
+//! setting (`resolve`), the layers are merged (`merge`), and the texts become checked values (`bind`,
+//! `values`). All knowledge about keys comes from the types, through their schema (`schema_tree`).
 
 mod bind;
 mod diagnostics;

@@ -13,7 +13,7 @@ use super::schema_tree::{Key, Leaf, SchemaNode, ValueKind};
 use super::values::Fault;
 
 /// The section with the local veto.
-const POLICY: &str = "Policy";
+pub(super) const POLICY: &str = "Policy";
 
 /// Keys of earlier versions, and what they are called now.
 const OLDER_NAMES: [(&str, &str); 3] = [
@@ -136,8 +136,12 @@ impl<'a> Placer<'a> {
         let sibling = shape.keys().iter().find(|key| is_one_slip(&key.name, wrong));
         let sibling = sibling.map(|key| [known, std::slice::from_ref(&key.name)].concat().join("."));
         // A rule that has no effect would allow everything, and a warning is easily missed.
-        let rule =
-            (known.len()..path.len()).find_map(|depth| Some((depth, self.rule_named_in(&path[depth])?)));
+        // Deeper down the same word may well be another program's, unless it stands below a `Policy`.
+        let is_policy =
+            |segment: &String| segment.to_lowercase().starts_with("polic") || is_one_slip(POLICY, segment);
+        let rule = (known.len()..path.len())
+            .filter(|depth| *depth == known.len() || path[..*depth].iter().any(is_policy))
+            .find_map(|depth| Some((depth, self.rule_named_in(&path[depth])?)));
         if let Some((depth, rule)) = rule {
             // With a colon, as every layer reads it.
             let fault = Fault::NotRule { nearest: Some(format!("{POLICY}:{rule}")) };
@@ -193,7 +197,7 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// One spelling for all layers. `Hawser__Hub` and `hawser::hub` are the same key, since neither a variable
+    /// One spelling for all layers. `Hawser__Shipping` and `hawser::shipping` are the same key, since neither a variable
     /// nor an option can hold the separators of a category.
     fn map_key(&mut self, map: &[String], rest: &[String]) -> String {
         let parts: Vec<&str> =
@@ -206,7 +210,7 @@ impl<'a> Placer<'a> {
 }
 
 /// One letter too many, too few or another, or two in the wrong order, in any case.
-fn is_one_slip(name: &str, wrong: &str) -> bool {
+pub(super) fn is_one_slip(name: &str, wrong: &str) -> bool {
     // The work grows with the product of the lengths.
     name.len().abs_diff(wrong.len()) < 5
         && strsim::damerau_levenshtein(&name.to_lowercase(), &wrong.to_lowercase()) == 1

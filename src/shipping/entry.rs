@@ -2,7 +2,7 @@
 //!
 //! - The message is the record's text as it came, ANSI escapes included. Bytes that are not UTF-8 become U+FFFD,
 //!   as [`String::from_utf8_lossy`] has it. A character that two records of one line share is put together again
-//!   ([`carry`](super::utf8_carry)).
+//!   ([`utf8_carry`](super::utf8_carry)).
 //! - stdout and stderr are `Information`; stderr has the tag `"stream": "stderr"`, since text on stderr is not a
 //!   failure. The runner's own lines have the level that they were written with.
 //! - A line that does not fit into one entry is sent as several. All but the last have the tag

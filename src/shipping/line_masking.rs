@@ -94,7 +94,7 @@ enum End {
 }
 
 #[derive(Debug)]
-pub(super) struct Veil {
+pub(super) struct LineMasker {
     path: PathBuf,
     secrets: JobSecrets,
     period: Duration,
@@ -110,7 +110,7 @@ pub(super) struct Veil {
     ahead: Spans,
 }
 
-impl Veil {
+impl LineMasker {
     pub(super) fn new(path: &Path, secrets: JobSecrets, period: Duration) -> Self {
         Self {
             path: path.to_owned(),

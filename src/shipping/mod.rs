@@ -1,16 +1,17 @@
 //! Shipping: every log line and every result of every step reaches the server, in order.
 //!
 //! ```text
-//! output.log ─ tail ─→ entries ─→ batch ─┐                       ┌─→ shipped (how far is acknowledged)
-//!                                  log ──┴─ lane ─→ shipper ─→ HubClient ─→ server
-//! outcome.json ───── outbox ────────────────┘                    └─→ the folder is removed
+//! output.log ─ tail ─→ entry ─→ batch ─┐                               ┌─→ shipped (how far is acknowledged)
+//!                             reader ──┴─ step_stream ─→ shipper ─→ HubClient ─→ server
+//! outcome.json ───── outcome_call ─────────────┘                       └─→ the folder is removed
 //! ```
 //!
-//! A step has a lane, which knows what to send next and what is on its way (`window`); the shipper is the one loop over all
-//! lanes, which go in `turns`. `entries` makes the text of a log entry, with the help of `escape` and `carry`.
+//! Each step has a `step_stream`, which knows what to send next and what is in flight (`window`). The `shipper` is the one
+//! loop over all of them, and they take turns (`round_robin`). `entry` makes the text of a log entry, with the help of
+//! `json_text` and `utf8_carry`.
 //!
 //! `output.log` is the only buffer: lines are read from it when they can be sent, and read again when they have to
-//! be sent again. Secrets are masked on the way (`veil`). What is in memory is bounded by the window of unacknowledged
+//! be sent again. Secrets are masked on the way (`line_masking`). What is in memory is bounded by the window of unacknowledged
 //! calls, whatever waits on the disk; and that can be bounded too (`cap`, `cap_watch`).
 //!
 //! What holds at all times:

@@ -23,7 +23,7 @@ const CUTS: [usize; 4] = [8192, 2048, 512, 128];
 
 /// A call with its arguments as text, ready for the line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Parcel {
+pub(super) struct OutcomeCall {
     pub(super) method: String,
     pub(super) arguments: String,
     /// Why this is not what `outcome.json` says.
@@ -31,7 +31,7 @@ pub(super) struct Parcel {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum OutboxError {
+pub(super) enum OutcomeCallError {
     #[error("the outcome is not there yet")]
     Missing,
     #[error(transparent)]
@@ -47,10 +47,10 @@ pub(super) fn parcel(
     folder: &StepFolder,
     labels: Option<&Labels>,
     max_message_bytes: usize,
-) -> Result<Parcel, OutboxError> {
+) -> Result<OutcomeCall, OutcomeCallError> {
     let call = match folder.outcome() {
         Ok(Some(call)) => call,
-        Ok(None) => return Err(OutboxError::Missing),
+        Ok(None) => return Err(OutcomeCallError::Missing),
         Err(error @ FolderError::Io { .. }) => return Err(error.into()),
         Err(error) => {
             let Some(labels) = labels else { return Err(error.into()) };
@@ -67,14 +67,21 @@ fn fault(labels: &Labels, message: &str) -> Call {
     Outcome::Faulted(Fault::new(message)).call(labels.task, labels.job_id)
 }
 
-fn fit(call: Call, labels: Option<&Labels>, max_message_bytes: usize) -> Result<Parcel, OutboxError> {
+fn fit(
+    call: Call,
+    labels: Option<&Labels>,
+    max_message_bytes: usize,
+) -> Result<OutcomeCall, OutcomeCallError> {
     let arguments = Value::Array(call.arguments.clone()).to_string();
     let bytes = arguments.len() + ENVELOPE;
     if bytes <= max_message_bytes {
-        return Ok(Parcel { method: call.method, arguments, replaced: None });
+        return Ok(OutcomeCall { method: call.method, arguments, replaced: None });
     }
-    let hopeless =
-        |call: &Call| OutboxError::Hopeless { method: call.method.clone(), bytes, limit: max_message_bytes };
+    let hopeless = |call: &Call| OutcomeCallError::Hopeless {
+        method: call.method.clone(),
+        bytes,
+        limit: max_message_bytes,
+    };
     if call.method.ends_with(FAULTED) {
         let note = format!(
             " … (cut: the whole text takes {bytes} bytes, more than Server.MaxMessageBytes, {max_message_bytes})"
@@ -83,7 +90,7 @@ fn fit(call: Call, labels: Option<&Labels>, max_message_bytes: usize) -> Result<
             .iter()
             .map(|length| Value::Array(cut(&call.arguments, *length, &note)).to_string())
             .find(|arguments| arguments.len() + ENVELOPE <= max_message_bytes)
-            .map(|arguments| Parcel {
+            .map(|arguments| OutcomeCall {
                 method: call.method.clone(),
                 arguments,
                 replaced: Some(format!("its texts were cut to fit into {max_message_bytes} bytes")),

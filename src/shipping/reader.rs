@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use super::batch::{BatchLimits, Draft, Pushed};
 use super::entry::{Labels, Template, Times};
-use super::line_masking::{Masks, Veil};
+use super::line_masking::{LineMasker, Masks};
 use super::tail::LogTail;
 use super::utf8_carry::Utf8Carry;
 use crate::step::{Position, RecordRef};
@@ -64,7 +64,7 @@ pub(super) struct LogReader {
     template: Template,
     times: Times,
     tail: LogTail,
-    veil: Veil,
+    veil: LineMasker,
     next: Mark,
     draft: Option<Draft>,
     /// Where the draft begins.
@@ -72,7 +72,7 @@ pub(super) struct LogReader {
 }
 
 impl LogReader {
-    pub(super) fn open(path: &Path, labels: &Labels, from: Mark, veil: Veil) -> Self {
+    pub(super) fn open(path: &Path, labels: &Labels, from: Mark, veil: LineMasker) -> Self {
         Self {
             template: Template::new(labels),
             times: Times::new(),

@@ -8,7 +8,7 @@ use uuid::Uuid;
 pub(super) type LaneId = u64;
 
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct RoundRobin {
     /// The front is next; none is empty.
     queues: VecDeque<Queue>,
 }
@@ -21,7 +21,7 @@ struct Queue {
     lanes: BTreeSet<(u64, LaneId)>,
 }
 
-impl Turns {
+impl RoundRobin {
     pub(super) fn add(&mut self, job: Option<Uuid>, sequence: u64, id: LaneId) {
         match self.queues.iter_mut().find(|queue| job.is_some() && queue.job == job) {
             Some(queue) => {
@@ -60,13 +60,13 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn round(turns: &mut Turns) -> Vec<LaneId> {
+    fn round(turns: &mut RoundRobin) -> Vec<LaneId> {
         (0..turns.jobs()).filter_map(|_| turns.next()).collect()
     }
 
     #[test]
     fn jobs_take_turns_and_their_steps_go_in_order_of_arrival() {
-        let mut turns = Turns::default();
+        let mut turns = RoundRobin::default();
         assert_eq!(turns.next(), None);
         let (a, b) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
         for (job, sequence, id) in [(a, 7, 1), (a, 3, 2), (b, 5, 3), (None, 6, 4), (None, 1, 5)] {

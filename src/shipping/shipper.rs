@@ -1,8 +1,8 @@
 //! The loop that ships for all steps of the runner.
 //!
 //! Everything that happens (a command, an answer, a change of the line, a time) wakes the loop, which then lets each
-//! job's first step in turn ([`turns`](super::round_robin)) send one batch, until the window is full or nobody has anything to
-//! send. What a step wants to send is its [`lane`](super::step_stream)'s to say.
+//! job's first step in turn ([`round_robin`](super::round_robin)) send one batch, until the window is full or nobody has anything to
+//! send. What a step wants to send is its [`step_stream`](super::step_stream)'s to decide.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tracing::error;
 use super::batch::BatchLimits;
 use super::cap_watch::CapWatch;
 use super::handle::{ShipperCommand, ShipperHandle, ShippingStatus};
-use super::round_robin::{LaneId, Turns};
+use super::round_robin::{LaneId, RoundRobin};
 use super::step_stream::{Next, Reaction, ShippedStep, StepStream};
 use crate::masking::SecretStore;
 use crate::settings::Settings;
@@ -84,7 +84,7 @@ pub struct Shipper {
     stop: CancellationToken,
     status: Arc<watch::Sender<ShippingStatus>>,
     lanes: BTreeMap<LaneId, StepStream>,
-    turns: Turns,
+    turns: RoundRobin,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     removals: FuturesUnordered<BoxFuture<'static, Removed>>,
     last_id: u64,
@@ -114,7 +114,7 @@ impl Shipper {
             stop,
             status: Arc::clone(&status),
             lanes: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: RoundRobin::default(),
             answers: FuturesUnordered::new(),
             removals: FuturesUnordered::new(),
             last_id: 0,

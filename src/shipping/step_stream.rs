@@ -21,8 +21,8 @@ use tracing::{info, warn};
 use super::batch::BatchLimits;
 use super::cap::{self, Dropped};
 use super::entry::Labels;
-use super::line_masking::Veil;
-use super::outcome_call::{self, OutboxError};
+use super::line_masking::LineMasker;
+use super::outcome_call::{self, OutcomeCallError};
 use super::reader::{LogReader, Mark, Offer, POLL};
 use super::window::{ANSWER_TIMEOUT, Payload, Window};
 use crate::base::retry::Retry;
@@ -223,7 +223,7 @@ impl StepStream {
                 // Nothing is sent before the secrets are known that an earlier run has noted in the folder.
                 self.step.folder.recall_secrets(&self.secrets).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
-                let veil = Veil::new(&path, self.secrets.clone(), policy.period());
+                let veil = LineMasker::new(&path, self.secrets.clone(), policy.period());
                 none.insert(LogReader::open(&path, labels, self.acknowledged, veil))
             }
         };
@@ -246,11 +246,13 @@ impl StepStream {
                 Next::Send { method: parcel.method, arguments: parcel.arguments }
             }
             // The nudge was early; the file will come.
-            Err(OutboxError::Missing) => {
+            Err(OutcomeCallError::Missing) => {
                 self.concluded = false;
                 Next::At(now + POLL)
             }
-            Err(OutboxError::Folder(error @ FolderError::Io { .. })) => self.stumble(&error.to_string(), now),
+            Err(OutcomeCallError::Folder(error @ FolderError::Io { .. })) => {
+                self.stumble(&error.to_string(), now)
+            }
             Err(error) => Next::GiveUp { reason: error.to_string() },
         }
     }

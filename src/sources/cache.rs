@@ -159,6 +159,8 @@ impl Entry {
 
     /// Removes the copy. The caller holds it alone.
     pub(super) fn discard(&self) -> io::Result<()> {
+        // A removal that is cut short must not leave half a copy that looks whole.
+        fs::write(&self.busy, "")?;
         remove_all(&self.folder)?;
         absent_is_fine(fs::remove_file(&self.busy))
     }

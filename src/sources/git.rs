@@ -1,6 +1,6 @@
 //! How git is called: with which settings and variables, with whose login, for how long.
 //!
-//! What is done with it stands elsewhere: `commits` brings commits here, `checkout` makes folders of them, `cached` goes by
+//! What is done with it stands elsewhere: `commits` brings commits here, `checkout` makes folders of them, `cached_fetch` goes by
 //! way of the cache.
 //!
 //! git runs `ssh -o BatchMode=yes`, which fails instead of asking for a passphrase or about an unknown host. An ssh command

@@ -87,7 +87,7 @@ pub(super) type Image = (u64, u64);
 
 /// What is known about who got an interrupt.
 #[derive(Debug)]
-pub(super) struct Again {
+pub(super) struct Interrupts {
     script: Pid,
     supervisor: Pid,
     /// As which program each of them got it.
@@ -96,7 +96,7 @@ pub(super) struct Again {
     suspects: HashSet<(Pid, u64, Option<Image>)>,
 }
 
-impl Again {
+impl Interrupts {
     /// From the lists right before and right after the signal to the group.
     pub(super) fn new(script: Pid, supervisor: Pid, before: &[Member], after: &[Member]) -> Self {
         let was_there =
@@ -168,12 +168,12 @@ mod tests {
         member(SCRIPT, SUPERVISOR, BASH, Effect::Caught)
     }
 
-    fn again(before: &[Member], after: &[Member]) -> Again {
-        Again::new(pid(SCRIPT), pid(SUPERVISOR), before, after)
+    fn again(before: &[Member], after: &[Member]) -> Interrupts {
+        Interrupts::new(pid(SCRIPT), pid(SUPERVISOR), before, after)
     }
 
     /// The numbers of those that are interrupted when the same list is made three times.
-    fn interrupted(again: &mut Again, now: &[Member]) -> Vec<Vec<i32>> {
+    fn interrupted(again: &mut Interrupts, now: &[Member]) -> Vec<Vec<i32>> {
         (0..3).map(|_| again.missed(now).iter().map(|it| it.pid.as_raw_pid()).collect()).collect()
     }
 

@@ -3,7 +3,7 @@
 //! It is this same program with a hidden subcommand, `hawser supervise FOLDER`, and knows nothing but its step
 //! folder: no network, no settings. The runner starts it with the script's working directory and
 //! with the folder's locked `lock` file as its stdin, so the lock passes from one to the other without a gap. The
-//! script's variables pass through it under other names (`launch`), so that none of them means anything to it.
+//! script's variables pass through it under other names (`client`), so that none of them means anything to it.
 //! As long as the lock is held the step is being driven; when it is free, `exit.json` says how it ended.
 //!
 //! The order of its life, in which each step relies on the ones before it:
@@ -23,8 +23,8 @@
 //! then one whose outcome is unknown.
 //!
 //! An interrupt is sent once, to the script's process group, while bash is held still (`hold`); a command that missed it,
-//! because bash was just about to start it, gets it a second later (`again`), and a bash that goes round in circles by it
-//! is ended (`stuck`).
+//! because bash was just about to start it, gets it a second later (`interrupt`), and a bash that
+//! loops on the interrupt is killed (`stuck`).
 //!
 //! `linux` finds every process below the supervisor, whatever its session.
 

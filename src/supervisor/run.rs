@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::client::environment_of_script;
 use super::hold::StoppedProcesses;
-use super::interrupt::{Again, Member};
+use super::interrupt::{Interrupts, Member};
 use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, ScriptEnd, exit};
 use super::output::{OutputLog, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
@@ -103,7 +103,7 @@ struct RunningScript<'a> {
 #[derive(Debug)]
 struct Interrupted {
     /// Until the script has noticed; then it starts nothing by mistake any more.
-    again: Option<Again>,
+    again: Option<Interrupts>,
     stuck: Stuck,
     /// When it was looked at last.
     looked: Instant,
@@ -293,7 +293,7 @@ impl<'a> RunningScript<'a> {
         let _ = kill_process_group(self.pid, Signal::INT);
         let after = linux::members(self.pid);
         drop(held);
-        let again = Again::new(self.pid, getpid(), &before, &after);
+        let again = Interrupts::new(self.pid, getpid(), &before, &after);
         self.interrupted =
             Some(Interrupted { again: Some(again), stuck: Stuck::default(), looked: Instant::now() });
     }
@@ -306,7 +306,7 @@ impl<'a> RunningScript<'a> {
         }
         interrupted.looked = Instant::now();
         let now = linux::members(self.pid);
-        // In this order, see `again`.
+        // In this order, see `interrupt`.
         let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
         if self.reaped {
             self.interrupted = None;

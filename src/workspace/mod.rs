@@ -9,14 +9,14 @@
 //!   .hawser/locks/{stack}/{namespace}/{module}.lock
 //!   .hawser/checkout/{stack}/{namespace}/{module}/new   the next revision while it is made
 //!                                                 /old   the last one while the two change places
-//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that no backend has, see [`crate::tasks`] and [`keep`]
+//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that no backend has, see [`crate::tasks`] and [`backup`]
 //! ```
 //!
 //! The subdirectory is the registry's folder (`//modules/vpc`) followed by the request's `sourceSubdirectory`; the module
 //! root is the whole repository either way, so that `../../shared` keeps its meaning.
 //!
 //! What was a folder at the last look may be a symlink by now, so files below the module root are opened from its handle and
-//! never by a path that was checked before, see [`inside`].
+//! never by a path that was checked before, see [`crate::base::confined_dir`].
 
 mod backend_note;
 pub mod backup;

@@ -1,7 +1,7 @@
 //! From one revision to the next.
 //!
 //! The new revision is made complete in the staging folder: fetched, checked, given what the old one leaves
-//! ([`carry`](super::migrate_state)), and given its extra files. Then the two change places by two renames, the old one to `old` and the
+//! ([`migrate_state`](super::migrate_state)), and given its extra files. Then the two change places by two renames, the old one to `old` and the
 //! new one to the module root. Up to the first rename nothing has happened to the old tree. A crash between the renames leaves
 //! no module root but an `old`, which is put back by whoever comes next. All else in the staging folder is waste.
 //!

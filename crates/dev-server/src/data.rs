@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use secrecy::ExposeSecret;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ use crate::identity::{Identity, random_secret};
 const IDENTITY: &str = "identity.json";
 const LISTENING: &str = "listening.json";
 const LOCK: &str = "lock";
+
+/// A symlink in place of the lock file leads to what is not ours to create.
+const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 const IGNORE: &str = ".gitignore";
 
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +94,15 @@ impl HubData {
     /// Keeps a second hub away from the directory for as long as the file is held.
     pub fn lock(directory: &Path) -> Result<File, DataError> {
         let path = directory.join(LOCK);
-        let open = || OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let open = || {
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(NO_FOLLOW)
+                .open(&path)
+        };
         let file = match create_private(directory).and_then(|()| open()) {
             Ok(file) => file,
             Err(source) => return Err(DataError::Write { path, source }),

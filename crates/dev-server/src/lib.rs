@@ -1,9 +1,9 @@
 //! The embedded hub: the server half of the contract, for `hawser local`, `hawser hub` and the tests.
 //!
 //! ```text
-//! listener ─→ server (token, negotiate, upgrade) ─→ connection (handshake, writer) ─→ reader ─→ reports (strict)
+//! listener ─→ http (token, negotiate, upgrade) ─→ connection (handshake, writer) ─→ reader ─→ reports (strict)
 //!                        └→ admin                        ↑ pushes                        ↓
-//!                                                     shared ←─ actions ── orchestrator (pure) ─→ job
+//!                                                     shared ←─ actions ── orchestrator (pure) ─→ job_record
 //! ```
 //!
 //! It validates every argument that it gets, and can be told to misbehave ([`Rule`]). It is never needed to run

@@ -1,4 +1,4 @@
-//! Which task goes to which runner ([`hearing`]: what every word of a runner means). Pure: events in, actions out.
+//! Which task goes to which runner ([`reported`]: what every word of a runner means). Pure: events in, actions out.
 //!
 //! A job's first task is pushed to every connected runner that may have it; the first that says a word of it
 //! has the job, and the rest of the tasks go to that one. A push is not acknowledged by anybody, so a task of

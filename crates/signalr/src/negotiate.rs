@@ -342,7 +342,7 @@ mod tests {
         let no_id = r#"{"availableTransports":[{"transport":"WebSockets","transferFormats":["Text"]}]}"#;
         assert!(problem(no_id).contains("no connection token"));
         for body in ["{}", "<html>", sse, no_id] {
-            assert!(!problem(body).contains("secret"), "the query is not without_query");
+            assert!(!problem(body).contains("secret"), "the query is not shown");
         }
     }
 

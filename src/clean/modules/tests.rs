@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::super::{Order, Report};
+use super::super::{CleanOptions, Report};
 use super::*;
 use crate::settings::model::WorkingDirectorySettings;
 use crate::step::StepStore;
@@ -19,7 +19,7 @@ const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
 struct Place {
     root: tempfile::TempDir,
     folders: WorkingDirectorySettings,
-    order: Order,
+    order: CleanOptions,
 }
 
 impl Place {
@@ -29,7 +29,7 @@ impl Place {
             working_directory: root.path().to_owned(),
             temp_directory: root.path().join(".temp"),
         };
-        let order = Order {
+        let order = CleanOptions {
             older_than: Duration::from_secs(24 * 3600),
             caches: false,
             modules: true,

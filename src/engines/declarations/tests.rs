@@ -18,8 +18,9 @@ impl Module {
 
     fn declarations(&self, engine: Engine) -> Declarations {
         let folder = self.folder.path();
-        let names =
-            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let entries =
+            fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file());
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
         Declarations::of_files(folder, names.collect(), engine, |name| open_regular(&folder.join(name)))
             .unwrap()
     }

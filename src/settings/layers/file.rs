@@ -49,7 +49,7 @@ fn flatten(value: Value, path: &mut Vec<String>, origin: &Origin, given: &mut Ve
     };
     for (name, member) in members {
         let depth = path.len();
-        // .NET takes `"Runner:Id"` as a path. `hawser::hub` is a log category and stays whole.
+        // .NET takes `"Runner:Id"` as a path. `hawser::shipping` is a log category and stays whole.
         if name.contains("::") {
             path.push(name);
         } else {

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use serde_json::Value;
 
 use super::diagnostics::{Diagnostics, Origin};
+use super::resolve::{POLICY, is_one_slip};
 use super::schema_tree::SchemaNode;
 use super::values::Fault;
 
@@ -21,8 +22,8 @@ pub(super) struct LayerValue {
     pub(super) origin: Origin,
 }
 
-/// The variables below one of our sections, sorted by name so that the result does not depend on the order.
-/// All others belong to other programs.
+/// The variables below one of our sections, sorted by name so that the result does not depend on the order, and those below a
+/// misspelled `Policy`: such a rule would silently allow everything. All others belong to other programs.
 pub(super) fn from_environment(
     environment: &[(OsString, OsString)],
     shape: &SchemaNode,
@@ -31,7 +32,9 @@ pub(super) fn from_environment(
     let mut variables: Vec<_> = environment
         .iter()
         .filter_map(|(name, value)| name.to_str().map(|name| (name, segments(name), value)))
-        .filter(|(_, path, _)| path.len() > 1 && shape.key(&path[0]).is_some())
+        .filter(|(_, path, _)| {
+            path.len() > 1 && (shape.key(&path[0]).is_some() || is_one_slip(POLICY, &path[0]))
+        })
         .collect();
     variables.sort_unstable();
     let mut given = Vec::new();

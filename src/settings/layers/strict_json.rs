@@ -3,21 +3,44 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+/// No settings are nested this deep, and the parser's stack is not endless.
+const DEEPEST: usize = 64;
 
 /// A value read by these rules.
 pub(crate) struct StrictJson(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for StrictJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor).map(Self)
+        Nested { left: DEEPEST }.deserialize(deserializer).map(Self)
     }
 }
 
-struct ValueVisitor;
+/// A value that may hold so many levels more.
+#[derive(Clone, Copy)]
+struct Nested {
+    left: usize,
+}
 
-impl<'de> Visitor<'de> for ValueVisitor {
+impl Nested {
+    fn below<E: Error>(self) -> Result<Self, E> {
+        let left = self.left.checked_sub(1);
+        left.map(|left| Self { left })
+            .ok_or_else(|| E::custom(format!("nested more than {DEEPEST} levels deep")))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Nested {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Nested {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,7 +75,8 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(StrictJson(item)) = items.next_element()? {
+        let below = self.below()?;
+        while let Some(item) = items.next_element_seed(below)? {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -60,10 +84,12 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        while let Some((key, StrictJson(value))) = members.next_entry::<String, _>()? {
+        let below = self.below()?;
+        while let Some(key) = members.next_key::<String>()? {
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format!("{key:?} is set more than once in the same object")));
             }
+            let value = members.next_value_seed(below)?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))
@@ -89,5 +115,11 @@ mod tests {
         let value = serde_json::json!({"a": [1, -2, 2.5, "x", true, null, {}, []]});
         assert_eq!(read("{a: [1, -2, 2.5, 'x', true, null, {}, [],],}").unwrap(), value);
         assert!(read("{a: NaN}").is_err());
+    }
+
+    #[test]
+    fn brackets_without_end_are_an_error_and_no_overflow() {
+        let error = read(&"[".repeat(100_000)).unwrap_err();
+        assert!(error.to_string().contains("64 levels"), "{error}");
     }
 }

@@ -102,7 +102,7 @@ impl Bed {
             task: Task::Plan,
         };
         let log = self.log.get_or_insert_with(|| {
-            let veil = Veil::new(&self.path, self.secrets.clone(), policy.period());
+            let veil = LineMasker::new(&self.path, self.secrets.clone(), policy.period());
             LogReader::open(&self.path, &labels, self.end, veil)
         });
         let Offer::Batch { arguments, end } = log.offer(&policy, ended, true, self.now).unwrap() else {

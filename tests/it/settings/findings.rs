@@ -354,6 +354,11 @@ fn a_rule_in_another_place_stops_the_start_and_names_the_right_one() {
     let text = r#"{"Hawser": {"Policy": {"AllowedEngines": ["terraform", "tofu"]}}}"#;
     let problem = World::complete().file("appsettings.Production.json", text).one_problem();
     assert_eq!(problem.key.as_deref(), Some("Hawser.Policy.AllowedEngines"));
+    let problem = World::complete().env("Polcy__PlanOnly", "true").one_problem().to_string();
+    assert!(problem.ends_with("; did you mean Policy:PlanOnly?"), "{problem}");
+    // The same word deep in another program's settings.
+    let text = r#"{"MyApp": {"Git": {"Hooks": "x"}}}"#;
+    assert_eq!(World::complete().file("appsettings.Production.json", text).warnings().len(), 1);
     // Other programs' variables, and log categories of ours.
     let others = World::complete()
         .env("POLICY", "x")
