@@ -4,12 +4,12 @@
 //! - Git, Default: empty is the remote's HEAD; a full commit id is taken as it is; otherwise the branch of exactly
 //!   that name, then the tag (peeled to its commit), in the order in which `git clone --branch` looks; `refs/…` is
 //!   taken literally; an abbreviated commit id comes last, because it costs a fetch of the whole history.
-//! - Git, SemanticVersionRange: the highest tag in the range, see [`range`].
+//! - Git, SemanticVersionRange: the highest tag in the range, see [`version_range`].
 //! - Registry: the registry names a Git repository ([`registry`]), a ref of it and perhaps a folder inside.
 //!
 //! git does the work, so credential helpers, ssh configuration and proxies behave as the operator is used to.
 //! How it is called stands in `git`, what it is called for in `commits` (bring one here) and `checkout` (make a folder of one). A
-//! checkout goes through a cache of repositories (`cache`, `cached`) and has its submodules (`submodules`).
+//! checkout goes through a cache of repositories (`cache`, `cached_fetch`) and has its submodules (`submodules`).
 //! git never asks for anything, no URL or revision reaches it as an option, and only its exit code decides.
 
 mod cache;
