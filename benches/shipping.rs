@@ -17,7 +17,7 @@ use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{StepFolder, StepStore, Stream};
-use hawser_contract::{Call, LogEntry, LogLevel, Task};
+use hawser_contract::{LogEntry, LogLevel, Outcome, Success, Task};
 use hawser_signalr::ConnectionStatus;
 use hawser_signalr::client::channel as line;
 use jiff::Timestamp;
@@ -74,7 +74,8 @@ fn main() {
 }
 
 fn backlog(store: &StepStore, lines: usize) -> ShippedStep {
-    let Created::New(folder, request) = store.create("bench.Plan", "Plan", &json!({})).unwrap() else {
+    let Created::New(folder, request) = store.create(&"bench.Plan".into(), "Plan", &json!({})).unwrap()
+    else {
         panic!("a step was left over");
     };
     let mut records = Vec::new();
@@ -86,9 +87,7 @@ fn backlog(store: &StepStore, lines: usize) -> ShippedStep {
             records.clear();
         }
     }
-    folder
-        .set_outcome(&Call { method: "PlanCompleted".to_owned(), arguments: vec![json!(Uuid::nil())] })
-        .unwrap();
+    folder.set_outcome(&Outcome::Completed(Success::Done).of(Task::Plan, Uuid::nil())).unwrap();
     let labels = Labels {
         job_id: Uuid::nil(),
         module_id: Uuid::nil(),
@@ -182,7 +181,8 @@ async fn ship(store: &Arc<StepStore>, step: ShippedStep, lines: usize, secrets: 
     let stop = CancellationToken::new();
     let begin = Instant::now();
     let shipper = Shipper::start(line, Arc::clone(store), &settings, secret_store, stop.clone());
-    assert!(shipper.add(step).await.wait().await);
+    shipper.add(step).await;
+    assert!(shipper.drained().await);
     let taken = begin.elapsed();
     stop.cancel();
     shipper.stopped().await;

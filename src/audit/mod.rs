@@ -1,223 +1,207 @@
-//! The audit log: one line of JSON for every task that is accepted, refused, cancelled or finished.
+//! The audit log: one line of JSON for every task that is accepted, refused, cancelled, or finished.
 //!
-//! The step folder is the truth here too. A line is written first and noted in the folder then (`audited.json`), and the
-//! `finished` line comes before the outcome is kept and so before anyone is told. So a crash at any moment loses no
-//! line: the next start looks at each folder and writes what is not noted. In the worst case, a crash between a line
-//! and its note, there are two of them.
+//! An event is first written to the log and then recorded in the step folder (`audited.json`). `finished` is written before
+//! the outcome is saved, and so before the server learns about it. A crash at any moment loses no event: the next start reads
+//! each folder and writes the missing ones. A crash between the two writes produces the same event twice.
 //!
 //! | event | written |
 //! |---|---|
-//! | `accepted` | when the task has been judged and gets its place in the queue |
-//! | `refused` | when a rule of `Policy` says no, before that or (registries, submodules) on the way; when a push cannot be read or kept |
-//! | `cancelled` | when a cancel was noted for it, not yet obeyed: by the server, or (`reason`) by a runner that is being stopped |
-//! | `finished` | when its outcome is known; a task that was refused before it was accepted has none |
+//! | `accepted` | when the policy allows the task, before it enters the queue |
+//! | `refused` | when a rule of `Policy` refuses the task, at once or (registries, submodules) while it runs; when a push cannot be parsed or stored |
+//! | `cancelled` | when a cancel is recorded in the step folder: from the server, or (`reason`) from a runner that shuts down |
+//! | `finished` | when the outcome is known, except for a task that was refused before it was accepted |
 //!
-//! No line holds anything secret: names, hashes and masked URLs only, and no text of an engine or a fault.
+//! The log contains no secrets: only names, hashes, and masked URLs, and no text of an engine or a fault.
 //!
-//! What cannot be written is an error in the runtime log that says so, and the task goes on: an auditor's full disk must
-//! not keep an apply from being finished. It is tried again at the next start while the step is not shipped.
+//! If an event cannot be written, the runtime log has an error and the task continues: a full disk under the audit log must
+//! not block an apply. The next start tries again if the step folder still exists.
 
+mod event;
 mod file;
-mod line;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hawser_contract::{Call, Task};
-use tracing::error;
+use hawser_contract::{StepOutcome, Task};
+use tracing::{error, field, warn};
 use uuid::Uuid;
 
+use crate::base::blocking::blocking;
 use crate::settings::{Refusal, Settings};
 use crate::step::{Audited, Step, StepFolder};
+use event::{AuditEvent, EventKind};
 use file::Appender;
-use line::{AuditLine, AuditSource};
 
 /// The audit log of a runner. Cheap to clone; every clone is the same log.
 #[derive(Debug, Clone)]
-pub struct Audit(Arc<AuditInner>);
+pub struct Audit(Arc<Mutex<AuditLog>>);
 
+/// The lock around it also guards `audited.json` of every step.
 #[derive(Debug)]
-struct AuditInner {
-    writer: AuditSource,
-    file: Mutex<Appender>,
+struct AuditLog {
+    runner: Uuid,
+    instance: String,
+    file: Appender,
 }
 
 impl Audit {
     pub fn new(settings: &Settings) -> Self {
-        let writer = AuditSource { runner: settings.runner.id, instance: settings.runner.instance.clone() };
-        Self(Arc::new(AuditInner { writer, file: Mutex::new(Appender::new(path(settings))) }))
+        Self(Arc::new(Mutex::new(AuditLog {
+            runner: settings.runner.id,
+            instance: settings.runner.instance.clone(),
+            file: Appender::new(path(settings)),
+        })))
     }
 
-    /// Opens the file, so that one that cannot be used is known at the start and not at the first task.
+    /// Opens the file, so that a problem with it shows at start and not at the first task.
     pub async fn open(&self) {
-        self.blocking(|inner| {
-            let mut file = inner.lock();
-            if let Err(problem) = file.open() {
-                error!(
-                    "the audit log {} cannot be opened, and nothing will be recorded while that is so: {problem}; \
-                     see Audit.File",
-                    file.path().display()
-                );
+        self.blocking(|log| {
+            if let Err(error) = log.file.open() {
+                error!(path = %log.file.path().display(), %error, "failed to open audit log, see Audit.File");
             }
         })
         .await;
     }
 
-    /// The step has its place in the queue. Of one that an earlier process accepted, what is missing is written.
+    /// The step enters the queue. For a step of an earlier process, this writes the missing events.
     pub async fn accepted(&self, step: &Step) {
         let step = step.clone();
-        self.blocking(move |inner| {
-            let mut file = inner.lock();
-            let mut seen = audited(&step.folder);
-            // It was refused, a crash came before anyone was told, and by the settings of today it is done after all.
-            if seen.refused {
-                (seen.refused, seen.accepted) = (false, false);
+        self.blocking(move |log| {
+            let mut audited = audited(&step.folder);
+            // It was refused before a crash, and the current settings allow it.
+            if audited.refused {
+                (audited.refused, audited.accepted) = (false, false);
             }
-            inner.write_missing(&step, &mut seen, &mut file);
+            log.write_missing(&step, &mut audited);
         })
         .await;
     }
 
-    /// The step is refused: before it was accepted, or on its way.
+    /// The step is refused, before or after it was accepted.
     pub async fn refused(&self, step: &Step, refusal: &Refusal) {
         let (step, refusal) = (step.clone(), refusal.clone());
-        self.blocking(move |inner| {
-            let mut file = inner.lock();
+        self.blocking(move |log| {
             let mut audited = audited(&step.folder);
             if !audited.refused {
-                let line = AuditLine::of(&step, "refused", &inner.writer).refused(&refusal);
-                audited.refused = file.record(&line);
-                note(&step.folder, &audited);
+                audited.refused = log.write(AuditEvent::of(EventKind::Refused, &step).refused(&refusal));
+                save(&step.folder, &audited);
             }
         })
         .await;
     }
 
-    /// A cancel was noted in the step's folder.
+    /// A cancel was recorded in the step folder.
     pub async fn cancelled(&self, step: &Step) {
         let step = step.clone();
-        self.blocking(move |inner| {
-            // Whoever finished it meanwhile has seen the cancel too.
+        self.blocking(move |log| {
+            // If the folder is gone, `finished` has already written the cancel.
             if step.folder.path().exists() {
-                inner.catch_up(&step);
+                log.write_missing(&step, &mut audited(&step.folder));
             }
         })
         .await;
     }
 
-    /// The step has ended, and this call will tell of it.
-    pub async fn finished(&self, step: &Step, call: &Call) {
-        let (step, call) = (step.clone(), call.clone());
-        self.blocking(move |inner| inner.finish(&step, &call)).await;
+    /// The step ended with this outcome.
+    pub async fn finished(&self, step: &Step, outcome: &StepOutcome) {
+        let (step, outcome) = (step.clone(), outcome.clone());
+        self.blocking(move |log| log.finish(&step, &outcome)).await;
     }
 
-    /// A step that was found with its outcome: writes what is missing of it.
+    /// Writes the missing events of a step that already had its outcome at start.
     pub async fn found_finished(&self, step: &Step) {
         let step = step.clone();
-        self.blocking(move |inner| {
-            let seen = audited(&step.folder);
-            let refused_at_once = seen.refused && !seen.accepted;
-            if let Ok(Some(call)) = step.folder.outcome()
-                && !refused_at_once
+        self.blocking(move |log| {
+            let audited = audited(&step.folder);
+            let never_accepted = audited.refused && !audited.accepted;
+            if let Ok(Some(outcome)) = step.folder.outcome()
+                && !never_accepted
             {
-                inner.finish(&step, &call);
+                log.finish(&step, &outcome);
             }
         })
         .await;
     }
 
-    /// A push that cannot be taken: it is unreadable, or the disk is full.
+    /// A push cannot be parsed or stored.
     pub async fn not_taken(&self, job_id: Uuid, task: Option<Task>, reason: &'static str) {
-        self.blocking(move |inner| {
-            let line = AuditLine::without_request("refused", job_id, task, &inner.writer);
-            inner.lock().record(&line.reason(reason));
-        })
-        .await;
+        let event = AuditEvent::new(EventKind::Refused, job_id, task).with("reason", reason);
+        self.blocking(|log| _ = log.write(event)).await;
     }
 
-    /// A step whose folder was damaged: nobody knows what came of it.
+    /// The folder of a step is damaged, so its outcome is unknown.
     pub async fn lost(&self, job_id: Uuid, task: Task, reason: &'static str) {
-        self.blocking(move |inner| {
-            let line = AuditLine::without_request("finished", job_id, Some(task), &inner.writer);
-            inner.lock().record(&line.unknown().reason(reason));
-        })
-        .await;
+        let event = AuditEvent::new(EventKind::Finished, job_id, Some(task)).unknown().with("reason", reason);
+        self.blocking(|log| _ = log.write(event)).await;
     }
 
-    /// The disk may take its time, so nothing of this is done on a thread of the runtime. A thread that fails has
-    /// said so itself.
-    async fn blocking(&self, work: impl FnOnce(&AuditInner) + Send + 'static) {
-        let inner = Arc::clone(&self.0);
-        let _ = tokio::task::spawn_blocking(move || work(&inner)).await;
+    /// A panic in `work` is already in the runtime log.
+    async fn blocking(&self, work: impl FnOnce(&mut AuditLog) + Send + 'static) {
+        let log = Arc::clone(&self.0);
+        let locked = move || {
+            let mut log: MutexGuard<'_, AuditLog> = log.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&mut log);
+        };
+        let _ = blocking(locked).await;
     }
 }
 
-impl AuditInner {
-    /// One at a time: what is noted in a folder is read and written under this lock.
-    fn lock(&self) -> std::sync::MutexGuard<'_, Appender> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn catch_up(&self, step: &Step) {
-        let mut file = self.lock();
+impl AuditLog {
+    fn finish(&mut self, step: &Step, outcome: &StepOutcome) {
         let mut audited = audited(&step.folder);
-        self.write_missing(step, &mut audited, &mut file);
-    }
-
-    fn finish(&self, step: &Step, call: &Call) {
-        let mut file = self.lock();
-        let mut audited = audited(&step.folder);
-        self.write_missing(step, &mut audited, &mut file);
-        // A conclusion that was repeated after a crash may have come to another end than the one that is noted.
-        if audited.finished.as_deref() == Some(&call.method) {
+        self.write_missing(step, &mut audited);
+        // After a crash, a repeated conclusion may have another result than the recorded one.
+        let method = outcome.method();
+        if audited.finished.as_deref() == Some(&method) {
             return;
         }
-        let line = AuditLine::of(step, "finished", &self.writer).finished(&step.folder, call);
-        if file.record(&line) {
-            audited.finished = Some(call.method.clone());
-            note(&step.folder, &audited);
+        if self.write(AuditEvent::of(EventKind::Finished, step).finished(&step.folder, outcome)) {
+            audited.finished = Some(method);
+            save(&step.folder, &audited);
         }
     }
 
-    /// That it was accepted, and that a cancel is in the folder.
-    fn write_missing(&self, step: &Step, audited: &mut Audited, file: &mut Appender) {
-        if !audited.accepted && file.record(&AuditLine::of(step, "accepted", &self.writer)) {
+    /// Writes `accepted`, and `cancelled` if a cancel is in the folder.
+    fn write_missing(&mut self, step: &Step, audited: &mut Audited) {
+        if !audited.accepted && self.write(AuditEvent::of(EventKind::Accepted, step)) {
             audited.accepted = true;
-            note(&step.folder, audited);
+            save(&step.folder, audited);
         }
         if let Ok(Some(cancel)) = step.folder.cancel()
             && audited.cancelled != Some(cancel.kind)
-            && file.record(&AuditLine::of(step, "cancelled", &self.writer).cancelled(&cancel))
+            && self.write(AuditEvent::of(EventKind::Cancelled, step).cancelled(&cancel))
         {
             audited.cancelled = Some(cancel.kind);
-            note(&step.folder, audited);
+            save(&step.folder, audited);
         }
     }
-}
 
-impl Appender {
-    /// False when it could not be written, which is said.
-    fn record(&mut self, line: &AuditLine<'_>) -> bool {
-        let written = line.text().and_then(|text| self.append(text.as_bytes()));
-        if let Err(problem) = &written {
+    /// Returns whether the event was written; a failure is logged.
+    fn write(&mut self, event: AuditEvent) -> bool {
+        let event = event.with("runner", self.runner.to_string()).with("instance", self.instance.as_str());
+        let written = serde_json::to_vec(&event).map_err(Into::into).and_then(|line| self.file.append(&line));
+        if let Err(error) = &written {
             error!(
-                "the audit log {} does not have it that {}: {problem}",
-                self.path().display(),
-                line.in_words()
+                path = %self.file.path().display(),
+                event = ?event.kind,
+                job = event.text("jobId").map(field::display),
+                task = event.text("task").map(field::display),
+                %error,
+                "failed to write audit event"
             );
         }
         written.is_ok()
     }
 }
 
-/// A note that cannot be read counts as none: a line twice is better than none.
+/// An unreadable file counts as absent: a duplicate event is better than a missing one.
 fn audited(folder: &StepFolder) -> Audited {
     folder.audited().ok().flatten().unwrap_or_default()
 }
 
-fn note(folder: &StepFolder, audited: &Audited) {
-    if let Err(problem) = folder.set_audited(audited) {
-        tracing::warn!(step = folder.name(), "a line of the audit log may come twice: {problem}");
+fn save(folder: &StepFolder, audited: &Audited) {
+    if let Err(error) = folder.set_audited(audited) {
+        warn!(step = folder.name(), %error, "failed to record audit event in step folder, it may be written twice");
     }
 }
 

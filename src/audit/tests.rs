@@ -1,4 +1,4 @@
-//! The file, by itself. What is in its lines is tested with whole jobs.
+//! Tests of the file. `tests/it/audit.rs` tests the content of the lines with whole jobs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ fn lines(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn lines_are_added_to_what_is_there_and_a_torn_one_is_ended() {
+fn lines_are_appended_and_a_torn_line_is_terminated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("not/there/audit.jsonl");
     let mut log = Appender::new(path.clone());
@@ -28,7 +28,7 @@ fn lines_are_added_to_what_is_there_and_a_torn_one_is_ended() {
 }
 
 #[test]
-fn a_file_that_was_renamed_or_removed_is_made_anew_and_its_mode_is_its_owners_choice() {
+fn a_renamed_or_removed_file_is_created_again_and_an_existing_mode_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (path, old) = (folder.path().join("audit.jsonl"), folder.path().join("audit.jsonl.1"));
     let mut log = Appender::new(path.clone());
@@ -39,7 +39,7 @@ fn a_file_that_was_renamed_or_removed_is_made_anew_and_its_mode_is_its_owners_ch
     log.append(b"three").unwrap();
     assert_eq!((lines(&old), lines(&path)), (vec!["one".to_owned()], vec!["three".to_owned()]));
 
-    // As logrotate's `create` does it.
+    // Like `create` of logrotate.
     fs::rename(&path, &old).unwrap();
     fs::write(&path, "").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
@@ -47,7 +47,7 @@ fn a_file_that_was_renamed_or_removed_is_made_anew_and_its_mode_is_its_owners_ch
     assert_eq!(lines(&path), ["four"]);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
 
-    // As logrotate's `copytruncate` does it.
+    // Like `copytruncate` of logrotate.
     fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
     log.append(b"five").unwrap();
     assert_eq!(lines(&path), ["five"]);
@@ -75,7 +75,7 @@ fn two_writers_do_not_mix_their_lines() {
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error_and_the_next_line_is_tried_again() {
+fn a_failed_write_is_an_error_and_the_next_line_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     fs::create_dir(&path).unwrap();
@@ -89,6 +89,6 @@ fn what_cannot_be_written_is_an_error_and_the_next_line_is_tried_again() {
     full.append(b"one").unwrap_err();
     let pipe = folder.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
-    // Nobody reads it; nobody waits for that.
+    // The pipe has no reader.
     Appender::new(pipe).append(b"one").unwrap_err();
 }

@@ -1,14 +1,14 @@
-//! Files below one folder, and never above it.
+//! Access to files below one folder, never outside of it.
 //!
-//! A path that was checked and is then opened by its name may lead elsewhere by the time it is opened: a hook, a
-//! provisioner or a process that either left behind can put a symlink there. So everything starts from an open handle:
+//! Checking a path and then opening it by name is a race: a hook, a provisioner or a process that one of them left running
+//! can replace a part of the path with a symlink in between. So all access starts from an open handle:
 //!
-//! - [`ConfinedRoot`] is the handle of a module root. A path below it may go through symlinks as long as they stay below it, which
-//!   is what the operating system (`openat2` with `RESOLVE_BENEATH`) or, where that is missing, `cap-std` sees to.
-//! - [`ConfinedDir`] is the handle of one folder that was found in this way. What is done in it names a single entry, and a
-//!   symlink of that name is never followed.
+//! - [`ConfinedRoot`] is the handle of a module root. A path below it may go through symlinks as long as they stay below
+//!   it. The operating system (`openat2` with `RESOLVE_BENEATH`) or, where that is missing, `cap-std` enforces this.
+//! - [`ConfinedDir`] is the handle of one folder below the root. Its operations name a single entry and never follow a
+//!   symlink of that name.
 //!
-//! What is read must be a regular file: a pipe or a device in its place is an error and not a wait without end.
+//! Only regular files are read: a pipe or a device is an error, so a read cannot block forever.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,58 +21,52 @@ use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// A pipe is opened without waiting for its other end.
+/// Opening a pipe must not wait for a writer.
 const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 const NEW_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const PRIVATE_FOLDER: Mode = Mode::RWXU;
 
-/// A folder that nothing leads out of.
+/// A folder that no path can leave.
 #[derive(Debug)]
 pub struct ConfinedRoot {
     root: Dir,
-    place: PathBuf,
 }
 
 impl ConfinedRoot {
-    /// The last part of the path must be a folder and no symlink to one.
-    pub fn open(place: &Path) -> io::Result<Self> {
-        let root = rustix::fs::open(place, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
-        Ok(Self { root: Dir::from_std_file(File::from(root)), place: place.to_owned() })
+    /// The last component of the path must be a folder, not a symlink to one.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let root = rustix::fs::open(path, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { root: Dir::from_std_file(File::from(root)) })
     }
 
-    /// Where it was when it was opened, for messages and for programs that take a path.
-    pub fn place(&self) -> &Path {
-        &self.place
-    }
-
-    /// An existing folder; the empty path means this one.
+    /// Opens an existing folder. The empty path is the root itself.
     pub fn folder(&self, below: &Path) -> io::Result<ConfinedDir> {
         let fd = match below.as_os_str().is_empty() {
             true => rustix::fs::openat(&self.root, ".", FOLDER, Mode::empty())?,
-            // The handle that this gives may be good for nothing but finding other files from it.
+            // `open_dir` may return an `O_PATH` handle, which cannot be read.
             false => rustix::fs::openat(self.root.open_dir(below)?, ".", FOLDER, Mode::empty())?,
         };
         Ok(ConfinedDir { fd })
     }
 
-    /// A folder, made if it is missing, as are those on the way. New ones are private.
-    pub fn folder_made(&self, below: &Path) -> io::Result<ConfinedDir> {
+    /// Opens a folder, and creates it and its parents if they are missing. New folders are private.
+    pub fn open_or_create(&self, below: &Path) -> io::Result<ConfinedDir> {
         let mut folder = self.folder(Path::new(""))?;
         let mut path = PathBuf::new();
         for part in below.components() {
             path.push(part);
             folder = match self.folder(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    folder.folder_made(part.as_os_str())?
+                    folder.open_or_create(part.as_os_str())?
                 }
-                found => found?,
+                opened => opened?,
             };
         }
         Ok(folder)
     }
 
-    /// Opens a regular file to be read.
+    /// Opens a regular file for reading.
     pub fn open_file(&self, below: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
@@ -80,12 +74,12 @@ impl ConfinedRoot {
         regular(self.root.open_with(below, &options)?.into_std())
     }
 
-    /// Whether there is a regular file, or a symlink to one that stays inside.
+    /// Whether the path is a regular file, or a symlink to one below the root.
     pub fn is_file(&self, below: &Path) -> bool {
-        self.root.metadata(below).is_ok_and(|found| found.is_file())
+        self.root.metadata(below).is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// Where an existing path leads when all symlinks are followed.
+    /// Resolves all symlinks of an existing path.
     pub fn real(&self, below: &Path) -> io::Result<PathBuf> {
         match below.as_os_str().is_empty() {
             true => Ok(PathBuf::new()),
@@ -94,23 +88,22 @@ impl ConfinedRoot {
     }
 }
 
-/// Whether the error says that a path led out.
+/// Whether the error means that the path leaves the root.
 pub fn leads_out(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none()
 }
 
-/// Whether nothing can be at such a path: a name in it is too long, or links lead round in circles.
+/// Whether such a path cannot exist: a name in it is too long, or its symlinks form a loop.
 pub fn is_no_place(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidFilename
         || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
-/// Whether the error says that there is no such file, or no folder where it would be.
+/// Whether the error means that the file, or a folder above it, does not exist.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// What one entry of a folder is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     File,
@@ -131,22 +124,22 @@ impl From<FileType> for EntryKind {
     }
 }
 
-/// An open folder. Every name is that of an entry in it; one with a slash, `.` and `..` are refused.
+/// An open folder. Its methods take the name of one entry and refuse `.`, `..` and names with a slash.
 #[derive(Debug)]
 pub struct ConfinedDir {
     fd: OwnedFd,
 }
 
 impl ConfinedDir {
-    /// A folder of the runner's own, of which the path is known to be good.
+    /// Opens a folder that belongs to the runner, by a trusted path.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self { fd: rustix::fs::open(path, FOLDER, Mode::empty())? })
     }
 
-    /// `None` when there is nothing of that name.
+    /// Returns `None` if there is no such entry.
     pub fn kind(&self, name: &OsStr) -> io::Result<Option<EntryKind>> {
-        match rustix::fs::statat(&self.fd, one(name)?, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode).into())),
+        match rustix::fs::statat(&self.fd, entry_name(name)?, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode).into())),
             Err(rustix::io::Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -170,55 +163,55 @@ impl ConfinedDir {
     }
 
     pub fn folder(&self, name: &OsStr) -> io::Result<Self> {
-        match rustix::fs::openat(&self.fd, one(name)?, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
+        match rustix::fs::openat(&self.fd, entry_name(name)?, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(fd) => Ok(Self { fd }),
-            // A symlink; systems differ in what they call that.
+            // A symlink. The error differs between systems.
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::MLINK) => Err(rustix::io::Errno::NOTDIR.into()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The folder of that name, made if it is missing.
-    pub fn folder_made(&self, name: &OsStr) -> io::Result<Self> {
-        match rustix::fs::mkdirat(&self.fd, one(name)?, PRIVATE_FOLDER) {
+    /// Opens a folder, and creates it if it is missing.
+    pub fn open_or_create(&self, name: &OsStr) -> io::Result<Self> {
+        match rustix::fs::mkdirat(&self.fd, entry_name(name)?, PRIVATE_FOLDER) {
             Ok(()) => {
-                let made = self.folder(name)?;
-                made.make_private()?;
+                let created = self.folder(name)?;
+                created.make_private()?;
                 self.sync()?;
-                Ok(made)
+                Ok(created)
             }
             Err(rustix::io::Errno::EXIST) => self.folder(name),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// As [`folder_made`](Self::folder_made), through several folders.
-    pub fn folders_made(&self, path: &Path) -> io::Result<Self> {
+    /// Like [`open_or_create`](Self::open_or_create), for a path of several folders.
+    pub fn open_or_create_all(&self, path: &Path) -> io::Result<Self> {
         let mut folder = Self { fd: self.fd.try_clone()? };
         for part in path.components() {
-            folder = folder.folder_made(part.as_os_str())?;
+            folder = folder.open_or_create(part.as_os_str())?;
         }
         Ok(folder)
     }
 
-    /// Nobody but the owner gets in.
+    /// Removes all access by other users.
     pub fn make_private(&self) -> io::Result<()> {
         Ok(rustix::fs::fchmod(&self.fd, PRIVATE_FOLDER)?)
     }
 
-    /// Opens a regular file to be read.
+    /// Opens a regular file for reading.
     pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
-        let fd = rustix::fs::openat(&self.fd, one(name)?, TO_READ | OFlags::NOFOLLOW, Mode::empty())?;
+        let fd = rustix::fs::openat(&self.fd, entry_name(name)?, TO_READ | OFlags::NOFOLLOW, Mode::empty())?;
         regular(File::from(fd))
     }
 
-    /// Writes a file that only its owner can read, as [`super::files::write_private_atomic`] does: whoever opens it sees
-    /// the old contents or the new. A symlink of that name is replaced.
+    /// Writes a file that only its owner can read, atomically like [`super::files::write_private_atomic`]. A symlink of that
+    /// name is replaced.
     pub fn write(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
         let temporary = OsString::from(format!(".hawser-new-{:016x}", fastrand::u64(..)));
         let written = || -> io::Result<()> {
             let fd = rustix::fs::openat(&self.fd, &temporary, NEW_FILE, PRIVATE_FILE)?;
-            // The umask may have taken bits away.
+            // The umask may have removed bits.
             rustix::fs::fchmod(&fd, PRIVATE_FILE)?;
             let mut file = File::from(fd);
             file.write_all(contents)?;
@@ -226,21 +219,21 @@ impl ConfinedDir {
             self.rename(&temporary, self, name)
         };
         written().inspect_err(|_| {
-            // It may never have been made.
+            // The file may not exist.
             let _ = rustix::fs::unlinkat(&self.fd, &temporary, AtFlags::empty());
         })
     }
 
-    /// Moves an entry; what has that name at the other place is replaced.
+    /// Moves an entry and replaces an existing one.
     pub fn rename(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
-        rustix::fs::renameat(&self.fd, one(name)?, &to.fd, one(new_name)?)?;
+        rustix::fs::renameat(&self.fd, entry_name(name)?, &to.fd, entry_name(new_name)?)?;
         self.sync()?;
         to.sync()
     }
 
-    /// Removes a file, a symlink or a special file. That there is none is no error.
+    /// Removes a file, a symlink or a special file. Returns whether it existed.
     pub fn remove_file(&self, name: &OsStr) -> io::Result<bool> {
-        match rustix::fs::unlinkat(&self.fd, one(name)?, AtFlags::empty()) {
+        match rustix::fs::unlinkat(&self.fd, entry_name(name)?, AtFlags::empty()) {
             Ok(()) => self.sync().map(|()| true),
             Err(rustix::io::Errno::NOENT) => Ok(false),
             Err(error) => Err(error.into()),
@@ -249,24 +242,25 @@ impl ConfinedDir {
 
     /// Removes an empty folder.
     pub fn remove_folder(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.fd, one(name)?, AtFlags::REMOVEDIR)?)
+        Ok(rustix::fs::unlinkat(&self.fd, entry_name(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Gives a file a second name elsewhere, or a copy where the file system has no hard links. A symlink stays one;
-    /// pipes and sockets mean nothing without their process and are passed over.
+    /// Creates a hard link to a file, or a copy where the file system has no hard links. Symlinks are copied as symlinks;
+    /// pipes, sockets and devices are skipped.
     pub fn link_or_copy(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
         match self.kind(name)? {
             Some(EntryKind::Symlink) => {
-                let target = rustix::fs::readlinkat(&self.fd, one(name)?, Vec::new())?;
-                Ok(rustix::fs::symlinkat(target, &to.fd, one(new_name)?)?)
+                let target = rustix::fs::readlinkat(&self.fd, entry_name(name)?, Vec::new())?;
+                Ok(rustix::fs::symlinkat(target, &to.fd, entry_name(new_name)?)?)
             }
             Some(EntryKind::File) => {
-                if rustix::fs::linkat(&self.fd, name, &to.fd, one(new_name)?, AtFlags::empty()).is_ok() {
+                if rustix::fs::linkat(&self.fd, name, &to.fd, entry_name(new_name)?, AtFlags::empty()).is_ok()
+                {
                     return Ok(());
                 }
                 let mut from = self.open_file(name)?;
                 let mode = rustix::fs::fstat(&from)?.st_mode;
-                let fd = rustix::fs::openat(&to.fd, one(new_name)?, NEW_FILE, PRIVATE_FILE)?;
+                let fd = rustix::fs::openat(&to.fd, entry_name(new_name)?, NEW_FILE, PRIVATE_FILE)?;
                 rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
                 let mut file = File::from(fd);
                 io::copy(&mut from, &mut file)?;
@@ -282,33 +276,33 @@ impl ConfinedDir {
     }
 }
 
-/// A name that is one entry.
-fn one(name: &OsStr) -> io::Result<&OsStr> {
+/// Checks that a name is a single path component.
+fn entry_name(name: &OsStr) -> io::Result<&OsStr> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(only)), None) if only == name => Ok(name),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the name is not that of one entry")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a single entry")),
     }
 }
 
 fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
     }
 }
 
-/// Opens a regular file of the runner's own, or one that is only looked at for a message. Symlinks are followed.
+/// Opens a regular file by a trusted path and follows symlinks.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(File::from(rustix::fs::open(path, TO_READ, Mode::empty())?))
 }
 
-/// Reads a file that is expected to be small.
+/// Reads a file of at most `limit` bytes.
 pub fn read_limited(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
     let read = file.take(limit + 1).read_to_end(&mut contents)?;
     if read as u64 > limit {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {limit} bytes")));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
     }
     Ok(contents)
 }

@@ -1,13 +1,24 @@
-//! Digests of texts.
+//! Digests of text, and their encoding.
+
+use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-/// The SHA-256 by which hooks are compared, in lowercase hex.
-pub fn fingerprint(text: &str) -> String {
-    normalized_digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+/// Lowercase hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
-/// The digest of a text without regard to its line ends and trailing white space.
+/// The SHA-256 by which hooks are compared, in lowercase hex.
+pub fn fingerprint(text: &str) -> String {
+    hex(&normalized_digest(text.as_bytes()))
+}
+
+/// The SHA-256 of a text, ignoring the style of its line ends and trailing white space.
 pub fn normalized_digest(text: &[u8]) -> [u8; 32] {
     let mut unified = Vec::with_capacity(text.len());
     for (index, byte) in text.iter().enumerate() {
@@ -16,7 +27,7 @@ pub fn normalized_digest(text: &[u8]) -> [u8; 32] {
         }
         unified.push(*byte);
     }
-    // Unicode knows more white space than ASCII does; text that is not UTF-8 has only the latter.
+    // Unicode defines more white space than ASCII. Text that is not UTF-8 is trimmed as ASCII.
     let end = match std::str::from_utf8(&unified) {
         Ok(text) => text.trim_end().len(),
         Err(_) => unified.trim_ascii_end().len(),

@@ -1,7 +1,6 @@
 //! Files and folders that are private to the user, written so that a crash leaves the old contents or the new.
 //!
-//! Modes are set after creation as well as at it: the umask may take bits away from a mode that is asked for,
-//! and a folder without its owner's bits is of no use to anyone.
+//! Modes are set again after creation, because the umask may remove bits from the requested mode.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
@@ -10,20 +9,18 @@ use std::path::Path;
 
 use rustix::fs::Mode;
 
-/// Only the owner may read and write.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
-/// Only the owner may list, enter and change.
 const PRIVATE_DIR: u32 = 0o700;
 
-/// Makes everything that this process creates private to the user, whatever the umask was. Scripts and the files of a checkout
-/// have the usual umask of 022, since modes are part of what is packed and hashed. In the working directory they are all below folders that nobody
-/// else may enter.
+/// Makes everything that this process creates private to the user, regardless of the inherited umask. Scripts and
+/// checkouts use the usual umask of 022, because modes end up in packages and hashes. In the working directory they are
+/// protected by the private folders above them.
 pub fn keep_private() {
     rustix::process::umask(Mode::from_raw_mode(0o077));
 }
 
-/// Writes a file that only its owner can read. Whoever opens `path` sees the old contents or the new, never a
-/// part, and what was written survives a power cut. A symlink at `path` is replaced, not followed.
+/// Writes a file that only its owner can read. Readers see either the old contents or the new, and the new contents
+/// survive a power cut. A symlink at `path` is replaced, not followed.
 pub fn write_private_atomic(path: &Path, contents: &[u8]) -> io::Result<()> {
     let folder = folder_of(path);
     let mut file = tempfile::Builder::new().prefix(".hawser-new-").tempfile_in(folder)?;
@@ -34,8 +31,7 @@ pub fn write_private_atomic(path: &Path, contents: &[u8]) -> io::Result<()> {
     sync_dir(folder)
 }
 
-/// Creates a folder and those above it that are missing; the ones it creates are private. Folders that are
-/// there already keep their mode.
+/// Creates a folder and its missing parents. New folders are private; existing ones keep their mode.
 pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -49,7 +45,7 @@ pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
             fs::set_permissions(path, Permissions::from_mode(PRIVATE_DIR))?;
             sync_dir(above)
         }
-        // Someone else was faster; a file or a dangling symlink in the way stays an error.
+        // Another process was faster. A file or a dangling symlink in the way stays an error.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
@@ -60,33 +56,33 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Removes whatever is there, a symlink and not what it points at. Gone already is fine. Folders that not even their owner
-/// may change, as some package managers leave them, do not stay.
+/// Removes a file, a folder or a symlink (not its target). A missing path is not an error. Read-only folders, which some
+/// package managers create, are removed too.
 pub fn remove_all(path: &Path) -> io::Result<()> {
-    let gone = |removed: io::Result<()>| match removed {
+    let allow_missing = |removed: io::Result<()>| match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     };
     match path.symlink_metadata() {
-        Ok(found) if found.is_dir() => match gone(fs::remove_dir_all(path)) {
+        Ok(metadata) if metadata.is_dir() => match allow_missing(fs::remove_dir_all(path)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                make_changeable(path)?;
-                gone(fs::remove_dir_all(path))
+                make_writable(path)?;
+                allow_missing(fs::remove_dir_all(path))
             }
             removed => removed,
         },
-        Ok(_) => gone(fs::remove_file(path)),
-        Err(error) => gone(Err(error)),
+        Ok(_) => allow_missing(fs::remove_file(path)),
+        Err(error) => allow_missing(Err(error)),
     }
 }
 
-/// Gives the owner all rights on a folder and those below it.
-fn make_changeable(folder: &Path) -> io::Result<()> {
+/// Gives the owner full access to a folder and its subfolders.
+fn make_writable(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, Permissions::from_mode(PRIVATE_DIR))?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            make_changeable(&entry.path())?;
+            make_writable(&entry.path())?;
         }
     }
     Ok(())
@@ -108,17 +104,17 @@ mod tests {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
-    /// Root may change everything, so what is tested here is done by somebody else where the test is run by root.
+    /// Permissions do not stop root, so as root the test runs itself again as another user.
     #[test]
-    fn folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not() {
+    fn read_only_folders_are_removed_and_symlink_targets_are_kept() {
         if rustix::process::geteuid().is_root() {
-            let test = "base::files::tests::folders_that_nobody_may_change_are_removed_and_what_symlinks_point_at_is_not";
+            let test = "base::files::tests::read_only_folders_are_removed_and_symlink_targets_are_kept";
             let program = std::env::current_exe().unwrap();
-            let mut again = std::process::Command::new(program);
-            again.args([test, "--exact"]).current_dir("/").env("TMPDIR", "/tmp");
-            let said = std::os::unix::process::CommandExt::uid(&mut again, 65534).output().unwrap();
-            let text = String::from_utf8_lossy(&said.stdout);
-            assert!(said.status.success() && text.contains("1 passed"), "{text}");
+            let mut rerun = std::process::Command::new(program);
+            rerun.args([test, "--exact"]).current_dir("/").env("TMPDIR", "/tmp");
+            let output = std::os::unix::process::CommandExt::uid(&mut rerun, 65534).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
             return;
         }
         let root = tempfile::tempdir().unwrap();
@@ -140,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_private_and_existing_ones_keep_their_mode() {
+    fn new_folders_are_private_and_existing_ones_keep_their_mode() {
         let root = tempfile::tempdir().unwrap();
         let open = root.path().join("open");
         fs::create_dir(&open).unwrap();
@@ -177,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_is_replaced_and_what_it_pointed_at_is_left_alone() {
+    fn a_symlink_is_replaced_and_its_target_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let (target, link) = (root.path().join("target"), root.path().join("link"));
         fs::write(&target, "untouched").unwrap();

@@ -1,11 +1,10 @@
-//! Lock files: one holder at a time, between processes too.
+//! Lock files, which also work across processes.
 //!
-//! The lock is the operating system's and belongs to an open file. It ends when the last copy of that is closed, however
-//! its process ends, so it cannot go stale. What stands in the file only tells people who holds it. A lock file is never deleted:
-//! another process may have it open already, and would hold a lock that nobody else sees.
+//! The operating system ties the lock to an open file and releases it when the last copy of that file is closed, even if
+//! the process crashes, so a lock cannot go stale. The content of the file only names the holder for people. A lock file
+//! is never deleted: a process that still has the deleted file open would hold a lock that no other process can see.
 //!
-//! The folder of a lock file has to be there. A symlink in its place is an error: what it points at is not ours to create or
-//! to write into.
+//! The folder of a lock file must exist. A symlink in place of the file is an error, because its target is not ours.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _};
@@ -17,32 +16,29 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use super::files::PRIVATE_FILE;
+use super::retry;
 
-/// What is read of a holder's name. The longest is that of a module, three directory names.
+/// The longest name of a holder is that of a module: three directory names.
 const LONGEST_NAME: u64 = 1024;
-
-/// Between two tries of a lock that is waited for.
-const RETRY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
-    /// Together with others who do the same.
     Shared,
     Alone,
 }
 
-/// Takes the lock, or says with None that somebody has it; never waits. A file that is not there is made.
-pub fn try_lock(path: &Path, hold: LockMode) -> io::Result<Option<File>> {
-    take(open(path, true)?, hold)
+/// Takes the lock without waiting, and creates the file if needed. Returns `None` if another holder has the lock.
+pub fn try_lock(path: &Path, mode: LockMode) -> io::Result<Option<File>> {
+    take(open(path, true)?, mode)
 }
 
-/// The same for a file that has to be there already: without one there is nobody to hold it against.
-pub fn try_lock_existing(path: &Path, hold: LockMode) -> io::Result<Option<File>> {
-    take(open(path, false)?, hold)
+/// Like [`try_lock`], but a missing file is an error.
+pub fn try_lock_existing(path: &Path, mode: LockMode) -> io::Result<Option<File>> {
+    take(open(path, false)?, mode)
 }
 
-/// A lock that no other process is ever given a share of. It ends here: a program that this process is just starting has
-/// a copy of every open file until it is that program, and would hold the lock for so long.
+/// A lock that is not passed on to other processes. Dropping it unlocks explicitly: closing the file is not enough while
+/// this process is starting a program, because the child has a copy of every open file until it calls `exec`.
 #[derive(Debug)]
 pub struct OwnLock(File);
 
@@ -54,32 +50,32 @@ impl OwnLock {
 
 impl Drop for OwnLock {
     fn drop(&mut self) {
-        // The file is closed next, which does the same a moment later.
+        // If this fails, closing the file releases the lock.
         let _ = self.0.unlock();
     }
 }
 
-/// The same as [`try_lock`], for this process alone.
-pub fn try_own(path: &Path, hold: LockMode) -> io::Result<Option<OwnLock>> {
-    Ok(try_lock(path, hold)?.map(OwnLock))
+/// Like [`try_lock`], for a lock that stays in this process.
+pub fn try_own(path: &Path, mode: LockMode) -> io::Result<Option<OwnLock>> {
+    Ok(try_lock(path, mode)?.map(OwnLock))
 }
 
-/// The same with a moment of patience: the last holder may have died while it was starting a program, which has a copy of the
-/// file until it is that program.
-pub fn own_within(path: &Path, hold: LockMode, patience: Duration) -> io::Result<Option<OwnLock>> {
-    let since = Instant::now();
+/// Like [`try_own`], but waits up to `timeout`: if the last holder died while it was starting a program, that program has a
+/// copy of the file until it calls `exec`.
+pub fn own_within(path: &Path, mode: LockMode, timeout: Duration) -> io::Result<Option<OwnLock>> {
+    let start = Instant::now();
     loop {
-        let own = try_own(path, hold)?;
-        if own.is_some() || since.elapsed() >= patience {
+        let own = try_own(path, mode)?;
+        if own.is_some() || start.elapsed() >= timeout {
             return Ok(own);
         }
-        thread::sleep(RETRY);
+        thread::sleep(retry::LOCK);
     }
 }
 
-/// Takes the lock of a file that is open. One that this very open file holds already is simply taken again.
-pub fn take(file: File, hold: LockMode) -> io::Result<Option<File>> {
-    let taken = match hold {
+/// Takes the lock of an open file. Succeeds if this open file already holds it.
+pub fn take(file: File, mode: LockMode) -> io::Result<Option<File>> {
+    let taken = match mode {
         LockMode::Shared => file.try_lock_shared(),
         LockMode::Alone => file.try_lock(),
     };
@@ -90,28 +86,28 @@ pub fn take(file: File, hold: LockMode) -> io::Result<Option<File>> {
     }
 }
 
-/// Writes down who holds the lock. A disk that is full is no reason to do without it.
+/// Writes the name of the holder into the file. Errors, such as a full disk, are ignored.
 pub fn sign(held: &File, holder: &str) {
     let _ = held.set_len(0).and_then(|()| held.write_all_at(holder.as_bytes(), 0));
 }
 
-/// Who has signed the lock last, as far as is known.
+/// The last holder that [signed](sign) the lock, if known.
 pub fn holder(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).and_then(|file| file.take(LONGEST_NAME).read_to_string(&mut text)).ok()?;
-    let known = text.trim();
-    (!known.is_empty()).then(|| known.to_owned())
+    let name = text.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    let as_itself = OFlags::NOFOLLOW.bits().cast_signed();
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
     OpenOptions::new()
         .read(true)
         .write(true)
         .create(create)
         .truncate(false)
         .mode(PRIVATE_FILE)
-        .custom_flags(as_itself)
+        .custom_flags(no_follow)
         .open(path)
 }
 
@@ -123,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holds_it_alone_or_several_together_and_it_says_who() {
+    fn a_lock_is_exclusive_or_shared_and_names_its_holder() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("lock");
         assert_eq!(try_lock_existing(&path, LockMode::Alone).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -134,9 +130,9 @@ mod tests {
         sign(alone.file(), "process 1\n");
         assert_eq!(holder(&path).unwrap(), "process 1");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        for hold in [LockMode::Shared, LockMode::Alone] {
-            assert!(try_lock(&path, hold).unwrap().is_none());
-            assert!(try_lock_existing(&path, hold).unwrap().is_none());
+        for mode in [LockMode::Shared, LockMode::Alone] {
+            assert!(try_lock(&path, mode).unwrap().is_none());
+            assert!(try_lock_existing(&path, mode).unwrap().is_none());
         }
         drop(alone);
 
@@ -148,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_its_own_ends_though_somebody_has_a_copy_of_the_file() {
+    fn an_own_lock_is_released_although_a_copy_of_the_file_is_open() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("lock");
         let own = try_own(&path, LockMode::Alone).unwrap().unwrap();
@@ -159,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn patience_outlasts_a_holder_that_is_about_to_go() {
+    fn waiting_outlasts_a_holder_that_is_about_to_release() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("lock");
         let held = try_own(&path, LockMode::Alone).unwrap().unwrap();
         assert!(own_within(&path, LockMode::Alone, Duration::ZERO).unwrap().is_none());
-        let going = thread::spawn(move || {
-            thread::sleep(3 * RETRY);
+        let release = thread::spawn(move || {
+            thread::sleep(3 * retry::LOCK);
             drop(held);
         });
         own_within(&path, LockMode::Alone, Duration::from_secs(600)).unwrap().unwrap();
-        going.join().unwrap();
+        release.join().unwrap();
     }
 
     #[test]
-    fn what_a_symlink_points_at_is_neither_made_nor_changed() {
+    fn the_target_of_a_symlink_is_neither_created_nor_changed() {
         let root = tempfile::tempdir().unwrap();
         let (path, target) = (root.path().join("lock"), root.path().join("target"));
         std::os::unix::fs::symlink(&target, &path).unwrap();

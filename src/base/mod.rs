@@ -1,5 +1,6 @@
-//! Foundations that know nothing of jobs: files, locks, processes, URLs, retries.
+//! Foundations that know nothing about jobs: files, locks, processes, URLs, retries.
 
+pub(crate) mod blocking;
 pub mod confined_dir;
 pub mod digest;
 pub mod files;

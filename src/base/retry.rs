@@ -1,17 +1,84 @@
-//! What happens after the server, or the disk, said no: wait longer each time, and say so once.
+//! All retry and back-off policy: how long each loop waits before it tries again.
+//!
+//! The delays between connections to the server are the exception: `hawser_signalr::Timing` has them.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
-const FIRST_DELAY: Duration = Duration::from_millis(500);
-/// The jitter adds up to as much again, so that a delay is never longer than 30 s.
-const LAST_DELAY: Duration = Duration::from_secs(15);
+/// A lock file that another process is about to release.
+pub(crate) const LOCK: Duration = Duration::from_millis(20);
+/// A process group that was killed and has not disappeared yet.
+pub(crate) const KILLED_GROUP: Duration = Duration::from_millis(5);
+/// An unfinished last line of the audit file, which another process may still be writing.
+pub(crate) const AUDIT_FILE: Duration = Duration::from_millis(300);
+/// A repository of the source cache that another process is using.
+pub(crate) const SOURCE_CACHE: Duration = Duration::from_millis(50);
+/// The after hook of a script that is running.
+pub(crate) const AFTER_HOOK: Duration = Duration::from_millis(50);
+/// The plugin cache while another init is using it.
+pub(crate) const PLUGIN_CACHE: Duration = Duration::from_millis(100);
+/// A module directory that another step is using.
+pub(crate) const MODULE_DIRECTORY: Duration = Duration::from_millis(500);
+/// The event stream of a job, after it broke off.
+pub(crate) const JOB_EVENTS: Duration = Duration::from_millis(500);
+/// Output records, after a write failed.
+pub(crate) const OUTPUT: Duration = Duration::from_secs(1);
+/// A file of a running step that could not be read.
+pub(crate) const STEP_FILE: Duration = Duration::from_secs(2);
+/// Step folders that could not be read when the runner started.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(5);
+/// The answer to a push, after it could not be written.
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
+/// Delays that grow from one attempt to the next.
+#[derive(Debug)]
+pub(crate) struct Delays {
+    delays: ExponentialBackoff,
+    longest: Duration,
+}
+
+impl Delays {
+    /// Calls that the server refused. The jitter adds up to 100 %, so a delay is at most 30 s.
+    fn call() -> Self {
+        Self::new(Duration::from_millis(500), Duration::from_secs(15), ExponentialBuilder::with_jitter)
+    }
+
+    /// An outcome that could not be written.
+    pub(crate) fn outcome() -> Self {
+        Self::new(Duration::from_millis(200), Duration::from_secs(30), ExponentialBuilder::with_jitter)
+    }
+
+    /// A supervisor that is still running.
+    pub(crate) fn supervisor() -> Self {
+        Self::new(Duration::from_millis(4), Duration::from_millis(100), |delays| delays.with_factor(1.5))
+    }
+
+    /// An exit that could not be written.
+    pub(crate) fn exit() -> Self {
+        Self::new(Duration::from_millis(100), Duration::from_secs(5), |delays| delays)
+    }
+
+    fn new(first: Duration, longest: Duration, adjust: fn(ExponentialBuilder) -> ExponentialBuilder) -> Self {
+        let delays =
+            ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest).without_max_times();
+        Self { delays: adjust(delays).build(), longest }
+    }
+
+    fn next(&mut self) -> Duration {
+        self.delays.next().unwrap_or(self.longest)
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(self.next()).await;
+    }
+}
+
+/// Retries of calls to the server: waits longer after each failure, and knows which failures are worth logging.
 #[derive(Debug)]
 pub(crate) struct Retry {
-    delays: ExponentialBackoff,
+    delays: Delays,
     until: Option<Instant>,
     problem: Option<String>,
     failures: u32,
@@ -19,16 +86,16 @@ pub(crate) struct Retry {
 
 impl Retry {
     pub(crate) fn new() -> Self {
-        Self { delays: delays(), until: None, problem: None, failures: 0 }
+        Self { delays: Delays::call(), until: None, problem: None, failures: 0 }
     }
 
-    /// Notes a failure, and says whether it is another than the last: only then is it worth a line in the log.
+    /// Records a failure. Returns whether it differs from the last one, because only then is it worth logging.
     pub(crate) fn failed(&mut self, problem: &str, now: Instant) -> bool {
-        // Those of one burst, which were under way together, are one.
+        // Failures of calls that were in flight together count once.
         if self.not_before(now).is_none() {
             self.failures = self.failures.saturating_add(1);
         }
-        self.until = Some(now + self.delays.next().unwrap_or(LAST_DELAY));
+        self.until = Some(now + self.delays.next());
         let new = self.problem.as_deref() != Some(problem);
         if new {
             self.problem = Some(problem.to_owned());
@@ -42,34 +109,25 @@ impl Retry {
         }
     }
 
-    /// Forgets how often it went wrong, so that it is tried at once.
+    /// Resets the failure count and the delay, so that the next attempt is immediate.
     pub(crate) fn start_over(&mut self) {
         *self = Self { problem: self.problem.take(), ..Self::new() };
     }
 
-    /// How often in a row it went wrong.
+    /// The number of failures in a row.
     pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The time before which nothing should be tried.
+    /// The time of the next attempt, if that is in the future.
     pub(crate) fn not_before(&self, now: Instant) -> Option<Instant> {
         self.until.filter(|until| *until > now)
     }
 
-    /// What went wrong last, while it has not gone well since.
+    /// The last failure, unless an attempt succeeded after it.
     pub(crate) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
-}
-
-fn delays() -> ExponentialBackoff {
-    ExponentialBuilder::new()
-        .with_min_delay(FIRST_DELAY)
-        .with_max_delay(LAST_DELAY)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
 
 #[cfg(test)]
@@ -77,7 +135,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_repeated_error_is_new_once_and_delays_grow_to_at_most_half_a_minute() {
+    async fn repeated_error_is_new_once_and_delays_grow_to_at_most_half_a_minute() {
         let mut retry = Retry::new();
         let now = Instant::now();
         assert_eq!(retry.not_before(now), None);
@@ -87,7 +145,7 @@ mod tests {
             retry.failed("a", now);
             assert!(retry.not_before(now).unwrap() - now <= Duration::from_secs(30));
         }
-        assert!(retry.not_before(now).unwrap() - now >= LAST_DELAY);
+        assert!(retry.not_before(now).unwrap() - now >= Duration::from_secs(15));
         retry.start_over();
         assert_eq!((retry.problem(), retry.not_before(now), retry.failures()), (Some("a"), None, 0));
         assert!(!retry.failed("a", now));
@@ -96,6 +154,6 @@ mod tests {
         assert_eq!(retry.failures(), 0);
         assert_eq!((retry.problem(), retry.not_before(now)), (None, None));
         assert!(retry.failed("a", now));
-        assert!(retry.not_before(now).unwrap() - now <= 2 * FIRST_DELAY);
+        assert!(retry.not_before(now).unwrap() - now <= Duration::from_secs(1));
     }
 }

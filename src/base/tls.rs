@@ -6,19 +6,18 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 
-/// What is wrong with the file of `Server.CaFile`.
+/// Why `Server.CaFile` cannot be used. Follows the path of the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthoritiesError {
     #[error("cannot be read as a PEM file: {0}")]
     Unreadable(String),
     #[error("holds no certificate in PEM form")]
     Empty,
-    #[error("holds a certificate that cannot be used: {0}")]
+    #[error("holds an invalid certificate: {0}")]
     Unusable(String),
 }
 
-/// The authorities in the file of `Server.CaFile`. The settings look at them too, to tell what is wrong with all the
-/// other problems.
+/// Reads the authorities in `Server.CaFile`. Validating the settings uses this too, to report all problems at once.
 pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
     let unreadable = |error: pem::Error| match error {
         pem::Error::Io(error) => AuthoritiesError::Unreadable(error.to_string()),

@@ -1,8 +1,8 @@
-//! Patterns as the settings have them: `*` stands for any text, everything else for itself.
+//! Patterns in the settings: `*` matches any text, everything else matches itself.
 
 use wildmatch::WildMatchPattern;
 
-/// One pattern. NUL stands in no name and no URL, so there is no mark for a single character.
+/// One pattern. The wildcard for a single character is NUL, which occurs in no name and no URL.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wildcard(WildMatchPattern<'*', '\0'>);
 
@@ -11,7 +11,7 @@ impl Wildcard {
         Self(WildMatchPattern::new(pattern))
     }
 
-    pub fn in_any_case(pattern: &str) -> Self {
+    pub fn case_insensitive(pattern: &str) -> Self {
         Self(WildMatchPattern::new_case_insensitive(pattern))
     }
 
@@ -39,6 +39,6 @@ mod tests {
         ] {
             assert_eq!(Wildcard::new(pattern).matches(text), expected, "{pattern} {text}");
         }
-        assert!(Wildcard::in_any_case("*TOKEN*").matches("my_token_2"));
+        assert!(Wildcard::case_insensitive("*TOKEN*").matches("my_token_2"));
     }
 }

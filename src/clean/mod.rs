@@ -1,14 +1,13 @@
-//! Removes what old jobs have left in the working directory, beside a runner that works there.
+//! Removes the leftovers of old jobs from the working directory, even while a runner is using it.
 //!
-//! Always: step folders that were set aside as damaged and are old, scratch space whose step is gone, checkouts that were
-//! prepared or swapped out and never cleared, and what an earlier clean did not finish. When asked: copies of repositories and
-//! module directories that were not used for long. A module that holds state is only removed when that is asked for,
-//! too, and a rescued state only when it is named. The plugin cache is left alone: modules run providers from it without
-//! holding a lock.
+//! Always removed: old damaged steps, scratch space without a step, interrupted checkouts, and unfinished removals of an
+//! earlier clean. On request: cached repositories and module directories that have not been used for a while. A module
+//! with state is removed only on explicit request, and a rescued state only by its path. The plugin cache is never
+//! removed, because modules run providers from it without holding a lock.
 //!
-//! Nothing of a living job is touched. Every candidate is looked at under the lock that its users hold (step, module,
-//! repository), and that lock is kept until it is gone; a module for which a step waits counts as living. A lock file itself is
-//! never removed, and its time of change, which says when it was last used, stays as it was.
+//! Running jobs are never affected. Every candidate is checked and removed under the lock that its users hold (step,
+//! module, repository), and a module that a step is waiting for is in use. Lock files are never removed, and keep their
+//! modification time, which records the last use.
 
 mod modules;
 mod state;
@@ -24,30 +23,30 @@ use crate::settings::model::WorkingDirectorySettings;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
-    #[error("there is no working directory {}: check WorkingDirectory.WorkingDirectory", path.display())]
+    #[error("the working directory {} does not exist: check WorkingDirectory.WorkingDirectory", path.display())]
     NoWorkingDirectory { path: PathBuf },
-    #[error("{} is no rescued state: {reason}", path.display())]
+    #[error("{} is not a rescued state: {reason}", path.display())]
     NotRescued { path: PathBuf, reason: String },
-    #[error("cannot look into {}: {source}", path.display())]
-    Look { path: PathBuf, source: io::Error },
+    #[error("cannot list {}: {source}", path.display())]
+    List { path: PathBuf, source: io::Error },
 }
 
-/// What is to be cleaned.
+/// What to remove.
 #[derive(Debug, Clone)]
 pub struct CleanOptions {
-    /// Damaged steps, caches and modules count as old when they were not used for so long.
+    /// Minimum age of damaged steps, caches, and modules since their last use.
     pub older_than: Duration,
     pub caches: bool,
     pub modules: bool,
-    /// Modules that hold state as well.
+    /// Also modules with state.
     pub with_state: bool,
-    /// Rescued states, by their paths.
+    /// Paths of rescued states.
     pub rescued: Vec<PathBuf>,
-    /// Otherwise everything is only looked at.
+    /// Otherwise leftovers are only listed.
     pub remove: bool,
 }
 
-/// Something that was removed, or would be.
+/// Something that was removed, or would be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     pub what: &'static str,
@@ -55,7 +54,7 @@ pub struct Leftover {
     pub bytes: u64,
 }
 
-/// Something that looks like a leftover and stays.
+/// Something that looks like a leftover but is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptItem {
     pub path: PathBuf,
@@ -64,22 +63,22 @@ pub struct KeptItem {
 
 #[derive(Debug, Default)]
 pub struct Report {
-    pub found: Vec<Leftover>,
+    pub leftovers: Vec<Leftover>,
     pub kept: Vec<KeptItem>,
-    /// What could not be removed or looked at, and why.
+    /// Errors while listing or removing.
     pub failed: Vec<String>,
 }
 
 impl Report {
     pub fn bytes(&self) -> u64 {
-        self.found.iter().map(|found| found.bytes).sum()
+        self.leftovers.iter().map(|item| item.bytes).sum()
     }
 }
 
-/// Looks for leftovers, and removes them when the order says so.
+/// Finds leftovers, and removes them with `options.remove`.
 pub fn clean(
     folders: &WorkingDirectorySettings,
-    order: &CleanOptions,
+    options: &CleanOptions,
     now: SystemTime,
 ) -> Result<Report, CleanError> {
     let root = &folders.working_directory;
@@ -88,50 +87,49 @@ pub fn clean(
     }
     let own = root.join(".hawser");
     let rescued =
-        order.rescued.iter().map(|path| steps::rescued(&own, path)).collect::<Result<Vec<_>, _>>()?;
-    // A time before the beginning of time is older than everything.
-    let before = now.checked_sub(order.older_than).unwrap_or(SystemTime::UNIX_EPOCH);
-    let mut cleaning = Cleaning { folders, order, own, before, report: Report::default() };
-    cleaning.unfinished();
+        options.rescued.iter().map(|path| steps::rescued(&own, path)).collect::<Result<Vec<_>, _>>()?;
+    let before = now.checked_sub(options.older_than).unwrap_or(SystemTime::UNIX_EPOCH);
+    let mut cleaning = Cleaning { folders, options, own, before, report: Report::default() };
+    cleaning.unfinished_removals();
     cleaning.damaged_steps()?;
     cleaning.scratch()?;
     cleaning.checkouts()?;
-    if order.caches {
+    if options.caches {
         cleaning.repositories();
     }
-    if order.modules {
+    if options.modules {
         cleaning.modules()?;
     }
     for path in rescued {
-        cleaning.take("a rescued state", &path, || remove_all(&path));
+        cleaning.remove("rescued state", &path, || remove_all(&path));
     }
     Ok(cleaning.report)
 }
 
 struct Cleaning<'a> {
     folders: &'a WorkingDirectorySettings,
-    order: &'a CleanOptions,
-    /// The runner's own folder in the working directory.
+    options: &'a CleanOptions,
+    /// The runner's folder in the working directory.
     own: PathBuf,
-    /// What was last used before this is old.
+    /// Anything last used before this is old.
     before: SystemTime,
     report: Report,
 }
 
 impl Cleaning<'_> {
-    /// Where a folder is moved to, so that it is gone at once or not at all.
-    fn gone(&self) -> PathBuf {
+    /// Folders are moved here first, so that a removal is atomic.
+    fn trash(&self) -> PathBuf {
         self.own.join("gone")
     }
 
-    fn take(&mut self, what: &'static str, path: &Path, removal: impl FnOnce() -> io::Result<()>) {
+    fn remove(&mut self, what: &'static str, path: &Path, removal: impl FnOnce() -> io::Result<()>) {
         let bytes = size(path);
-        if self.order.remove
+        if self.options.remove
             && let Err(error) = removal()
         {
             return self.report.failed.push(format!("cannot remove {}: {error}", path.display()));
         }
-        self.report.found.push(Leftover { what, path: path.to_owned(), bytes });
+        self.report.leftovers.push(Leftover { what, path: path.to_owned(), bytes });
     }
 
     fn keep(&mut self, path: &Path, reason: impl Into<String>) {
@@ -142,57 +140,56 @@ impl Cleaning<'_> {
         last_use <= self.before
     }
 
-    /// What an earlier clean had moved away and not removed yet.
-    fn unfinished(&mut self) {
-        for path in list(&self.gone()).unwrap_or_default() {
-            self.take("a removal that was not finished", &path, || remove_all(&path));
+    fn unfinished_removals(&mut self) {
+        for path in list(&self.trash()).unwrap_or_default() {
+            self.remove("unfinished removal", &path, || remove_all(&path));
         }
     }
 
     fn repositories(&mut self) {
         let folder = self.folders.working_directory.join("sourcecache");
-        match crate::sources::expiry::expired(&folder, self.before, self.order.remove) {
+        match crate::sources::expiry::expired(&folder, self.before, self.options.remove) {
             Ok(expired) => {
-                for (path, bytes) in expired.gone {
-                    self.report.found.push(Leftover { what: "a copy of a repository", path, bytes });
+                for (path, bytes) in expired.unused {
+                    self.report.leftovers.push(Leftover { what: "cached repository", path, bytes });
                 }
-                expired.busy.iter().for_each(|path| self.keep(path, "it is in use"));
+                expired.busy.iter().for_each(|path| self.keep(path, "in use"));
             }
             Err(error) => self.report.failed.push(format!("cannot clean {}: {error}", folder.display())),
         }
     }
 }
 
-/// What is in a folder, in a fixed order; nothing when it is not there.
+/// The entries of a folder in a fixed order; empty if the folder does not exist.
 fn list(folder: &Path) -> Result<BTreeSet<PathBuf>, CleanError> {
-    let failed = |source| CleanError::Look { path: folder.to_owned(), source };
+    let failed = |source| CleanError::List { path: folder.to_owned(), source };
     match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
         entries => {
             let entries = entries.map_err(failed)?;
-            entries.map(|entry| entry.map(|it| it.path()).map_err(failed)).collect()
+            entries.map(|entry| entry.map(|entry| entry.path()).map_err(failed)).collect()
         }
     }
 }
 
-/// The folders in a folder, without those behind symlinks.
+/// The subfolders of a folder, without symlinks.
 fn folders_in(folder: &Path) -> Result<Vec<PathBuf>, CleanError> {
-    let is_folder = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_folder = |path: &PathBuf| path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     Ok(list(folder)?.into_iter().filter(is_folder).collect())
 }
 
-/// Files may go while they are counted; then they take no space. What a symlink points at is not counted.
+/// Files that disappear in the meantime count as empty. Targets of symlinks are not counted.
 fn size(path: &Path) -> u64 {
     match path.symlink_metadata() {
-        Ok(found) if found.is_dir() => {
+        Ok(metadata) if metadata.is_dir() => {
             fs::read_dir(path).into_iter().flatten().flatten().map(|entry| size(&entry.path())).sum()
         }
-        Ok(found) => found.len(),
+        Ok(metadata) => metadata.len(),
         Err(_) => 0,
     }
 }
 
-fn changed(path: &Path) -> SystemTime {
-    // Without a time it is as if it had been used just now: it stays.
-    path.symlink_metadata().and_then(|found| found.modified()).unwrap_or_else(|_| SystemTime::now())
+fn modified(path: &Path) -> SystemTime {
+    // Without a time, assume that it was just used.
+    path.symlink_metadata().and_then(|metadata| metadata.modified()).unwrap_or_else(|_| SystemTime::now())
 }

@@ -1,4 +1,4 @@
-//! Module directories, and the checkouts that were made for them.
+//! Module directories and their interrupted checkouts.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,22 +7,22 @@ use std::time::SystemTime;
 
 use hawser_contract::{Metadata, Push};
 
-use super::{CleanError, Cleaning, changed, folders_in, state};
+use super::{CleanError, Cleaning, folders_in, modified, state};
 use crate::base::files::{create_private_dir_all, remove_all};
 use crate::step::{StepFolder, StepRequest};
 use crate::workspace::Workspace;
 
-/// A module that was not used for long when it was looked at.
+/// A module that was old when it was checked without its lock.
 struct Candidate {
     workspace: Workspace,
     last_locked: Option<SystemTime>,
 }
 
 impl Cleaning<'_> {
-    /// The workspaces of all modules that have a folder three levels below `place`.
-    fn workspaces(&self, place: &Path) -> Result<Vec<Workspace>, CleanError> {
-        let mut found = Vec::new();
-        for stack in folders_in(place)? {
+    /// The workspaces of all modules that have a folder three levels below `root`.
+    fn workspaces(&self, root: &Path) -> Result<Vec<Workspace>, CleanError> {
+        let mut workspaces = Vec::new();
+        for stack in folders_in(root)? {
             for namespace in folders_in(&stack)? {
                 for module in folders_in(&namespace)? {
                     let name =
@@ -39,24 +39,24 @@ impl Cleaning<'_> {
                         module_id: uuid::Uuid::nil(),
                         source_subdirectory: None,
                     };
-                    // A folder of the runner's own has a name that no stack can have.
-                    found.extend(Workspace::new(self.folders, &metadata));
+                    // The names of the runner's own folders are not valid for a stack.
+                    workspaces.extend(Workspace::new(self.folders, &metadata));
                 }
             }
         }
-        Ok(found)
+        Ok(workspaces)
     }
 
-    /// Checkouts that were being prepared or swapped out when a runner was killed.
+    /// Checkouts that were in progress when a runner was killed.
     pub(super) fn checkouts(&mut self) -> Result<(), CleanError> {
         for workspace in self.workspaces(&self.own.join("checkout"))? {
             let staging = workspace.staging_dir().to_owned();
-            let Some(_held) = self.hold(&workspace, &staging) else { continue };
+            let Some(_lock) = self.lock(&workspace, &staging) else { continue };
             if !workspace.module_root().exists() && staging.join("old").exists() {
-                self.keep(&staging, "it holds the only copy of its module, which the next task puts back");
+                self.keep(&staging, "contains the only copy of its module, which the next task restores");
                 continue;
             }
-            self.take("a checkout that was cut short", &staging, || remove_all(&staging));
+            self.remove("interrupted checkout", &staging, || remove_all(&staging));
         }
         Ok(())
     }
@@ -70,60 +70,62 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Looks at a module without its lock. What is seen here may be over by the time that the lock is ours.
+    /// Checks a module without its lock. [`Self::remove_unused`] checks it again with the lock.
     fn candidate(&mut self, workspace: Workspace) -> Option<Candidate> {
         let root = workspace.module_root();
         if !root.join(".git").is_dir() {
-            self.keep(root, "it is no module that this runner has fetched");
+            self.keep(root, "not a module that this runner has fetched");
             return None;
         }
         let last_locked = workspace.last_locked();
-        let is_old = self.is_old(last_locked.unwrap_or_else(|| changed(root)));
+        let is_old = self.is_old(last_locked.unwrap_or_else(|| modified(root)));
         is_old.then_some(Candidate { workspace, last_locked })
     }
 
     fn remove_unused(&mut self, candidate: &Candidate) -> Result<(), CleanError> {
         let Candidate { workspace, last_locked } = candidate;
         let root = workspace.module_root().to_owned();
-        let Some(held) = self.hold(workspace, &root) else { return Ok(()) };
-        // A task may have come and gone before the lock was ours, and its job may go on. Whoever takes the lock writes
-        // its name into the file, so one that was made just now is empty.
+        let Some(lock) = self.lock(workspace, &root) else { return Ok(()) };
+        // A task may have run before we got the lock, and its job may continue. A task writes its name into the lock file,
+        // so a lock file that we have just created is empty.
         let is_unused = match last_locked {
             Some(_) => workspace.last_locked() == *last_locked,
-            None => held.as_ref().is_none_or(|file| file.metadata().is_ok_and(|found| found.len() == 0)),
+            None => {
+                lock.as_ref().is_none_or(|file| file.metadata().is_ok_and(|metadata| metadata.len() == 0))
+            }
         };
         if !is_unused {
-            self.keep(&root, "it was used just now");
+            self.keep(&root, "just used");
             return Ok(());
         }
-        // With the lock held: a step that comes later finds no module, and fetches it.
-        if self.waited_for()?.is_none_or(|names| names.contains(workspace.module())) {
-            self.keep(&root, "a step runs in it or waits for it");
+        // Checked under the lock: a later step finds no module and fetches it again.
+        if self.modules_in_use()?.is_none_or(|names| names.contains(workspace.module())) {
+            self.keep(&root, "a step is using it or waiting for it");
             return Ok(());
         }
-        let what = match state::held_by(&root) {
-            None => "a module that was not used for long",
-            Some(_) if self.order.with_state => "a module that was not used for long, WITH ITS STATE",
+        let what = match state::find(&root) {
+            None => "unused module",
+            Some(_) if self.options.with_state => "unused module WITH ITS STATE",
             Some(file) => {
                 let file = file.display();
-                self.keep(&root, format!("{file} holds state; --with-state removes it all the same"));
+                self.keep(&root, format!("{file} contains state (remove it with --with-state)"));
                 return Ok(());
             }
         };
-        let gone = self.gone();
-        self.take(what, &root, || {
-            create_private_dir_all(&gone)?;
-            let gone = gone.join(uuid::Uuid::new_v4().to_string());
-            fs::rename(&root, &gone)?;
-            remove_all(&gone)
+        let trash = self.trash();
+        self.remove(what, &root, || {
+            create_private_dir_all(&trash)?;
+            let moved = trash.join(uuid::Uuid::new_v4().to_string());
+            fs::rename(&root, &moved)?;
+            remove_all(&moved)
         });
         Ok(())
     }
 
-    /// The module's lock, or a word on who has it. Without removing, a lock that was never taken is not made.
-    fn hold(&mut self, workspace: &Workspace, path: &Path) -> Option<Option<fs::File>> {
-        match workspace.hold_quietly(self.order.remove) {
-            Ok(held) => Some(held),
+    /// Locks the module, or keeps `path` and reports who holds the lock. A dry run does not create a lock file.
+    fn lock(&mut self, workspace: &Workspace, path: &Path) -> Option<Option<fs::File>> {
+        match workspace.hold_quietly(self.options.remove) {
+            Ok(lock) => Some(lock),
             Err(error) => {
                 self.keep(path, error.to_string());
                 None
@@ -131,14 +133,14 @@ impl Cleaning<'_> {
         }
     }
 
-    /// The modules that steps are there for, running or waiting. None when a step cannot be read: it may be any.
-    fn waited_for(&self) -> Result<Option<HashSet<String>>, CleanError> {
+    /// The modules of all running and waiting steps. `None` if a step cannot be read, because it may be for any module.
+    fn modules_in_use(&self) -> Result<Option<HashSet<String>>, CleanError> {
         let mut names = HashSet::new();
         for store in self.stores()? {
             for step in folders_in(&store.join("steps"))? {
                 match StepFolder::at(&step).request() {
                     Ok(request) => names.extend(module_of(&request)),
-                    // It may have ended meanwhile.
+                    // The step has ended in the meantime.
                     Err(_) if !step.exists() => {}
                     Err(_) => return Ok(None),
                 }
@@ -148,8 +150,7 @@ impl Cleaning<'_> {
     }
 }
 
-/// `stack/namespace/module` of a request; none when it is about no module. Read as the runner reads it: what it cannot
-/// read it does not work on.
+/// `stack/namespace/module` of a request, parsed as the runner parses it. `None` if the runner would not run it.
 fn module_of(request: &StepRequest) -> Option<String> {
     match request.push() {
         Ok(Push::Task(task)) => {

@@ -1,14 +1,14 @@
-//! Whether a module's directory holds the only copy of a state.
+//! Finds state in a module directory.
 //!
-//! In doubt it does: a file that should be a state and cannot be read may be one.
+//! A file that may be a state but cannot be read counts as one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use crate::workspace::stored_state::{StoredState, named_local_state};
 
-/// A file of the module that holds state with resources in it.
-pub(super) fn held_by(folder: &Path) -> Option<PathBuf> {
+/// A file in the module directory that contains state with resources.
+pub(super) fn find(folder: &Path) -> Option<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Some(folder.to_owned()) };
     for entry in entries {
         let Ok(entry) = entry else { return Some(folder.to_owned()) };
@@ -16,16 +16,16 @@ pub(super) fn held_by(folder: &Path) -> Option<PathBuf> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Ok(kind) = entry.file_type() else { return Some(path) };
         if kind.is_dir() {
-            let found = match name.as_str() {
+            let state = match name.as_str() {
                 ".git" => None,
-                // The engine's own folder; its state file says where the state is.
+                // Its state file only names the location of the state.
                 ".terraform" => local_backend(folder),
-                // Pulumi's own backend keeps its stacks there.
+                // Pulumi's local backend stores its stacks there.
                 ".pulumi" => path.join("stacks").exists().then(|| path.join("stacks")),
-                _ => held_by(&path),
+                _ => find(&path),
             };
-            if found.is_some() {
-                return found;
+            if state.is_some() {
+                return state;
             }
         } else if name.ends_with(".tfstate") && kind.is_file() && has_resources(&path) {
             return Some(path);
@@ -34,29 +34,17 @@ pub(super) fn held_by(folder: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The state file that a local backend was told to use, under whatever name.
+/// The state file of a local backend, whatever its name.
 fn local_backend(folder: &Path) -> Option<PathBuf> {
-    let text = fs::read(folder.join(".terraform/terraform.tfstate")).ok()?;
-    let initialised: Value = serde_json::from_slice(&text).ok()?;
-    let backend = initialised.get("backend")?;
-    if backend["type"] != "local" {
-        return None;
-    }
-    let path = folder.join(backend["config"]["path"].as_str()?);
+    let path = named_local_state(folder, &folder.join(".terraform"))?;
     (path.is_file() && has_resources(&path)).then_some(path)
 }
 
 fn has_resources(path: &Path) -> bool {
     let Ok(text) = fs::read(path) else { return true };
-    if text.trim_ascii().is_empty() {
-        return false;
-    }
-    match serde_json::from_slice::<Value>(&text) {
-        Ok(state) => match state.get("resources").and_then(Value::as_array) {
-            Some(resources) => !resources.is_empty(),
-            None => true,
-        },
-        Err(_) => true,
+    match StoredState::parse(&text) {
+        Some(state) => !state.is_empty(),
+        None => !text.trim_ascii().is_empty(),
     }
 }
 
@@ -68,10 +56,10 @@ mod tests {
     const FULL: &str = r#"{"version": 4, "resources": [{"type": "x"}]}"#;
 
     #[test]
-    fn state_is_found_wherever_an_engine_keeps_it_and_in_doubt_there_is_some() {
+    fn state_is_found_everywhere_and_unreadable_files_count() {
         let local = r#"{"version": 3, "backend": {"type": "local", "config": {"path": "my-state.json"}}}"#;
         let remote = r#"{"version": 3, "backend": {"type": "s3", "config": {"bucket": "b"}}}"#;
-        for (files, held) in [
+        for (files, has_state) in [
             (&[("main.tf", "x")][..], false),
             (&[("terraform.tfstate", EMPTY), ("terraform.tfstate.backup", FULL)], false),
             (&[("terraform.tfstate", "")], false),
@@ -92,7 +80,7 @@ mod tests {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
             }
-            assert_eq!(held_by(root.path()).is_some(), held, "{files:?}");
+            assert_eq!(find(root.path()).is_some(), has_state, "{files:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The one place that decides exit codes and prints what went wrong, with a hint where there is one.
+//! The one place that decides exit codes and prints errors and hints.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ const UNAVAILABLE: u8 = 69;
 const TEMPORARY: u8 = 75;
 const SETTINGS: u8 = 78;
 
-/// Why a command ended without success.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -24,7 +24,7 @@ impl Failure {
         Self { code, message: message.into(), hint: None }
     }
 
-    /// The command ran, and what it was asked to do did not succeed.
+    /// The command ran, but its task failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::new(FAILED, message)
     }
@@ -45,17 +45,17 @@ impl Failure {
         Self::new(TEMPORARY, message)
     }
 
-    /// A signal ended it, of which the user has been told what it means; the exit code is the one that a shell gives to such an end.
+    /// A signal ended the command. The exit code is the one a shell uses; the caller has printed the message.
     pub(super) fn interrupted(signal: u8) -> Self {
         Self::new(128 + signal, "")
     }
 
-    /// As a process that ran in our place has ended, which has said why.
+    /// A child process that ran in place of this one failed, and has printed the reason.
     pub(super) fn of_child(code: Option<i32>) -> Self {
         Self::new(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED), "")
     }
 
-    /// What to do next.
+    /// What the user can do about it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -64,13 +64,13 @@ impl Failure {
 }
 
 pub(super) fn usage(error: &clap::Error) -> ExitCode {
-    // Help and version go to stdout and are no failure; clap knows which is which.
+    // Help and version go to stdout and are not errors.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
 }
 
-pub(super) fn code(done: Result<(), Failure>) -> ExitCode {
-    let Err(failure) = done else { return ExitCode::SUCCESS };
+pub(super) fn code(result: Result<(), Failure>) -> ExitCode {
+    let Err(failure) = result else { return ExitCode::SUCCESS };
     if !failure.message.is_empty() {
         out::aside(format_args!("error: {}", failure.message));
     }

@@ -1,4 +1,4 @@
-//! `hawser hub`: the embedded server on its own, for trying runners against it.
+//! `hawser hub`: the embedded server by itself, to try out runners.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,28 +8,27 @@ use hawser_dev_server::{
     DataError, EmbeddedHub, Events, HubData, HubEvent, HubOptions, LOG_PERIOD_SECONDS, ListeningNote,
     Recorded,
 };
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Failure, out};
+use super::{Failure, out, stop_signal};
 
-/// Where `hawser hub` keeps its identity and `hawser job` looks for it.
+/// The data directory of `hawser hub`, where `hawser job` looks for it too.
 pub(super) const DEFAULT_DATA: &str = ".hawser-hub";
 
-/// Events that are kept for the terminal; they are printed as they come.
+/// How many events are kept. They are printed as they arrive.
 const KEPT_EVENTS: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Address and port to listen on; port 0 takes a free one
+    /// Address and port to listen on; port 0 selects a free port
     #[arg(long, default_value = "127.0.0.1:8900", value_name = "ADDRESS:PORT", value_parser = address)]
     listen: SocketAddr,
-    /// Directory with the hub's identity and secrets, made at the first start; git ignores it
+    /// Directory for the hub's identity and secrets, created at the first start; git ignores it
     #[arg(long, default_value = DEFAULT_DATA, value_name = "DIR")]
     data: PathBuf,
-    /// Keep nothing on disk: new credentials at every start
+    /// Keep nothing on disk, and create new credentials at every start
     #[arg(long, alias = "state-less", conflicts_with = "data")]
     stateless: bool,
-    /// How long a token is good for
+    /// How long a token is valid
     #[arg(long, default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     token_lifetime: u64,
     /// Push a running task again when its runner reconnects
@@ -38,7 +37,7 @@ pub(super) struct Args {
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "write an IP address and a port, such as 127.0.0.1:8900".to_owned())
+    text.parse().map_err(|_| "expected an IP address and a port, such as 127.0.0.1:8900".to_owned())
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
@@ -47,17 +46,16 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 }
 
 async fn serve(args: Args) -> Result<(), Failure> {
-    // Held until the end.
     let (_lock, data) = if args.stateless {
         (None, HubData::generate())
     } else {
-        let lock = HubData::lock(&args.data).map_err(no_data)?;
-        (Some(lock), HubData::load_or_create(&args.data).map_err(no_data)?)
+        let lock = HubData::lock(&args.data).map_err(data_failure)?;
+        (Some(lock), HubData::load_or_create(&args.data).map_err(data_failure)?)
     };
     if let Some(path) = &data.was_open {
         out::aside(format_args!(
-            "warning: {} was open to others on this machine, who may know the hub's secrets; now it is its owner's alone \
-             (remove it to get new secrets at the next start)",
+            "warning: other users of this machine could read {}, which holds the hub's secrets. Only its owner can \
+             now. To replace the secrets, delete the file and restart the hub.",
             path.display()
         ));
     }
@@ -67,7 +65,7 @@ async fn serve(args: Args) -> Result<(), Failure> {
         admin_token: Some(data.admin_token.clone()),
         token_lifetime: Duration::from_secs(args.token_lifetime),
         redispatch_on_reconnect: args.redispatch,
-        // Jobs do not outlive this process; a runner that still has a result for one must not be stuck with it.
+        // Jobs do not outlive this process. A runner must not get stuck with a result for an unknown job.
         acknowledge_unknown_jobs: true,
         keep_events: KEPT_EVENTS,
         ..HubOptions::default()
@@ -75,36 +73,38 @@ async fn serve(args: Args) -> Result<(), Failure> {
     .await
     .map_err(|error| {
         Failure::unavailable(error.to_string())
-            .hint("another `hawser hub` may be running already; another address can be named with --listen")
+            .hint("another `hawser hub` may be running; use another address with --listen")
     })?;
     let url = reachable_url(hub.address());
     let _note = if args.stateless {
         None
     } else {
         let note = ListeningNote::write(&args.data, &url);
-        Some(note.map_err(no_data)?)
+        Some(note.map_err(data_failure)?)
     };
-    introduce(&hub, &url, &args, &data);
+    // A signal sent as soon as the instructions are out must not kill the process.
+    let stop = stop_signal()?;
+    print_instructions(&hub, &url, &args, &data);
     let events = hub.events();
     tokio::select! {
         () = print_events(events) => {}
-        stopped = stop_signal() => stopped?,
+        _ = stop => {}
     }
     hub.shutdown().await;
     Ok(())
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
-fn no_data(error: DataError) -> Failure {
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
+fn data_failure(error: DataError) -> Failure {
     let message = error.to_string();
     let failure = match error {
         DataError::InUse { .. } => Failure::temporary(message),
         _ => Failure::failed(message),
     };
-    failure.hint("another directory can be named with --data")
+    failure.hint("use another directory with --data")
 }
 
-/// Listening on all addresses is no address to connect to.
+/// Replaces the unspecified address, which cannot be connected to, with loopback.
 fn reachable_url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from(std::net::Ipv4Addr::LOCALHOST),
@@ -114,15 +114,13 @@ fn reachable_url(address: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, address.port()))
 }
 
-fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
+fn print_instructions(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
     let identity = hub.identity();
-    out::line(format_args!("The hub listens at {url}\n"));
+    out::line(format_args!("The hub is listening at {url}\n"));
     if !hub.address().ip().is_loopback() {
-        out::line(
-            "It is for trying things out: whoever reaches this address sees tokens and jobs in the clear.\n",
-        );
+        out::line("It is for testing only: tokens and jobs are sent to this address without encryption.\n");
     }
-    out::line("A runner connects with this appsettings.json (each runner with an Instance of its own):\n");
+    out::line("A runner connects with this appsettings.json (each runner needs a different Instance):\n");
     out::line(format_args!("{:#}\n", identity.runner_settings(url, "runner-1")));
     out::line("or with these environment variables:\n");
     for (name, value) in identity.runner_variables(url, "runner-1") {
@@ -146,26 +144,14 @@ fn introduce(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData) {
     }
 }
 
-/// Prints what happens, for ever.
+/// Prints all events, forever.
 async fn print_events(mut events: Events) {
     loop {
         let Recorded { at, event, .. } = events.next().await;
-        // The entries follow one by one.
+        // The entries of a batch are separate events.
         if matches!(event, HubEvent::LogBatch { .. }) {
             continue;
         }
-        out::foreign_line(&format!("{} {event}", at.strftime("%H:%M:%S")));
+        out::untrusted_line(&format!("{} {event}", at.strftime("%H:%M:%S")));
     }
-}
-
-async fn stop_signal() -> Result<(), Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
-    };
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! `hawser job`: submit a job to a hub that `hawser hub` runs, follow it, and cancel it.
+//! `hawser job`: submits jobs to `hawser hub`, and follows and cancels them.
 
 mod follow;
 mod names;
@@ -7,31 +7,32 @@ mod source;
 use std::path::{Path, PathBuf};
 
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{Engine, SourceRevisionType, SourceType};
+use hawser_contract::{EngineName, SourceRevisionType, SourceType};
 use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 use url::Url;
 use uuid::Uuid;
 
+use self::names::ModuleNames;
 use super::hub::DEFAULT_DATA;
-use super::{Failure, out};
-use crate::local::view;
+use super::{Failure, name_and_value, out};
+use crate::local::{area, view};
 use crate::script::quote::quote;
 
-/// Names the admin token where there is no data directory.
+/// The environment variable with the admin token, for use without a data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
 
-/// Sets the options that every command has apart from its own.
-const HUB: &str = "Which hub";
+/// The help heading of the options that every command has.
+const HUB: &str = "Hub options";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]
     command: JobCommand,
-    /// URL of the hub; not given: the one that runs with the data directory. The admin token is in the data
-    /// directory, or in the environment variable HAWSER_HUB_ADMIN_TOKEN
+    /// URL of the hub [default: the hub that uses the data directory]. The admin token is read from the environment
+    /// variable HAWSER_HUB_ADMIN_TOKEN or from the data directory
     #[arg(long, global = true, value_name = "URL", help_heading = HUB, value_parser = hub_url)]
     hub: Option<String>,
-    /// The hub's data directory, or the directory that it is in
+    /// Data directory of the hub, or the directory that contains it
     #[arg(long, global = true, default_value = DEFAULT_DATA, value_name = "DIR", help_heading = HUB)]
     data: PathBuf,
 }
@@ -40,31 +41,31 @@ pub(super) struct Args {
 enum JobCommand {
     /// Plan and apply
     Apply(Box<Submit>),
-    /// Plan, and change nothing
+    /// Plan without changing anything
     Plan(Box<Submit>),
-    /// Plan to destroy, and destroy
+    /// Plan the destroy and run it
     Destroy(Box<Submit>),
-    /// Show all jobs of the hub
+    /// List all jobs of the hub
     List,
-    /// Follow a job that was submitted before
+    /// Follow a submitted job
     Follow(JobArgs),
     /// Cancel a job
     Cancel {
         #[command(flatten)]
         job: JobArgs,
-        /// End its processes now in place of interrupting the engine
+        /// Kill its processes instead of interrupting the engine
         #[arg(long)]
         kill: bool,
     },
-    /// Let a job go on that waits for approval
+    /// Approve a job that is waiting for approval
     Approve(JobArgs),
-    /// End a job that waits for approval
+    /// Reject a job that is waiting for approval, which ends it
     Reject(JobArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct JobArgs {
-    /// The job's id, as `hawser job apply` and `hawser job list` print it
+    /// Job ID, as printed by `hawser job apply` and `hawser job list`
     #[arg(value_name = "JOB", value_parser = job_id)]
     id: Uuid,
 }
@@ -73,67 +74,60 @@ fn hub_url(text: &str) -> Result<String, String> {
     let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     match Url::parse(text) {
         Ok(url) if is_http(&url) => Ok(text.to_owned()),
-        _ => Err("write it with scheme and port, such as http://127.0.0.1:8900".to_owned()),
+        _ => Err("expected a URL with scheme and port, such as http://127.0.0.1:8900".to_owned()),
     }
 }
 
 fn job_id(text: &str) -> Result<Uuid, String> {
-    text.parse().map_err(|_| "not the id of a job; `hawser job list` shows them".to_owned())
+    text.parse().map_err(|_| "not a job ID; `hawser job list` prints them".to_owned())
 }
 
 #[derive(Debug, clap::Args)]
 struct Submit {
-    /// Git URL, or a directory that is (in) a git repository; only what is committed counts
+    /// Git URL, or a directory in a git repository; only committed files are used
     source: String,
-    /// Branch, tag or commit; not given: the default branch
+    /// Branch, tag, or commit [default: the default branch]
     #[arg(long, default_value = "", hide_default_value = true)]
     revision: String,
-    /// The revision is a range of versions such as `1.*`
+    /// Treat the revision as a version range, such as `1.*`
     #[arg(long)]
     version_range: bool,
-    /// SOURCE is a module of a Terraform registry
+    /// Treat SOURCE as a module in a Terraform registry
     #[arg(long)]
     registry: bool,
-    /// Directory of the module below the root of the source
+    /// Directory of the module, relative to the root of the source
     #[arg(long)]
     subdirectory: Option<String>,
-    /// Jobs with the same stack, namespace and module share a working copy and a local state; not given: `local`
+    /// Jobs with the same stack, namespace, and module share a working copy and a local state [default: local]
     #[arg(long)]
     stack: Option<String>,
-    /// See --stack; not given: made from SOURCE, its login and revision left out
+    /// See --stack [default: derived from SOURCE without its credentials and revision]
     #[arg(long)]
     namespace: Option<String>,
-    /// See --stack; not given: made from SOURCE and the directory of the module
+    /// See --stack [default: derived from SOURCE and the directory of the module]
     #[arg(long)]
     module: Option<String>,
-    /// terraform, tofu or pulumi
+    /// terraform, tofu, or pulumi
     #[arg(long, default_value = "terraform")]
-    engine: Engine,
-    /// Value of a variable that the module declares, as terraform's own -var takes it: HCL for lists and objects, else just text
+    engine: EngineName,
+    /// Value of a declared variable, in the syntax of terraform's -var: HCL for lists and objects, otherwise plain text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
-    /// Environment variable of the engine
+    /// Environment variable for the engine
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
     envs: Vec<(String, String)>,
-    /// Only the runner with this instance name may have the job
+    /// Run the job only on the runner with this instance name
     #[arg(long, value_name = "NAME")]
     instance: Option<String>,
-    /// Wait for `hawser job approve` before anything is changed
+    /// Wait for `hawser job approve` before changing anything
     #[arg(long)]
     needs_approval: bool,
-    /// Throw away what earlier runs have left before init
+    /// Delete the leftovers of earlier runs before init
     #[arg(long)]
     clean_init: bool,
-    /// Print the job's id and leave
+    /// Print the job ID and exit
     #[arg(long)]
     no_wait: bool,
-}
-
-fn name_and_value(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE".to_owned()),
-    }
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
@@ -152,13 +146,13 @@ async fn run(args: Args) -> Result<(), Failure> {
         JobCommand::List => {
             let jobs = client.list().await.map_err(failure)?;
             if jobs.is_empty() {
-                // Not on stdout, where a script counts lines.
+                // Not on stdout, where a script may count lines.
                 out::aside("the hub has no jobs");
             }
             for job in jobs {
                 let owner = job.owner.as_deref().unwrap_or("-");
                 let at = job.submitted_at.strftime("%Y-%m-%d %H:%M:%SZ");
-                out::foreign_line(&format!(
+                out::untrusted_line(&format!(
                     "{} {at} {:<7} {} {owner} {}",
                     job.id, job.kind, job.module, job.state
                 ));
@@ -168,14 +162,14 @@ async fn run(args: Args) -> Result<(), Failure> {
         JobCommand::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
             client.cancel(job.id, kind).await.map_err(failure)?;
-            let asked = match kind {
+            let requested = match kind {
                 CancelKind::Graceful => {
-                    "asked to stop; an engine at work may take a while, --kill does not wait for it"
+                    "cancel requested; the engine may take a while to stop (--kill does not wait for it)"
                 }
-                CancelKind::Kill => "its processes are to end now",
+                CancelKind::Kill => "kill requested",
             };
             out::line(format_args!(
-                "job {0}: {asked}. hawser job follow {0}{options} shows how it ends",
+                "job {0}: {requested}. Follow it with `hawser job follow {0}{options}`.",
                 job.id
             ));
             Ok(())
@@ -193,67 +187,65 @@ async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// What the next command needs as well to find the same hub.
+/// The options with which another command finds the same hub.
 fn options(hub: Option<&str>, data: &Path) -> String {
     let hub = hub.map(|url| format!(" --hub {}", quote(url))).unwrap_or_default();
-    let is_usual = data == Path::new(DEFAULT_DATA);
-    let data = if is_usual { String::new() } else { format!(" --data {}", quote(&data.to_string_lossy())) };
+    let is_default = data == Path::new(DEFAULT_DATA);
+    let data = if is_default { String::new() } else { format!(" --data {}", quote(&data.to_string_lossy())) };
     format!("{hub}{data}")
 }
 
-/// Finds the hub and its token: each from the command line or environment, else from the data directory.
+/// Finds the hub and its token: both come from the command line or the environment, or else from the data directory.
 fn client(hub: Option<String>, data: &Path) -> Result<AdminClient, Failure> {
-    let broken = |error: hawser_dev_server::DataError| Failure::failed(error.to_string());
+    let failed = |error: hawser_dev_server::DataError| Failure::failed(error.to_string());
     let data = &data_directory(data);
     let token = match std::env::var(TOKEN_VARIABLE) {
         Ok(token) if !token.is_empty() => token,
-        _ => match HubData::load(data).map_err(broken)? {
+        _ => match HubData::load(data).map_err(failed)? {
             Some(data) => data.admin_token,
             None => return Err(no_token(hub.as_deref(), data)),
         },
     };
     let url = match hub {
         Some(url) => url,
-        None => listening_url(data).map_err(broken)?.ok_or_else(|| {
-            let message = format!("no hub runs with the data directory {}", data.display());
-            Failure::unavailable(message).hint("start `hawser hub`, or say where it is with --hub URL")
+        None => listening_url(data).map_err(failed)?.ok_or_else(|| {
+            let message = format!("no hub is running with the data directory {}", data.display());
+            Failure::unavailable(message).hint("start `hawser hub`, or pass its URL with --hub")
         })?,
     };
     AdminClient::new(&url, &token).map_err(failure)
 }
 
-/// The directory itself, or the one with the usual name in it: where a hub was started is named as easily as its data.
-fn data_directory(given: &Path) -> PathBuf {
-    let below = given.join(DEFAULT_DATA);
-    if !HubData::is_in(given) && HubData::is_in(&below) { below } else { given.to_owned() }
+/// `--data` may name the directory that the hub was started in.
+fn data_directory(path: &Path) -> PathBuf {
+    let below = path.join(DEFAULT_DATA);
+    if !HubData::is_in(path) && HubData::is_in(&below) { below } else { path.to_owned() }
 }
 
 fn no_token(hub: Option<&str>, data: &Path) -> Failure {
     let data = data.display();
     match hub {
         Some(url) => Failure::unavailable(format!(
-            "the admin token of the hub at {url} is not known: the directory {data} has none"
+            "no admin token for the hub at {url} in the directory {data}"
         ))
         .hint(format!(
-            "name that hub's data directory with --data DIR (`{DEFAULT_DATA}` where it was started), or set {TOKEN_VARIABLE} \
-             to the `adminToken` of the identity.json in it; a stateless hub has printed it"
+            "pass the data directory of that hub with --data (`{DEFAULT_DATA}` in the directory it was started in), or set \
+             {TOKEN_VARIABLE} to the `adminToken` in its identity.json; a stateless hub prints the token at start"
         )),
-        None => Failure::unavailable(format!("no hub has been started with the data directory {data}")).hint(
-            format!(
-                "start `hawser hub` in this directory, name its data directory with --data DIR, \
-                 or give --hub URL and set {TOKEN_VARIABLE}"
-            ),
-        ),
+        None => Failure::unavailable(format!("no hub was started with the data directory {data}")).hint(format!(
+            "start `hawser hub` in this directory, pass its data directory with --data, \
+             or pass --hub and set {TOKEN_VARIABLE}"
+        )),
     }
 }
 
 async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit) -> Result<(), Failure> {
-    let place = if args.registry {
+    let source = if args.registry {
         source::JobSource { url: args.source, subdirectory: None }
     } else {
-        source::locate(&args.source)?
+        source::resolve(&args.source)?
     };
-    let mut spec = JobSpec::new(kind, place.url);
+    let mut spec = JobSpec::new(kind, source.url);
     spec.source.source_revision = args.revision;
     if args.registry {
         spec.source.source_type = SourceType::Registry;
@@ -261,9 +253,9 @@ async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit
     if args.version_range {
         spec.source.source_revision_type = SourceRevisionType::SemanticVersionRange;
     }
-    spec.subdirectory = args.subdirectory.or(place.subdirectory);
-    let names = names::derived(&spec.source.source_url, args.registry, spec.subdirectory.as_deref());
-    spec.stack_name = args.stack.unwrap_or(names.stack);
+    spec.subdirectory = args.subdirectory.or(source.subdirectory);
+    let names = ModuleNames::new(&spec.source.source_url, args.registry, spec.subdirectory.as_deref());
+    spec.stack_name = args.stack.unwrap_or_else(|| area::STACK.to_owned());
     spec.namespace_name = args.namespace.unwrap_or(names.namespace);
     spec.module_name = args.module.unwrap_or(names.module);
     spec.engine = args.engine;
@@ -275,30 +267,31 @@ async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit
     let job = client.submit(&spec).await.map_err(failure)?;
     let module = format!("module {}/{}/{}", spec.stack_name, spec.namespace_name, spec.module_name);
     if args.no_wait {
-        // Not on stdout, where a script expects the id alone.
+        // Not on stdout, where a script expects only the ID.
         out::aside(view::clean(&module, false));
         out::line(job);
         return Ok(());
     }
     out::line(format_args!("job {job}"));
-    out::foreign_line(&module);
+    out::untrusted_line(&module);
     follow::follow(client, options, job).await
 }
 
-/// What the user is told, and what to do about it.
-#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
 fn failure(error: AdminError) -> Failure {
     let message = error.to_string();
     match error {
-        AdminError::NotRunning { .. } => Failure::unavailable(message)
-            .hint("start it with `hawser hub`, or say where it is with --hub URL"),
-        AdminError::WrongToken { .. } => Failure::failed(message)
-            .hint(format!("name the data directory that this hub was started with: --data DIR; {TOKEN_VARIABLE} goes first if it is set")),
-        AdminError::NoHub { .. } => Failure::unavailable(message).hint("look at --hub"),
+        AdminError::NotRunning { .. } => {
+            Failure::unavailable(message).hint("start `hawser hub`, or pass its URL with --hub")
+        }
+        AdminError::WrongToken { .. } => Failure::failed(message).hint(format!(
+            "pass the data directory of this hub with --data; {TOKEN_VARIABLE} takes precedence if it is set"
+        )),
+        AdminError::NoHub { .. } => Failure::unavailable(message).hint("check --hub"),
         AdminError::UnknownJob(_) => Failure::failed(message)
-            .hint("`hawser job list` shows the jobs; a hub forgets them when it is restarted"),
+            .hint("`hawser job list` prints the jobs; a hub forgets them when it restarts"),
         AdminError::Unreadable { .. } => {
-            Failure::failed(message).hint("hub and `hawser job` should be of the same version")
+            Failure::failed(message).hint("use the same version of hawser for the hub and for `hawser job`")
         }
         AdminError::Refused(_) | AdminError::Client(_) => Failure::failed(message),
     }

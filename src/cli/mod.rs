@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and which exit code and hint each failure gets.
+//! The command line. [`exit`] decides the exit code and prints the hint of every failure.
 
 mod clean;
 mod exit;
@@ -16,6 +16,7 @@ mod supervise;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 pub use exit::Failure;
 
@@ -29,19 +30,19 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Connect to the server and work off its jobs
+    /// Connect to the server and run its jobs
     Run(run::Args),
-    /// Take a directory through a whole job on this machine, with an embedded server
+    /// Run a complete job for a directory on this machine, with an embedded server
     Local(local::Args),
-    /// Run the embedded server on its own, for trying runners against it
+    /// Run the embedded server by itself, to try out runners
     Hub(hub::Args),
-    /// Submit jobs to `hawser hub`, list, follow and cancel them
+    /// Submit, list, follow, and cancel jobs on `hawser hub`
     Job(job::Args),
-    /// Remove what old jobs have left in the working directory
+    /// Remove leftovers of old jobs from the working directory
     Clean(clean::Args),
-    /// Print the effective settings and the layer that each came from
+    /// Print the effective settings and the source of each
     Settings(settings::Args),
-    /// Print the JSON Schema of the settings, or of the hub contract
+    /// Print the JSON Schema of the settings or of the hub contract
     Schema(schema::Args),
     #[command(hide = true)]
     Supervise(supervise::Args),
@@ -52,7 +53,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
     };
-    let done = match cli.command {
+    let result = match cli.command {
         Command::Run(args) => run::execute(args),
         Command::Local(args) => local::execute(args),
         Command::Hub(args) => hub::execute(args),
@@ -62,13 +63,35 @@ pub fn main() -> ExitCode {
         Command::Schema(args) => schema::execute(args),
         Command::Supervise(args) => supervise::execute(args),
     };
-    exit::code(done)
+    exit::code(result)
 }
 
-/// The runtime of every command that does I/O.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::temporary(format!("cannot start the async runtime: {error}")))
+}
+
+/// Listens for SIGINT and SIGTERM from now on. The future returns the number of the first one.
+fn stop_signal() -> Result<impl Future<Output = u8>, Failure> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    Ok(async move {
+        let kind = tokio::select! {
+            _ = interrupt.recv() => SignalKind::interrupt(),
+            _ = terminate.recv() => SignalKind::terminate(),
+        };
+        u8::try_from(kind.as_raw_value()).unwrap_or_default()
+    })
+}
+
+/// The value of an option such as `--var`.
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() => Ok((name.trim().to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
 }

@@ -1,5 +1,5 @@
-//! Text for stdout and stderr. `println!` and its kin panic when the reader has gone (`hawser job list | head`); here that
-//! is no failure, and what the command is at goes on.
+//! Output to stdout and stderr. `println!` panics when the reader is gone (`hawser job list | head`); these functions
+//! ignore that, and the command continues.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -17,15 +17,14 @@ pub(super) fn aside(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// One line on stdout with text that others have written, such as an engine: nothing in it moves the cursor or clears the
-/// screen, and its colours stay out of pipes and files.
-pub(super) fn foreign_line(text: &str) {
-    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    line(view::clean(text, io::stdout().is_terminal() && !no_colour));
+/// One line of untrusted text, such as an engine's output, on stdout. Nothing in it moves the cursor or clears the screen,
+/// and colors are kept only in a terminal.
+pub(super) fn untrusted_line(text: &str) {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    line(view::clean(text, io::stdout().is_terminal() && !no_color));
 }
 
-/// A whole document on stdout, for commands that do nothing else: one that could not be written is a failure, unless
-/// the reader did not want more of it.
+/// A whole document on stdout. Failing to write it is an error, unless the reader is gone.
 pub(super) fn document(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,9 +1,9 @@
-//! The first process of a container. Whoever has lost its parent there becomes its child, and stays as a zombie until it is
-//! waited for: what `docker exec` and probes leave behind, for one.
+//! Runs `hawser run` as process 1 of a container. Orphaned processes, such as those left by `docker exec` and probes,
+//! become children of process 1 and stay zombies until it waits for them.
 //!
-//! The runner waits for the programs that it has started, each by its number, and for nobody else. So a runner that finds
-//! itself to be process 1 (the image has `tini` for that, but entrypoints get overridden) starts itself once more, hands signals on
-//! to it, takes in whoever ends, and leaves as it leaves.
+//! The runner waits only for the processes that it starts. So when it is process 1 (the image uses `tini`, but entrypoints
+//! get overridden), it starts itself again as a child, forwards signals to the child, reaps orphans, and exits with the
+//! child's exit code.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -15,15 +15,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::Failure;
 use crate::supervisor;
 
-pub(super) fn is_this() -> bool {
+pub(super) fn is_pid1() -> bool {
     getpid() == Pid::INIT
 }
 
-/// Runs this same command as a child, to its end.
+/// Runs this same command as a child until it ends.
 pub(super) fn execute() -> Result<(), Failure> {
-    let failed = |error: io::Error| {
-        Failure::temporary(format!("cannot run as the first process of a container: {error}"))
-    };
+    let failed = |error: io::Error| Failure::temporary(format!("cannot run as process 1: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let status = runtime.block_on(run()).map_err(failed)?;
     match status.terminating_signal().map_or_else(|| status.exit_status(), |signal| Some(128 + signal)) {
@@ -33,16 +31,16 @@ pub(super) fn execute() -> Result<(), Failure> {
 }
 
 async fn run() -> io::Result<WaitStatus> {
-    // Before there is anybody to hear of.
-    let mut ended = signal(SignalKind::child())?;
+    // Listen before the child exists.
+    let mut child_ended = signal(SignalKind::child())?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let child =
         Command::new(supervisor::program()).arg0("hawser").args(std::env::args_os().skip(1)).spawn()?;
     let runner = Pid::from_child(&child);
     loop {
         let signal = tokio::select! {
-            _ = ended.recv() => {
-                if let Some(status) = take_in(runner)? {
+            _ = child_ended.recv() => {
+                if let Some(status) = reap(runner)? {
                     return Ok(status);
                 }
                 continue;
@@ -50,13 +48,13 @@ async fn run() -> io::Result<WaitStatus> {
             _ = terminate.recv() => Signal::TERM,
             _ = interrupt.recv() => Signal::INT,
         };
-        // It has not been waited for, so the number is still its own.
+        // The child has not been reaped, so its pid is still valid.
         let _ = kill_process(runner, signal);
     }
 }
 
-/// Waits for all that have ended; how the runner did, if it is among them.
-fn take_in(runner: Pid) -> io::Result<Option<WaitStatus>> {
+/// Reaps all processes that have ended. Returns the status of the runner if it is one of them.
+fn reap(runner: Pid) -> io::Result<Option<WaitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some((pid, status))) if pid == runner => return Ok(Some(status)),

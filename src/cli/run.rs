@@ -1,4 +1,4 @@
-//! `hawser run`: the program as it is deployed.
+//! `hawser run`: the runner itself.
 
 use std::io;
 use std::sync::Once;
@@ -22,7 +22,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    if pid1::is_this() {
+    if pid1::is_pid1() {
         return pid1::execute();
     }
     crate::base::files::keep_private();
@@ -39,57 +39,57 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         version = env!("CARGO_PKG_VERSION"),
         instance = loaded.settings.runner.instance,
         server = %loaded.settings.server.url,
-        "hawser starts"
+        "runner started"
     );
-    let (ask, asked) = watch::channel(Shutdown::No);
-    listen_for_signals(ask)?;
+    let (request, shutdown) = watch::channel(Shutdown::No);
+    listen_for_signals(request)?;
     let runtime = super::runtime()?;
-    let ended = runtime.block_on(async {
-        let mut told = asked.clone();
+    let result = runtime.block_on(async {
+        let mut requested = shutdown.clone();
         tokio::spawn(async move {
-            if told.wait_for(|asked| *asked > Shutdown::No).await.is_ok() {
+            if requested.wait_for(|requested| *requested > Shutdown::No).await.is_ok() {
                 notify(&[sd_notify::NotifyState::Stopping]);
             }
         });
         let options = Options::of_this_program();
         let ready = Once::new();
-        let told = secret_store.clone();
-        runner::run(loaded.settings, secret_store.clone(), options, asked, move |status| {
-            // The first word comes when the step folders are open and what they held is taken up.
+        let masking = secret_store.clone();
+        runner::run(loaded.settings, secret_store.clone(), options, shutdown, move |status| {
+            // The first status comes when all step folders have been recovered.
             ready.call_once(|| notify(&[sd_notify::NotifyState::Ready]));
-            notify(&[sd_notify::NotifyState::Status(&told.masker().text(status))]);
+            notify(&[sd_notify::NotifyState::Status(&masking.masker().text(status))]);
         })
         .await
         .map_err(|error| failure(error, &secret_store))
     });
-    // A thread may hang with its disk. Whatever a thread has not done yet is as
-    // after a crash: the next start finds it in the folders.
+    // A thread may hang on its disk. The next start recovers its work from the step folders, as after a crash.
     runtime.shutdown_background();
-    ended
+    result
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is made for map_err")]
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
 fn failure(error: RunnerError, secret_store: &SecretStore) -> Failure {
     let message = secret_store.masker().text(&error.to_string()).into_owned();
     match error {
         RunnerError::Setup(_) => Failure::settings(message),
-        RunnerError::Store(StoreError::Io { .. }) => Failure::temporary(message)
-            .hint("the folder is below WorkingDirectory.WorkingDirectory, which must be writable"),
+        RunnerError::Store(StoreError::Io { .. }) => {
+            Failure::temporary(message).hint("make sure that WorkingDirectory.WorkingDirectory is writable")
+        }
         RunnerError::Store(_) | RunnerError::Part(_) => Failure::temporary(message),
     }
 }
 
-/// Signals that come closer together than this are one wish: `timeout`, for one, signals the process and then its
-/// group.
-const ONE_WISH: Duration = Duration::from_millis(500);
+/// Signals within this time of the first one count as one request: `timeout`, for example, signals the process and then
+/// its group.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// How long the runner gets to leave at once. It takes a second when something hangs, unless what hangs is a thread that
-/// everything else is waiting for.
-const LEAVING: Duration = Duration::from_secs(3);
+/// How long the runner may take to exit after the second signal. It takes a second if something hangs, and longer only if
+/// a thread hangs that everything else waits for.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The first SIGTERM or SIGINT asks for a drain, the second to leave now. In a thread of its own: with one processor the
-/// runner has one thread for everything that does not wait, and a disk that hangs under it must not make it deaf.
-fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
+/// The first SIGTERM or SIGINT requests a drain, the second an immediate exit. This is a separate thread because on one
+/// processor the runtime has a single worker thread, and a hanging disk under it must not block signals.
+fn listen_for_signals(request: watch::Sender<Shutdown>) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::temporary(format!("cannot listen for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let context = runtime.enter();
@@ -104,14 +104,14 @@ fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
                 _ = interrupt.recv() => {}
             }
             match first {
-                None => drop(ask.send_replace(Shutdown::Drain)),
-                Some(at) if at.elapsed() < ONE_WISH => {
-                    debug!("a signal right after the first changes nothing");
+                None => drop(request.send_replace(Shutdown::Drain)),
+                Some(at) if at.elapsed() < SAME_REQUEST => {
+                    debug!("repeated signal ignored");
                 }
                 Some(_) => {
-                    ask.send_replace(Shutdown::Now);
-                    tokio::time::sleep(LEAVING).await;
-                    // All is as after a crash: the next start finds it in the folders.
+                    request.send_replace(Shutdown::Now);
+                    tokio::time::sleep(EXIT_TIMEOUT).await;
+                    // The next start recovers from the step folders, as after a crash.
                     std::process::exit(0);
                 }
             }
@@ -122,9 +122,9 @@ fn listen_for_signals(ask: watch::Sender<Shutdown>) -> Result<(), Failure> {
     thread.spawn(move || runtime.block_on(listen)).map(drop).map_err(failed)
 }
 
-/// Tells systemd, if it is there.
+/// Notifies systemd, if it started this process.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, states) {
-        debug!("systemd could not be told: {error}");
+        debug!(%error, "failed to notify systemd");
     }
 }

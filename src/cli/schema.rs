@@ -1,4 +1,4 @@
-//! `hawser schema`: the documents below `schema/` are its output, and tests keep them in step.
+//! `hawser schema`. The files in `schema/` are its output; tests check that they are up to date.
 
 use hawser_contract::schema::hub_schema;
 
@@ -14,13 +14,13 @@ pub(super) struct Args {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Which {
-    /// The settings files
+    /// Settings files
     Settings,
-    /// The messages between server and runner
+    /// Messages between server and runner
     Hub,
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments in the same way")]
+#[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments by value")]
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let schema = match args.which {
         Which::Settings => settings_schema(),

@@ -1,4 +1,4 @@
-//! `hawser settings`: what is in effect, and which layer said so.
+//! `hawser settings`: prints the effective settings and the source of each.
 
 use super::overrides::{self, Overrides};
 use super::{Failure, out};
@@ -14,7 +14,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let loaded = match args.overrides.read(settings::load) {
         Ok(loaded) => loaded,
         Err(error) => {
-            // What is set already helps to see what is missing.
+            // The settings that are known help to find the ones that are missing.
             if let SettingsError::Invalid { effective, .. } = &error {
                 out::document(&table(effective))?;
             }
@@ -27,13 +27,13 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     out::document(&table(&loaded.effective))
 }
 
-/// Key, value and origin in columns. A value longer than its column pushes its own origin only.
+/// Key, value, and source in columns. A value that is too long moves only its own source to the right.
 fn table(effective: &[Effective]) -> String {
     const WIDEST: usize = 48;
     let rows: Vec<(&str, String, String)> = effective
         .iter()
-        // Escaped, so that a line break in a value cannot look like another setting.
-        .map(|one| (one.key.as_str(), escaped(&one.value), one.origin.to_string()))
+        // A line break in a value must not look like another setting.
+        .map(|setting| (setting.key.as_str(), escaped(&setting.value), setting.origin.to_string()))
         .collect();
     let width = |text: &str| text.chars().count();
     let key_width = rows.iter().map(|(key, ..)| width(key)).max().unwrap_or(0);

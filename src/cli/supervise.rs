@@ -1,4 +1,4 @@
-//! `hawser supervise FOLDER`: what the runner starts for each script. Hidden, because only the runner can.
+//! `hawser supervise FOLDER`: the supervisor of one step. Hidden, because only the runner can start it.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::supervisor::{SuperviseError, run};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The step folder whose script is to be run; its locked `lock` file must be stdin
+    /// Step folder; stdin must be its locked `lock` file
     folder: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! The way to the server over the network: token, negotiate, upgrade.
+//! Opens a connection to the server: token, negotiate, upgrade.
 
 use std::convert::Infallible;
 
@@ -24,7 +24,7 @@ pub(super) struct Dialer {
     timing: Timing,
     tokens: Tokens,
     secret_store: SecretStore,
-    /// When the token of the last connection runs out.
+    /// When the token of the last connection expires.
     expires_at: Option<Instant>,
 }
 
@@ -34,12 +34,12 @@ impl Dialer {
         timing: Timing,
         secret_store: SecretStore,
     ) -> Result<Self, SetupError> {
-        let http = http::line_client(&endpoint, timing.request_timeout)?;
+        let http = http::hub_client(&endpoint, timing.request_timeout)?;
         let tokens = Tokens::new(http.clone(), &endpoint, &timing, secret_store.clone());
         Ok(Self { http, endpoint, timing, tokens, secret_store, expires_at: None })
     }
 
-    /// Tries it with this token, which is forgotten if the server does not accept it.
+    /// Opens a connection with this token, and discards the token if the server rejects it.
     async fn open(&mut self, token: Token) -> Result<Upgraded, ConnectError> {
         self.expires_at = Some(token.expires_at);
         let opened = self.open_with(token.value).await;
@@ -50,13 +50,13 @@ impl Dialer {
     }
 
     async fn open_with(&self, token: SecretString) -> Result<Upgraded, ConnectError> {
-        let patience = self.timing.request_timeout;
+        let limit = self.timing.request_timeout;
         let failed = |error| ConnectError::from_negotiate(error, &self.endpoint);
-        let target = timeout(patience, negotiate(&self.http, self.endpoint.hub_url(), Some(token), self))
+        let target = timeout(limit, negotiate(&self.http, self.endpoint.hub_url(), Some(token), self))
             .await
             .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))?
             .map_err(failed)?;
-        timeout(patience, upgrade(&self.http, &target))
+        timeout(limit, upgrade(&self.http, &target))
             .await
             .map_err(|_| Unreachable::timed_out(&target.url))?
             .map_err(failed)
@@ -81,9 +81,9 @@ impl Dial for Dialer {
     async fn dial(&mut self) -> Result<Upgraded, ConnectError> {
         let Bearer { token, fresh } = self.tokens.bearer().await?;
         match self.open(token).await {
-            // A server that was restarted may not know the tokens that it gave before, which says nothing of the settings.
+            // A restarted server may not know its earlier tokens. That does not mean that the settings are wrong.
             Err(ConnectError::Unauthorized { .. }) if !fresh => {
-                info!("the server does not know the runner's token any more; getting another one");
+                info!("cached token rejected, requesting a new one");
                 let Bearer { token, .. } = self.tokens.bearer().await?;
                 self.open(token).await
             }
@@ -96,7 +96,7 @@ impl Dial for Dialer {
     }
 
     fn closed(&mut self, reason: CloseReason) -> ConnectError {
-        let ran_out = self.expires_at.is_some_and(|end| Instant::now() >= end);
-        ConnectError::from_close(reason, &self.endpoint.instance, ran_out)
+        let expired = self.expires_at.is_some_and(|end| Instant::now() >= end);
+        ConnectError::from_close(reason, &self.endpoint.instance, expired)
     }
 }

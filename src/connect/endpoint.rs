@@ -1,4 +1,4 @@
-//! Where the server is, who we are to it, and how patient we are with it.
+//! The address of the server, the runner's identity, and timeouts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use uuid::Uuid;
 
 use crate::settings::Settings;
 
-/// The characters that .NET's `Uri.EscapeDataString` leaves as they are; everything else is escaped.
+/// Escapes the same characters as .NET's `Uri.EscapeDataString`.
 const QUERY_VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The server, and the runner's identity towards it.
+/// The server, and the runner's identity and credentials.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// `Server.Url`: a path prefix is kept, a trailing slash does no harm.
+    /// `Server.Url`. May have a path prefix, with or without a trailing slash.
     pub server_url: Url,
     pub organization_id: Uuid,
     pub runner_id: Uuid,
     pub instance: String,
-    /// Without the organization in front of it.
+    /// Without the organization prefix.
     pub client_id: String,
     pub client_secret: SecretString,
-    /// Authorities to trust besides the system's.
+    /// Authorities to trust in addition to the system's.
     pub ca_file: Option<PathBuf>,
     /// The largest message that the server accepts.
     pub max_message_bytes: usize,
-    /// Plain http to another machine is an error and not a warning.
+    /// Makes plain http to another machine an error instead of a warning.
     pub refuse_plain_http: bool,
-    /// Whatever certificate the server shows is taken for its own.
+    /// Disables the check of the server's certificate.
     pub accept_any_certificate: bool,
 }
 
@@ -56,7 +56,7 @@ impl Endpoint {
         self.below_server(&["connect", "token"])
     }
 
-    /// The client id as the token endpoint wants it.
+    /// The client ID as the token endpoint expects it.
     pub(super) fn full_client_id(&self) -> String {
         format!("{}:{}", self.organization_id.hyphenated(), self.client_id)
     }
@@ -76,8 +76,8 @@ impl Endpoint {
         let mut url = self.server_url.clone();
         url.set_query(None);
         url.set_fragment(None);
-        // A user name in the URL would turn into a second Authorization header. Neither setter can fail on an
-        // http URL with a host, which `http::client` has made sure of.
+        // A user name in the URL would become a second Authorization header. The setters cannot fail on an http URL
+        // with a host, and `http::hub_client` checks for one.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         if let Ok(mut path) = url.path_segments_mut() {
@@ -87,13 +87,13 @@ impl Endpoint {
     }
 }
 
-/// All waiting times of the connection. The defaults are the contract's; tests shrink them.
+/// All timeouts and delays of the connection. The defaults are those of the contract; tests use shorter ones.
 #[derive(Debug, Clone)]
 pub struct Timing {
     pub session: hawser_signalr::Timing,
-    /// How long each HTTP request (token, negotiate, upgrade) may take.
+    /// The time limit of each HTTP request (token, negotiate, upgrade).
     pub request_timeout: Duration,
-    /// The least time between two renewals of the token, whatever lifetime the server gives it.
+    /// The shortest time between two renewals of the token, regardless of its lifetime.
     pub token_renewal_floor: Duration,
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_prefix_is_kept_and_a_trailing_slash_does_no_harm() {
+    fn a_path_prefix_is_kept_and_a_trailing_slash_is_ignored() {
         for (server, token) in [
             ("https://h", "https://h/connect/token"),
             ("https://h/", "https://h/connect/token"),
@@ -150,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn the_client_id_has_the_organization_in_front() {
+    fn the_client_id_is_prefixed_with_the_organization() {
         assert_eq!(endpoint("http://h", "i").full_client_id(), "6f9619ff-8b86-d011-b42d-00c04fc964ff:me");
     }
 
     #[test]
-    fn a_debug_print_of_the_endpoint_shows_no_secret() {
+    fn debug_output_of_the_endpoint_does_not_contain_the_secret() {
         assert!(!format!("{:?}", endpoint("http://h", "i")).contains("hush"));
     }
 }

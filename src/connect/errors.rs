@@ -1,4 +1,4 @@
-//! Why the line is not up, in words that name the setting to look at.
+//! Connection errors, with the setting to check.
 
 use hawser_signalr::http::{HttpRefusal, ServerText};
 use hawser_signalr::{CloseReason, DialError, NegotiateError, RetryPace};
@@ -8,85 +8,85 @@ use url::Url;
 use super::endpoint::Endpoint;
 use super::unreachable::Unreachable;
 
-/// Everything that may keep the line from being up. Each text says what to look at.
+/// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("{0}")]
     Unreachable(#[from] Unreachable),
     #[error(
-        "the server refused the runner's credentials ({status}{text}): \
+        "server rejected the runner's credentials ({status}{text}): \
          check Runner.Credentials.ClientId, Runner.Credentials.ClientSecret and Runner.OrganizationId"
     )]
     BadCredentials { status: StatusCode, text: ServerText },
-    #[error("the answer to the token request at {url} cannot be read ({reason}): check Server.Url")]
-    TokenAnswer { url: Url, reason: String },
+    #[error("invalid token response from {url} ({reason}): check Server.Url")]
+    InvalidTokenResponse { url: Url, reason: String },
     #[error(
-        "the server did not accept the runner's token at {url} (401{text}): \
+        "server rejected the runner's token at {url} (401{text}): \
          check Runner.OrganizationId and Runner.Credentials.ClientId"
     )]
     Unauthorized { url: Url, text: ServerText },
     #[error(
-        "the server does not let these credentials connect as runner {runner_id} (403{text}): \
-         check Runner.Id, and on the server that the service principal of Runner.Credentials.ClientId may be that runner"
+        "server does not allow these credentials to connect as runner {runner_id} (403{text}): \
+         check Runner.Id, and on the server that the service principal of Runner.Credentials.ClientId may use that runner"
     )]
     Forbidden { runner_id: uuid::Uuid, text: ServerText },
-    #[error("there is nothing at {url} (404{text}): check Server.Url, its path included, and Runner.Id")]
+    #[error("{url} not found (404{text}): check Server.Url, including its path, and Runner.Id")]
     NotFound { url: Url, text: ServerText },
     #[error(
         "another runner is connected as instance {instance:?}{text}: \
-         give each replica a name of its own in Runner.Instance"
+         give each replica its own name in Runner.Instance"
     )]
     InstanceTaken { instance: String, text: ServerText },
-    #[error("{url} answers with a redirect to {location}: put the address that it leads to in Server.Url")]
+    #[error("{url} redirects to {location}: set Server.Url to the final address")]
     Redirected { url: Url, location: String },
     #[error(
-        "the proxy wants other credentials (407{text}): check user and password in HTTP_PROXY or HTTPS_PROXY"
+        "proxy rejected the credentials (407{text}): check the user and password in HTTP_PROXY or HTTPS_PROXY"
     )]
     ProxyCredentials { text: ServerText },
-    #[error("the server is not able to answer at {url} ({status}{text}); if this lasts, check Server.Url")]
-    ServerTrouble { url: Url, status: StatusCode, text: ServerText },
+    #[error("server error at {url} ({status}{text}): if this persists, check Server.Url")]
+    ServerError { url: Url, status: StatusCode, text: ServerText },
     #[error(
-        "the server refused the request at {url} ({status}{text}): \
+        "server rejected the request at {url} ({status}{text}): \
          check Server.Url, Runner.Id and Runner.OrganizationId"
     )]
     Refused { url: Url, status: StatusCode, text: ServerText },
-    #[error("the answer to negotiate at {url} cannot be read ({reason}): check Server.Url")]
-    NegotiateAnswer { url: Url, reason: String },
-    #[error("the server refused to negotiate{text}: check Runner.Id and Runner.OrganizationId")]
+    #[error("invalid negotiate response from {url} ({reason}): check Server.Url")]
+    InvalidNegotiateResponse { url: Url, reason: String },
+    #[error("server refused to negotiate{text}: check Runner.Id and Runner.OrganizationId")]
     NegotiateRefused { text: ServerText },
     #[error(
-        "the server at {url} offers no WebSocket with text frames (it offers {offered}): switch it on there"
+        "server at {url} does not offer WebSockets with text frames (offered: {offered}): enable them on the server"
     )]
     NoWebSockets { url: Url, offered: String },
     #[error(
-        "{url} sends the connection on to {next}, where it does not go ({reason}): have the server name an https address"
+        "refused to follow the redirect from {url} to {next} ({reason}): configure the server to redirect to an https address"
     )]
     RedirectForbidden { url: String, next: String, reason: String },
-    #[error("negotiate was sent on from one address to the next {0} times: check Server.Url")]
+    #[error("too many redirects during negotiate ({0}): check Server.Url")]
     TooManyRedirects(usize),
     #[error(
-        "{url} did not become a WebSocket ({reason}): \
-         check that what stands between (proxy, ingress) lets WebSockets through, and Server.Url"
+        "failed to upgrade {url} to a WebSocket ({reason}): \
+         check Server.Url, and that proxies and ingresses on the way allow WebSockets"
     )]
     NoUpgrade { url: Url, reason: String },
     #[error(
-        "the server refused the handshake{text}: check that Server.Url leads to a runner hub, and Runner.Id"
+        "server refused the handshake{text}: check that Server.Url is the address of a runner hub, and Runner.Id"
     )]
     HandshakeRefused { text: ServerText },
     #[error(
-        "the server closed the connection and wants no other{text}: check Runner.Id and Runner.Credentials"
+        "server closed the connection and does not allow a reconnect{text}: check Runner.Id and Runner.Credentials"
     )]
-    TurnedAway { text: ServerText },
-    #[error("the server closed the connection, whose token had run out{text}")]
-    TokenRanOut { text: ServerText },
+    ReconnectForbidden { text: ServerText },
+    #[error("server closed the connection because its token expired{text}")]
+    TokenExpired { text: ServerText },
     #[error("{0}")]
     Ended(CloseReason),
 }
 
 impl ConnectError {
-    /// An answer to negotiate or to the upgrade that is not the one hoped for.
-    pub(super) fn from_status(answer: HttpRefusal, endpoint: &Endpoint) -> Self {
-        let HttpRefusal { url, status, location, text } = answer;
+    /// Converts an unexpected response to negotiate or to the upgrade.
+    pub(super) fn from_status(response: HttpRefusal, endpoint: &Endpoint) -> Self {
+        let HttpRefusal { url, status, location, text } = response;
         match status.as_u16() {
             401 => Self::Unauthorized { url, text },
             403 => Self::Forbidden { runner_id: endpoint.runner_id, text },
@@ -94,17 +94,17 @@ impl ConnectError {
             407 => Self::ProxyCredentials { text },
             409 => Self::InstanceTaken { instance: endpoint.instance.clone(), text },
             300..=399 => Self::Redirected { url, location },
-            408 | 429 | 500.. => Self::ServerTrouble { url, status, text },
+            408 | 429 | 500.. => Self::ServerError { url, status, text },
             _ => Self::Refused { url, status, text },
         }
     }
 
-    /// The way from the hub's address to a WebSocket ended early.
+    /// Converts a failure of negotiate or of the upgrade.
     pub(super) fn from_negotiate(error: NegotiateError, endpoint: &Endpoint) -> Self {
         match error {
             NegotiateError::Http { url, source } => Unreachable::new(&url, source).into(),
-            NegotiateError::Status(answer) => Self::from_status(*answer, endpoint),
-            NegotiateError::Unreadable { url, reason } => Self::NegotiateAnswer { url, reason },
+            NegotiateError::Status(response) => Self::from_status(*response, endpoint),
+            NegotiateError::Unreadable { url, reason } => Self::InvalidNegotiateResponse { url, reason },
             NegotiateError::Refused { text } => Self::NegotiateRefused { text },
             NegotiateError::NoWebSockets { url, offered } => Self::NoWebSockets { url, offered },
             NegotiateError::RedirectForbidden { url, next, reason } => {
@@ -115,22 +115,22 @@ impl ConnectError {
         }
     }
 
-    /// An answer to the token request that is not a token.
-    pub(super) fn from_token_status(answer: HttpRefusal) -> Self {
-        let HttpRefusal { url, status, location, text } = answer;
+    /// Converts an unexpected response to the token request.
+    pub(super) fn from_token_status(response: HttpRefusal) -> Self {
+        let HttpRefusal { url, status, location, text } = response;
         match status.as_u16() {
             400 | 401 | 403 => Self::BadCredentials { status, text },
             404 => Self::NotFound { url, text },
             407 => Self::ProxyCredentials { text },
             300..=399 => Self::Redirected { url, location },
-            _ => Self::ServerTrouble { url, status, text },
+            _ => Self::ServerError { url, status, text },
         }
     }
 
-    /// The end of a connection that was there.
-    pub(super) fn from_close(reason: CloseReason, instance: &str, token_ran_out: bool) -> Self {
-        // The protocol has no code for a name that is taken, so its text has to say it. The word alone does not: .NET's
-        // commonest failure is an "object reference not set to an instance of an object".
+    /// Converts the reason for which an open connection ended.
+    pub(super) fn from_close(reason: CloseReason, instance: &str, token_expired: bool) -> Self {
+        // The protocol has no code for an instance name that is in use, so the text decides. The word "instance" is
+        // not enough: .NET's most common error is "object reference not set to an instance of an object".
         let taken = |text: &str| {
             let text = text.to_ascii_lowercase();
             text.contains("instance")
@@ -147,14 +147,14 @@ impl ConnectError {
                 Self::InstanceTaken { instance: instance.to_owned(), text: ServerText::new(text) }
             }
             CloseReason::HandshakeRefused(text) => Self::HandshakeRefused { text: ServerText::new(text) },
-            CloseReason::Closed { error, .. } if token_ran_out => {
-                Self::TokenRanOut { text: ServerText::new(error.as_deref().unwrap_or_default()) }
+            CloseReason::Closed { error, .. } if token_expired => {
+                Self::TokenExpired { text: ServerText::new(error.as_deref().unwrap_or_default()) }
             }
-            CloseReason::SocketClosed { text, .. } if token_ran_out => {
-                Self::TokenRanOut { text: ServerText::new(text) }
+            CloseReason::SocketClosed { text, .. } if token_expired => {
+                Self::TokenExpired { text: ServerText::new(text) }
             }
             CloseReason::Closed { error, allow_reconnect: false } => {
-                Self::TurnedAway { text: ServerText::new(error.as_deref().unwrap_or_default()) }
+                Self::ReconnectForbidden { text: ServerText::new(error.as_deref().unwrap_or_default()) }
             }
             _ => Self::Ended(reason),
         }
@@ -165,27 +165,27 @@ impl DialError for ConnectError {
     fn pace(&self) -> RetryPace {
         match self {
             Self::BadCredentials { .. }
-            // The dialer tells of it only when the token was got for this very attempt: another one will hardly do better.
+            // The dialer returns this only for a new token, so another one would not help.
             | Self::Unauthorized { .. }
             | Self::Forbidden { .. }
             | Self::NotFound { .. }
             | Self::Redirected { .. }
             | Self::ProxyCredentials { .. }
             | Self::Refused { .. }
-            | Self::TokenAnswer { .. }
-            | Self::NegotiateAnswer { .. }
+            | Self::InvalidTokenResponse { .. }
+            | Self::InvalidNegotiateResponse { .. }
             | Self::NegotiateRefused { .. }
             | Self::NoWebSockets { .. }
             | Self::TooManyRedirects(_)
             | Self::RedirectForbidden { .. }
             | Self::HandshakeRefused { .. }
-            | Self::TurnedAway { .. } => RetryPace::Later,
+            | Self::ReconnectForbidden { .. } => RetryPace::Later,
             Self::Unreachable(_)
-            // After a cut the server may still hold on to our own last connection for half a minute.
+            // After a lost connection, the server may keep our old one for half a minute.
             | Self::InstanceTaken { .. }
-            | Self::ServerTrouble { .. }
+            | Self::ServerError { .. }
             | Self::NoUpgrade { .. }
-            | Self::TokenRanOut { .. }
+            | Self::TokenExpired { .. }
             | Self::Ended(_) => RetryPace::Soon,
         }
     }
@@ -195,21 +195,21 @@ impl DialError for ConnectError {
 mod tests {
     use super::*;
 
-    fn closed(error: &str, token_ran_out: bool) -> String {
+    fn closed(error: &str, token_expired: bool) -> String {
         let reason = CloseReason::Closed { error: Some(error.to_owned()), allow_reconnect: true };
-        ConnectError::from_close(reason, "blue", token_ran_out).to_string()
+        ConnectError::from_close(reason, "blue", token_expired).to_string()
     }
 
     #[test]
-    fn only_a_text_that_says_so_means_that_the_name_is_taken() {
+    fn only_a_matching_text_means_that_the_instance_name_is_in_use() {
         assert!(closed("Instance 'blue' is already connected", false).contains("Runner.Instance"));
         let crash = closed("Object reference not set to an instance of an object.", false);
         assert!(crash.contains("Object reference") && !crash.contains("Runner.Instance"), "{crash}");
     }
 
     #[test]
-    fn a_close_after_the_token_ran_out_still_tells_what_the_server_said() {
-        let told = closed("restarting for an update", true);
-        assert!(told.contains("token had run out") && told.contains("restarting for an update"), "{told}");
+    fn a_close_after_the_token_expired_includes_the_text_of_the_server() {
+        let error = closed("restarting for an update", true);
+        assert!(error.contains("token expired") && error.contains("restarting for an update"), "{error}");
     }
 }

@@ -1,8 +1,7 @@
-//! The one HTTP client of the line: token, negotiate and the WebSocket's upgrade go through it, so that authorities,
-//! proxy and time-outs are set in one place.
+//! The HTTP client for token, negotiate and upgrade, so that authorities, proxies and timeouts are set in one place.
 //!
-//! Proxies come from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`, in either case, with
-//! user and password in the URL), as every operator expects.
+//! Proxies come from the environment: `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`, in upper or lower case, with
+//! user and password in the URL.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::insecure_http::AnyCertificate;
 use crate::base::tls::{AuthoritiesError, authorities};
 
-/// What is wrong before anything was tried, and will be until a setting is changed.
+/// Unusable settings. Retrying does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     #[error("Server.Url {url} is not an http or https URL with a host")]
@@ -26,19 +25,19 @@ pub enum SetupError {
     #[error("Server.CaFile {path} {source}", path = path.display())]
     CaFile { path: PathBuf, source: AuthoritiesError },
     #[error(
-        "Server.Url {url} is plain http to another machine, which Server.RefusePlainHttp refuses: use https, or a server \
+        "Server.Url {url} is plain http to another machine, which Server.RefusePlainHttp forbids: use https, or a server \
          on this machine"
     )]
     PlainHttp { url: String },
-    #[error("TLS cannot be set up: {source}")]
+    #[error("failed to set up TLS: {source}")]
     Tls { source: rustls::Error },
-    #[error("the HTTP client cannot be set up: {source}")]
+    #[error("failed to set up the HTTP client: {source}")]
     Client { source: reqwest::Error },
 }
 
-/// The client for the line itself. A server on this machine is reached without a proxy, as in Go and .NET: no proxy
-/// could reach it for us, and `hawser local` must work where the environment names one.
-pub(super) fn line_client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
+/// The client for the hub. A server on this machine is reached without a proxy, as in Go and .NET: a proxy could not
+/// reach it, and `hawser local` must work even if the environment names a proxy.
+pub(super) fn hub_client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
     let mut tls = tls(endpoint)?;
     if endpoint.accept_any_certificate {
         let provider = Arc::clone(tls.crypto_provider());
@@ -49,14 +48,13 @@ pub(super) fn line_client(endpoint: &Endpoint, connect_timeout: Duration) -> Res
     builder.build().map_err(|source| SetupError::Client { source })
 }
 
-/// The client for everything else, which are registries. Their certificates are checked whatever is said about the
-/// server's.
+/// The client for registries. It always checks certificates, even if the check is disabled for the server.
 pub(super) fn client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
-    // Whoever uses it follows redirects by hand: where they lead to has to be judged.
+    // Callers follow redirects themselves, because they check the targets.
     builder(tls(endpoint)?, connect_timeout).build().map_err(|source| SetupError::Client { source })
 }
 
-/// Whether a URL leads to this machine, to which no proxy is used.
+/// Whether a URL points to this machine.
 pub(super) fn is_this_machine(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => {
@@ -71,7 +69,7 @@ pub(super) fn is_this_machine(url: &Url) -> bool {
     }
 }
 
-/// TLS as it is for all connections: the system's authorities and the extra ones, and no version older than 1.2.
+/// TLS 1.2 or later, with the system's authorities and those of `Server.CaFile`.
 fn tls(endpoint: &Endpoint) -> Result<ClientConfig, SetupError> {
     let url = &endpoint.server_url;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -83,7 +81,7 @@ fn tls(endpoint: &Endpoint) -> Result<ClientConfig, SetupError> {
         .map_err(|source| SetupError::Tls { source })?
         .with_root_certificates(roots(endpoint.ca_file.as_deref())?)
         .with_no_client_auth();
-    // A WebSocket's upgrade exists in HTTP/1.1 only.
+    // Only HTTP/1.1 can be upgraded to a WebSocket.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(tls)
 }
@@ -92,9 +90,9 @@ fn builder(tls: ClientConfig, connect_timeout: Duration) -> ClientBuilder {
     Client::builder()
         .tls_backend_preconfigured(tls)
         .http1_only()
-        // The secret goes to the URL that was configured and nowhere else.
+        // The secret is only sent to the configured URL.
         .redirect(reqwest::redirect::Policy::none())
-        // A reconnect is made because the network broke, so nothing of it is kept for the next attempt.
+        // A reconnect follows a network failure, so old connections are not reused.
         .pool_max_idle_per_host(0)
         .connect_timeout(connect_timeout)
         .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
@@ -104,10 +102,10 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
-        debug!(%error, "an authority of the system cannot be loaded");
+        debug!(%error, "failed to load a system authority");
     }
     let (added, unusable) = roots.add_parsable_certificates(system.certs);
-    debug!(added, unusable, "authorities of the system");
+    debug!(added, unusable, "system authorities loaded");
     if let Some(path) = ca_file {
         let unusable = |source| SetupError::CaFile { path: path.to_owned(), source };
         roots.extend(authorities(path).map_err(unusable)?.roots);
@@ -136,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_url_that_is_not_http_is_refused_at_once() {
+    fn a_server_url_that_is_not_http_is_refused() {
         assert!(matches!(attempt("ftp://h/", None), Err(SetupError::Url { .. })));
         assert!(matches!(attempt("data:x", None), Err(SetupError::Url { .. })));
         assert!(attempt("http://h/", None).is_ok());
     }
 
     #[test]
-    fn a_ca_file_that_cannot_be_used_names_the_setting_and_the_path() {
+    fn an_unusable_ca_file_is_reported_with_the_setting_and_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing.pem");
         let error = attempt("https://h/", Some(&missing)).unwrap_err().to_string();

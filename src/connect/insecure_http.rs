@@ -1,4 +1,4 @@
-//! What is said about a way to the server that others can listen in on, and which ways are not gone at all.
+//! Warns about insecure connections to the server, and refuses them if the settings say so.
 
 use std::sync::Arc;
 
@@ -12,47 +12,47 @@ use url::Url;
 use super::endpoint::Endpoint;
 use super::http::{SetupError, is_this_machine};
 
-/// Whether what goes to this URL can be read on the way: no TLS, and not on this machine.
-fn is_open(url: &Url) -> bool {
+/// Whether others on the network can read requests to this URL.
+fn is_readable_by_others(url: &Url) -> bool {
     url.scheme() == "http" && !is_this_machine(url)
 }
 
-/// Refuses what the settings refuse, and warns of what they allow though it is dangerous. Called at every start.
+/// Refuses or warns about dangerous settings. Called at every start.
 pub(super) fn check_start(endpoint: &Endpoint) -> Result<(), SetupError> {
     let url = &endpoint.server_url;
-    if is_open(url) {
+    if is_readable_by_others(url) {
         if endpoint.refuse_plain_http {
             return Err(SetupError::PlainHttp { url: without_login(url) });
         }
         warn!(
-            "Server.Url {} is plain http to another machine: everybody on the way can read the runner's secret and send it \
-             tasks. Use https, or set Server.RefusePlainHttp to make this an error",
-            without_login(url)
+            url = without_login(url),
+            "Server.Url is plain http to another machine: anyone on the network path can read the runner's secret and \
+             send it tasks. Use https, or set Server.RefusePlainHttp to make this an error"
         );
     }
     if endpoint.accept_any_certificate {
         warn!(
-            "Server.DangerouslyAcceptAnyCertificate is on: whoever is on the way to the server can pose as it, read the \
-             runner's secret and send it tasks. Name the server's authority in Server.CaFile and switch this off"
+            "Server.DangerouslyAcceptAnyCertificate is on: anyone on the network path can impersonate the server, read the \
+             runner's secret and send it tasks. Set Server.CaFile to the server's authority and turn this off"
         );
     }
     Ok(())
 }
 
-/// Why a negotiate answer's redirect is not followed. The token would go that way.
+/// Why a redirect in a negotiate response must not be followed. The token would be sent there.
 pub(super) fn forbids_redirect(from: &Url, to: &Url, refuse_plain_http: bool) -> Option<&'static str> {
     if from.scheme() == "https" && to.scheme() == "http" {
-        return Some("from https to plain http no token is sent");
+        return Some("the token is not sent from https to plain http");
     }
-    if !is_open(to) {
+    if !is_readable_by_others(to) {
         return None;
     }
     if refuse_plain_http {
-        return Some("it is plain http, which Server.RefusePlainHttp refuses");
+        return Some("plain http is forbidden by Server.RefusePlainHttp");
     }
-    // The server's own URL was warned of at the start.
+    // The server's own URL was reported at the start.
     if from.origin() != to.origin() {
-        warn!("the server sends the connection on to {}, which is plain http", without_login(to));
+        warn!(url = without_login(to), "server redirects to plain http");
     }
     None
 }
@@ -65,8 +65,8 @@ fn without_login(url: &Url) -> String {
     url.to_string()
 }
 
-/// Takes any certificate for the server's, of whatever authority, name and date. That the server has the key to the
-/// certificate that it shows is still checked, which protects against nobody but keeps the handshake whole.
+/// Accepts any certificate, regardless of its authority, name and dates. The signatures of the handshake are still
+/// checked, which does not protect against an attacker.
 #[derive(Debug)]
 pub(super) struct AnyCertificate(pub(super) Arc<CryptoProvider>);
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_may_be_spoken_to_in_the_clear() {
+    fn only_plain_http_to_another_machine_is_insecure() {
         for here in [
             "http://localhost:1",
             "http://LOCALHOST",
@@ -126,7 +126,7 @@ mod tests {
             "http://[::ffff:127.0.0.1]",
             "https://example.com",
         ] {
-            assert!(!is_open(&url(here)), "{here}");
+            assert!(!is_readable_by_others(&url(here)), "{here}");
         }
         for open in [
             "http://example.com",
@@ -136,12 +136,12 @@ mod tests {
             "http://localhost.example.com",
             "http://notlocalhost",
         ] {
-            assert!(is_open(&url(open)), "{open}");
+            assert!(is_readable_by_others(&url(open)), "{open}");
         }
     }
 
     #[test]
-    fn a_redirect_never_leads_a_token_from_https_to_http() {
+    fn a_token_is_never_redirected_from_https_to_http() {
         let forbids = |from, to, refuse| forbids_redirect(&url(from), &url(to), refuse).is_some();
         for refuse in [false, true] {
             assert!(forbids("https://a", "http://a", refuse));

@@ -1,6 +1,6 @@
-//! The way to the server: endpoint, token, and what to look at when the connection fails.
+//! The connection to the server: endpoint, token, and errors that name the setting to check.
 //!
-//! [`connect`] starts a session of [`hawser_signalr`] with a dialer of ours: token → negotiate → upgrade, over one HTTP
+//! [`connect`] starts a session of [`hawser_signalr`] with its own dialer: token → negotiate → upgrade, over one HTTP
 //! client.
 
 mod dialer;
@@ -21,13 +21,13 @@ pub use endpoint::{Endpoint, Timing};
 use hawser_signalr::{HubClient, Invocation};
 pub use http::SetupError;
 
-/// An HTTP client with the settings of the line (authorities, proxies), for what the runner fetches besides.
+/// An HTTP client for other requests of the runner, with the same authorities and proxies.
 pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Client, SetupError> {
     http::client(endpoint, timing.request_timeout)
 }
 
-/// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only for what
-/// no retry can heal: settings that cannot be used. Every token goes to the secret store the moment that it is there.
+/// Starts the session with the server, which connects and reconnects until `stop` is cancelled. Fails only if the
+/// settings are unusable. The secret store learns every token as soon as it is received.
 pub fn connect(
     endpoint: Endpoint,
     timing: Timing,

@@ -1,10 +1,9 @@
-//! The runner's access token: got with its client credentials, renewed ahead of its end.
+//! The runner's access token: requested with its client credentials, renewed before it expires.
 //!
-//! A connection keeps the token that it was made with. While it is up, [`Tokens::keep_fresh`] renews the one in the
-//! cache, so that the next connection can be made at once with a token that lasts, and so that credentials which
-//! were withdrawn are noticed before they are needed.
+//! A connection keeps the token with which it was opened. While it is open, [`Tokens::keep_fresh`] renews the cached
+//! token, so that the next connection can be opened at once, and so that revoked credentials are noticed early.
 //!
-//! Neither the secret nor a token is ever logged: errors carry the server's words only, with the secret masked.
+//! Neither the secret nor a token is ever logged. Errors contain the server's text, with the secret masked.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,13 +30,13 @@ use crate::masking::SecretStore;
 
 const SCOPE: &str = "snapcd_scope";
 
-/// The lifetime of a token that does not say how long it lives.
+/// The lifetime of a token if the server does not specify one.
 const ASSUMED_LIFETIME: Duration = Duration::from_secs(300);
 
-/// No token is kept longer, whatever the server says about it.
+/// Longer lifetimes are cut to this.
 const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// A long-lived token is renewed so long before its end; a short-lived one when a quarter of its life is left.
+/// A token is renewed this long before it expires, or with a quarter of its lifetime left if that is shorter.
 const LONGEST_MARGIN: Duration = Duration::from_secs(300);
 
 type OauthClient = BasicClient<EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
@@ -58,12 +57,12 @@ pub(super) struct Tokens {
 pub(super) struct Token {
     pub(super) value: SecretString,
     pub(super) expires_at: Instant,
-    /// A new connection takes it until then.
+    /// New connections use it until then.
     fresh_until: Instant,
     renew_at: Instant,
 }
 
-/// A token, and whether it was got just now.
+/// A token, and whether it was requested just now.
 #[derive(Debug)]
 pub(super) struct Bearer {
     pub(super) token: Token,
@@ -91,12 +90,12 @@ impl Tokens {
         }
     }
 
-    /// The server did not accept the token: the next connection gets another one.
+    /// Discards the cached token, because the server rejected it.
     pub(super) fn forget(&mut self) {
         self.cached = None;
     }
 
-    /// Renews the token ahead of its end, again and again.
+    /// Renews the token each time before it expires.
     pub(super) async fn keep_fresh(&mut self) -> Infallible {
         let mut backoff = Backoff::new(&self.timing.session);
         let mut throttle = LogThrottle::default();
@@ -106,29 +105,28 @@ impl Tokens {
                 .as_ref()
                 .map_or_else(|| Instant::now() + self.timing.token_renewal_floor, |token| token.renew_at);
             sleep_until(renew_at).await;
-            while let Err(problem) = self.renew().await {
-                let delay =
-                    backoff.next(problem.pace(), fastrand::f64()).max(self.timing.token_renewal_floor);
-                throttle.failed("the token cannot be renewed", &problem.to_string(), delay, Instant::now());
+            while let Err(error) = self.renew().await {
+                let delay = backoff.next(error.pace(), fastrand::f64()).max(self.timing.token_renewal_floor);
+                throttle.failed("failed to renew the token", &error.to_string(), delay, Instant::now());
                 sleep(delay).await;
             }
             backoff.reset();
-            throttle.recovered("the token is renewed again", Instant::now());
+            throttle.recovered("token renewed after failures", Instant::now());
         }
     }
 
     async fn renew(&mut self) -> Result<Token, ConnectError> {
-        let asked_at = Instant::now();
+        let requested_at = Instant::now();
         let (value, lifetime) = timeout(self.timing.request_timeout, self.request())
             .await
             .map_err(|_| ConnectError::from(Unreachable::timed_out(&self.url)))??;
-        let plan = Plan::new(lifetime, self.timing.token_renewal_floor);
-        debug!(lifetime = ?lifetime, renew_after = ?plan.renew_after, "got a token");
+        let plan = RenewalPlan::new(lifetime, self.timing.token_renewal_floor);
+        debug!(lifetime = ?lifetime, renew_after = ?plan.renew_after, "token received");
         let token = Token {
             value,
-            expires_at: asked_at + plan.lifetime,
-            fresh_until: asked_at + plan.fresh_for,
-            renew_at: asked_at + plan.renew_after,
+            expires_at: requested_at + plan.lifetime,
+            fresh_until: requested_at + plan.fresh_for,
+            renew_at: requested_at + plan.renew_after,
         };
         self.cached = Some(token.clone());
         Ok(token)
@@ -143,22 +141,22 @@ impl Tokens {
             .request_async(&send)
             .await
             .map_err(|error| match error {
-                RequestTokenError::Request(problem) => problem,
-                // The body may hold a token, so only the place of the error is told.
-                RequestTokenError::Parse(error, _) => self.unreadable(error.inner().to_string()),
-                other => self.unreadable(other.to_string()),
+                RequestTokenError::Request(error) => error,
+                // The body may contain a token, so the error only includes the position.
+                RequestTokenError::Parse(error, _) => self.invalid(error.inner().to_string()),
+                other => self.invalid(other.to_string()),
             })?;
         let value = SecretString::from(answer.access_token().secret().as_str());
         self.secret_store.learn_passing(value.expose_secret());
         Ok((value, answer.expires_in()))
     }
 
-    fn unreadable(&self, reason: String) -> ConnectError {
-        ConnectError::TokenAnswer { url: self.url.clone(), reason }
+    fn invalid(&self, reason: String) -> ConnectError {
+        ConnectError::InvalidTokenResponse { url: self.url.clone(), reason }
     }
 }
 
-/// Takes a request of the `oauth2` crate to our HTTP client, and the answer back.
+/// Sends a request of the `oauth2` crate with our HTTP client.
 async fn send(
     http: Client,
     url: Url,
@@ -180,7 +178,9 @@ async fn send(
             text,
         }));
     }
-    normalised(&body).map(HttpResponse::new).map_err(|reason| ConnectError::TokenAnswer { url, reason })
+    normalized(&body)
+        .map(HttpResponse::new)
+        .map_err(|reason| ConnectError::InvalidTokenResponse { url, reason })
 }
 
 fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {
@@ -189,22 +189,22 @@ fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {
     if secret.is_empty() { body.to_vec() } else { text.replace(secret, "***").into_bytes() }
 }
 
-/// The answer as the `oauth2` crate reads it: the names in lower case, a lifetime that is a number, a token type.
-fn normalised(body: &[u8]) -> Result<Vec<u8>, String> {
+/// Rewrites a response for the `oauth2` crate: lowercase names, a numeric lifetime, a token type.
+fn normalized(body: &[u8]) -> Result<Vec<u8>, String> {
     let value: Value = serde_json::from_slice(body).map_err(|_| "it is not JSON".to_owned())?;
     let Value::Object(members) = value else { return Err("it is not a JSON object".to_owned()) };
     let mut named: Map<String, Value> =
         members.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
-    // Only what we use goes on: a strange member that we do not need is no reason to fail.
+    // Other members are dropped, so that they cannot make the parser fail.
     let mut answer = Map::new();
     match named.remove("access_token") {
         Some(Value::String(token)) if !token.is_empty() => {
             if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err("its access_token does not fit into a header".to_owned());
+                return Err("its access_token is not valid in a header".to_owned());
             }
             answer.insert("access_token".to_owned(), Value::String(token));
         }
-        _ => return Err("it holds no access_token".to_owned()),
+        _ => return Err("it has no access_token".to_owned()),
     }
     answer.insert("token_type".to_owned(), "bearer".into());
     if let Some(seconds) = named.get("expires_in").and_then(seconds) {
@@ -213,7 +213,7 @@ fn normalised(body: &[u8]) -> Result<Vec<u8>, String> {
     Ok(Value::Object(answer).to_string().into_bytes())
 }
 
-/// A lifetime in whole seconds, however it is written; none when it makes no sense.
+/// Reads a lifetime in seconds from a number or a string.
 fn seconds(value: &Value) -> Option<u64> {
     let number = match value {
         Value::Number(number) => number.as_f64()?,
@@ -224,15 +224,15 @@ fn seconds(value: &Value) -> Option<u64> {
     number.is_finite().then(|| Duration::from_secs_f64(number.clamp(0.0, longest)).as_secs())
 }
 
-/// What to do with a token of a certain lifetime.
+/// When to renew a token.
 #[derive(Debug, PartialEq, Eq)]
-struct Plan {
+struct RenewalPlan {
     lifetime: Duration,
     fresh_for: Duration,
     renew_after: Duration,
 }
 
-impl Plan {
+impl RenewalPlan {
     fn new(lifetime: Option<Duration>, floor: Duration) -> Self {
         let lifetime = lifetime.unwrap_or(ASSUMED_LIFETIME).min(LONGEST_LIFETIME);
         let fresh_for = lifetime - (lifetime / 4).min(LONGEST_MARGIN);
@@ -245,12 +245,12 @@ mod tests {
     use super::*;
 
     fn plan(lifetime: Option<u64>) -> (u64, u64) {
-        let plan = Plan::new(lifetime.map(Duration::from_secs), Duration::from_secs(10));
+        let plan = RenewalPlan::new(lifetime.map(Duration::from_secs), Duration::from_secs(10));
         (plan.fresh_for.as_secs(), plan.renew_after.as_secs())
     }
 
     #[test]
-    fn a_token_is_renewed_ahead_of_its_end_whatever_its_lifetime() {
+    fn a_token_is_renewed_before_it_expires() {
         assert_eq!(plan(Some(3600)), (3300, 3300));
         assert_eq!(plan(Some(600)), (450, 450));
         assert_eq!(plan(Some(60)), (45, 45));
@@ -258,16 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn no_lifetime_makes_a_loop_of_requests_or_an_overflow() {
+    fn extreme_lifetimes_cause_neither_a_request_loop_nor_an_overflow() {
         assert_eq!(plan(Some(0)), (0, 10));
         assert_eq!(plan(Some(1)), (0, 10));
         assert_eq!(plan(Some(u64::MAX)), (86_100, 86_100));
     }
 
     #[test]
-    fn the_answer_is_read_whatever_the_case_of_its_names() {
+    fn a_response_is_read_regardless_of_the_case_of_its_names() {
         let body = br#"{"Access_Token":"t","TOKEN_TYPE":"Bearer","Expires_In":"61.5","Scope":7}"#;
-        let answer: Value = serde_json::from_slice(&normalised(body).unwrap()).unwrap();
+        let answer: Value = serde_json::from_slice(&normalized(body).unwrap()).unwrap();
         assert_eq!(
             answer,
             serde_json::json!({"access_token": "t", "token_type": "bearer", "expires_in": 61})
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_that_makes_no_sense_is_bent_or_left_out() {
+    fn an_invalid_lifetime_is_clamped_or_ignored() {
         for (written, read) in [
             ("-5", Some(0)),
             ("1e300", Some(86_400)),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_token_says_so_and_shows_nothing_of_itself() {
+    fn a_response_without_a_token_is_an_error_that_does_not_quote_it() {
         for body in [
             "",
             "<html>",
@@ -302,13 +302,13 @@ mod tests {
             r#"{"access_token":""}"#,
             r#"{"access_token":"a\nb"}"#,
         ] {
-            let reason = normalised(body.as_bytes()).unwrap_err();
+            let reason = normalized(body.as_bytes()).unwrap_err();
             assert!(reason.starts_with("it"), "{reason}");
         }
     }
 
     #[test]
-    fn a_server_that_echoes_the_secret_does_not_get_it_into_the_log() {
+    fn a_secret_echoed_by_the_server_is_masked() {
         let text = ServerText::from_body(&masked(br#"{"error":"bad hush!"}"#, &SecretString::from("hush")));
         assert_eq!(text.to_string(), ": bad ***!");
     }

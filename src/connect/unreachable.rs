@@ -1,7 +1,7 @@
-//! Reads out of an HTTP client's error why the server could not be reached.
+//! Finds out from an HTTP client's error why the server could not be reached.
 //!
-//! The client wraps what happened in several layers. The innermost ones are known types (`std::io::Error`,
-//! `rustls::Error`); name resolution and the proxy's tunnel have private types, which can be told by their text only.
+//! The client wraps errors in several layers. The innermost ones are known types (`std::io::Error`, `rustls::Error`).
+//! Name resolution and proxy tunnels have private types, which can only be recognized by their text.
 
 use std::error::Error;
 use std::io;
@@ -12,57 +12,57 @@ use url::Url;
 
 use super::http::is_this_machine;
 
-/// Why the server, or the proxy before it, could not be reached or spoken to.
+/// Why the server, or the proxy in front of it, could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreachable {
-    #[error("the host name of {peer} cannot be resolved: check {setting}")]
+    #[error("failed to resolve the host name of {peer}: check {setting}")]
     UnknownHost { peer: String, setting: &'static str, source: reqwest::Error },
-    #[error("{peer} does not accept connections: check {setting}, and that it is running")]
+    #[error("{peer} refused the connection: check {setting}, and that it is running")]
     Refused { peer: String, setting: &'static str, source: reqwest::Error },
-    #[error("{peer} did not answer in time: check {setting} and the network between")]
+    #[error("connection to {peer} timed out: check {setting} and the network")]
     TimedOut { peer: String, setting: &'static str, source: Option<reqwest::Error> },
     #[error(
-        "the certificate of {peer} comes from an authority that is not trusted here: \
-         put that authority's certificate into a PEM file and name it in Server.CaFile"
+        "the certificate of {peer} was issued by an untrusted authority: \
+         put that authority's certificate in a PEM file and set Server.CaFile to it"
     )]
     UnknownAuthority { peer: String, source: reqwest::Error },
     #[error(
-        "the certificate of {peer} has run out or is not valid yet: renew it on the server of Server.Url, \
-         or set this machine's clock"
+        "the certificate of {peer} has expired or is not valid yet: renew it on the server in Server.Url, \
+         or correct this machine's clock"
     )]
     Expired { peer: String, source: reqwest::Error },
     #[error("the certificate of {peer} is for another name: check the host in Server.Url")]
     OtherName { peer: String, source: reqwest::Error },
-    #[error("{peer} does not speak TLS: check scheme (https or http) and port in Server.Url")]
+    #[error("{peer} does not speak TLS: check the scheme (https or http) and port in Server.Url")]
     NotTls { peer: String, source: reqwest::Error },
     #[error("TLS with {peer} failed ({reason}): check Server.Url and Server.CaFile")]
     Tls { peer: String, reason: rustls::Error, source: reqwest::Error },
-    #[error("the proxy {proxy} wants other credentials: check user and password in HTTPS_PROXY")]
+    #[error("{proxy} rejected the credentials: check the user and password in HTTPS_PROXY")]
     ProxyCredentials { proxy: String, source: reqwest::Error },
     #[error(
-        "the proxy {proxy} opens no way to {peer}: check HTTPS_PROXY, Server.Url, and whether NO_PROXY should name the host"
+        "{proxy} refused CONNECT to {peer}: check HTTPS_PROXY, Server.Url, and whether NO_PROXY should include the host"
     )]
     ProxyRefused { proxy: String, peer: String, source: reqwest::Error },
-    #[error("{peer} does not speak HTTP: check scheme (https or http) and port in Server.Url")]
+    #[error("{peer} does not speak HTTP: check the scheme (https or http) and port in Server.Url")]
     NotHttp { peer: String, source: reqwest::Error },
-    #[error("talking to {peer} failed ({reason}): check {setting} and the network between")]
+    #[error("request to {peer} failed ({reason}): check {setting} and the network")]
     Other { peer: String, setting: &'static str, reason: String, source: reqwest::Error },
 }
 
 impl Unreachable {
-    /// Nothing came from `url` for as long as we wait.
+    /// There was no response from `url` within our own time limit.
     pub(super) fn timed_out(url: &Url) -> Self {
         let (peer, setting) = first_hop(url);
         Self::TimedOut { peer, setting, source: None }
     }
 
     pub(super) fn new(url: &Url, source: reqwest::Error) -> Self {
-        // The URL of the error may hold a token in its query.
+        // The URL of the error may contain a token in its query.
         let source = source.without_url();
-        let found = ErrorChain::read(&source);
+        let chain = ErrorChain::read(&source);
         let (hop, setting) = first_hop(url);
         let peer = authority(url);
-        match found {
+        match chain {
             ErrorChain { tunnel: Some(text), connected: true, .. }
                 if text.contains("authorization required") =>
             {
@@ -101,12 +101,12 @@ impl Unreachable {
     }
 }
 
-/// What the layers of an error say.
+/// What is known from the layers of an error.
 #[derive(Debug, Default)]
 struct ErrorChain {
     /// The text of the proxy tunnel's error.
     tunnel: Option<String>,
-    /// There is no trouble with the connection below the tunnel.
+    /// The connection to the proxy itself works.
     connected: bool,
     dns: bool,
     not_http: bool,
@@ -117,47 +117,47 @@ struct ErrorChain {
 
 impl ErrorChain {
     fn read(error: &(dyn Error + 'static)) -> Self {
-        let mut found = Self { connected: true, ..Self::default() };
+        let mut chain = Self { connected: true, ..Self::default() };
         let mut layer = Some(error);
         while let Some(error) = layer {
             let text = error.to_string();
             if text.starts_with("tunnel error") {
-                found.connected = !text.contains("failed to create underlying connection");
-                found.tunnel = Some(text.clone());
+                chain.connected = !text.contains("failed to create underlying connection");
+                chain.tunnel = Some(text.clone());
             }
-            found.dns |= text == "dns error";
-            found.innermost = text;
+            chain.dns |= text == "dns error";
+            chain.innermost = text;
             if let Some(http) = error.downcast_ref::<hyper::Error>() {
-                found.not_http |= http.is_parse();
+                chain.not_http |= http.is_parse();
             }
             if let Some(tls) = error.downcast_ref::<rustls::Error>() {
-                found.tls = Some(tls.clone());
+                chain.tls = Some(tls.clone());
             }
-            // The source of an I/O error is the source of what it wraps, which would skip what it wraps.
+            // `source` of an I/O error skips the error that it wraps.
             layer = match error.downcast_ref::<io::Error>() {
                 Some(io) => {
-                    found.io = Some(io.kind());
+                    chain.io = Some(io.kind());
                     io.get_ref().map(|inner| inner as &(dyn Error + 'static))
                 }
                 None => error.source(),
             };
         }
-        found
+        chain
     }
 }
 
-/// Where a connection to `url` goes first, and the setting that says so: the proxy's variable or `Server.Url`.
+/// The first hop of a connection to `url`, and the setting it comes from: a proxy variable or `Server.Url`.
 fn first_hop(url: &Url) -> (String, &'static str) {
     let uri = url.as_str().parse().ok().filter(|_| !is_this_machine(url));
     match uri.and_then(|uri| Matcher::from_system().intercept(&uri)) {
         Some(proxy) => {
             let setting = if url.scheme() == "https" { "HTTPS_PROXY" } else { "HTTP_PROXY" };
-            // Host and port only: a proxy's URL may hold a password.
+            // Without the user and password of the proxy's URL.
             let address = proxy.uri().authority().map(|authority| {
                 let text = authority.as_str();
                 text.rsplit_once('@').map_or(text, |(_, address)| address).to_owned()
             });
-            (format!("the proxy {}", address.unwrap_or_default()), setting)
+            (format!("proxy {}", address.unwrap_or_default()), setting)
         }
         None => (authority(url), "Server.Url"),
     }

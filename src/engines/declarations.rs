@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use hawser_contract::{Engine, Variable, VariableSet};
+use hawser_contract::{Variable, VariableSet};
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, UnaryOperator};
 use hcl_edit::structure::Body;
@@ -20,9 +20,9 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::outputs::hex;
 use super::{EngineError, hcl_values};
 use crate::base::confined_dir::read_limited;
+use crate::base::digest::hex;
 use crate::workspace::Tree;
 use json::{Members, bodies};
 
@@ -66,21 +66,21 @@ impl Declared {
 
 impl Declarations {
     /// Reads the module in a tree, and nothing that symlinks lead to outside of that.
-    pub fn of_module(folder: &Path, tree: &Tree, engine: Engine) -> Result<Self, EngineError> {
+    pub fn of_module(folder: &Path, tree: &Tree, reads_tofu: bool) -> Result<Self, EngineError> {
         let failed =
             |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
         let names = tree.file_names().map_err(failed)?;
-        Self::of_files(folder, names, engine, |name| tree.open_file(name))
+        Self::of_files(folder, names, reads_tofu, |name| tree.open_file(name))
     }
 
     fn of_files(
         folder: &Path,
         names: Vec<String>,
-        engine: Engine,
+        reads_tofu: bool,
         open: impl Fn(&str) -> io::Result<File>,
     ) -> Result<Self, EngineError> {
         let mut found = Self::default();
-        for name in files(names.into_iter().collect(), engine) {
+        for name in files(names.into_iter().collect(), reads_tofu) {
             let path = folder.join(&name);
             let text = open(&name).and_then(|file| read_limited(file, LARGEST_FILE));
             let text = match text.map(String::from_utf8) {
@@ -217,7 +217,7 @@ impl Declarations {
 
 /// The files that count, ordinary ones before overrides, each in the order of their names.
 #[expect(clippy::needless_pass_by_value, reason = "nobody needs the others any more")]
-fn files(names: BTreeSet<String>, engine: Engine) -> Vec<String> {
+fn files(names: BTreeSet<String>, reads_tofu: bool) -> Vec<String> {
     let is_left_behind = |name: &str| {
         name.starts_with('.') || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#'))
     };
@@ -226,12 +226,12 @@ fn files(names: BTreeSet<String>, engine: Engine) -> Vec<String> {
             return false;
         }
         let replaced_by = |stem: &str, ending| names.contains(&format!("{stem}{ending}"));
-        match (engine, split(name)) {
-            (Engine::Pulumi, _) | (_, None) => false,
-            (Engine::Tofu, Some((stem, ".tf"))) => !replaced_by(stem, ".tofu"),
-            (Engine::Tofu, Some((stem, ".tf.json"))) => !replaced_by(stem, ".tofu.json"),
-            (Engine::Tofu, Some(_)) => true,
-            (Engine::Terraform, Some((_, ending))) => ending.starts_with(".tf"),
+        match split(name) {
+            None => false,
+            Some((_, ending)) if !reads_tofu => ending.starts_with(".tf"),
+            Some((stem, ".tf")) => !replaced_by(stem, ".tofu"),
+            Some((stem, ".tf.json")) => !replaced_by(stem, ".tofu.json"),
+            Some(_) => true,
         }
     };
     let mut files: Vec<_> = names.iter().filter(|name| counts(name)).cloned().collect();

@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use hawser_contract::Engine;
-
 use crate::base::process::Inherited;
 
 /// Where no program is.
@@ -23,23 +21,17 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// `host` is what may be known of the runner's environment, `module` what came with Init.
+    /// `engine` is what the engine needs ([`super::Engine::environment`]), `host` is what may be known of the runner's environment, `module` what came with Init.
     pub fn new(
-        engine: Engine,
+        engine: &[(&str, &str)],
         host: Inherited,
         module: &BTreeMap<String, String>,
         additional_paths: &[PathBuf],
     ) -> Self {
         let mut variables: BTreeMap<_, _> = host.into_variables().into_iter().collect();
         let mut add = |name: &str, value: &str| variables.insert(name.into(), value.into());
-        match engine {
-            Engine::Terraform | Engine::Tofu => {
-                add("TF_IN_AUTOMATION", "1");
-                add("TF_INPUT", "0");
-            }
-            Engine::Pulumi => {
-                add("PULUMI_SKIP_UPDATE_CHECK", "true");
-            }
+        for (name, value) in engine {
+            add(name, value);
         }
         for (name, value) in module.iter().filter(|(name, _)| !is_code_to_bash(name)) {
             add(name, value);
@@ -75,11 +67,6 @@ impl Environment {
         self.variables.insert("TMPDIR".into(), folder.into());
     }
 
-    /// Lets the engine ask questions, for a command that is given the answers.
-    pub fn allow_questions(&mut self) {
-        self.variables.insert("TF_INPUT".into(), "1".into());
-    }
-
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -106,6 +93,8 @@ pub fn is_code_to_bash(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engines::Engine as _;
+    use crate::engines::terraform::Terraform;
 
     fn host(pairs: &[(&str, &str)]) -> Inherited {
         Inherited::new(pairs.iter().map(|(name, value)| (name.into(), value.into())))
@@ -122,7 +111,7 @@ mod tests {
     #[test]
     fn the_modules_variables_win_and_additional_paths_stand_in_front() {
         let environment = Environment::new(
-            Engine::Terraform,
+            Terraform::hashicorp().environment(),
             host(&[("PATH", "/host"), ("A", "host")]),
             &module(&[("A", "module"), ("PATH", ".:/module::/b:bin:../c"), ("TF_INPUT", "0")]),
             &["/opt/engines".into()],
@@ -131,8 +120,7 @@ mod tests {
         assert_eq!(get(&environment, "PATH").unwrap(), "/opt/engines:/module:/b");
         assert_eq!(get(&environment, "TF_IN_AUTOMATION").unwrap(), "1");
         let no_place = [PathBuf::from("/with:colon")];
-        let environment =
-            Environment::new(Engine::Tofu, host(&[]), &module(&[("PATH", ".:/module")]), &no_place);
+        let environment = Environment::new(&[], host(&[]), &module(&[("PATH", ".:/module")]), &no_place);
         assert_eq!(get(&environment, "PATH").unwrap(), "/module");
     }
 
@@ -141,7 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/bin/echo", folder.path().join("tool")).unwrap();
         for path in [".", ":bin:", ""] {
-            let environment = Environment::new(Engine::Tofu, host(&[]), &module(&[("PATH", path)]), &[]);
+            let environment = Environment::new(&[], host(&[]), &module(&[("PATH", path)]), &[]);
             let mut bash = std::process::Command::new("/bin/bash");
             bash.args(["-c", "tool found"]).env_clear().envs(environment.variables());
             let output = bash.current_dir(folder.path()).output().unwrap();
@@ -160,7 +148,7 @@ mod tests {
             ("A", code),
         ]);
         let host = Inherited::new(std::env::vars_os().filter(|(name, _)| name == "PATH"));
-        let environment = Environment::new(Engine::Terraform, host, &module, &[]);
+        let environment = Environment::new(&[], host, &module, &[]);
         let folder = tempfile::tempdir().unwrap();
         let script = folder.path().join("script");
         std::fs::write(&script, "declare -F hello; set -x; printf '%s' \"$A\"").unwrap();

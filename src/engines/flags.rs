@@ -5,12 +5,11 @@
 //! a template or another option, so that the value of a switch is `--flag=value`. Values are passed on as they are. The server has filtered by task already.
 
 use hawser_contract::enums::WireEnum;
-use hawser_contract::{
-    Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag,
-};
+use hawser_contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
 
 use super::EngineError;
-use crate::workspace::{WorkspaceError, check_file_name};
+use crate::base::git_url;
+use crate::workspace::check_file_name;
 
 /// `LockTimeout` becomes `lock-timeout`.
 fn kebab(name: &str) -> String {
@@ -112,55 +111,62 @@ fn takes_value(flag: TerraformFlag) -> bool {
     }
 }
 
-/// Refuses a flag without the value that it takes: the engine would take the argument behind it, which nobody has looked at
-/// as such a value, and what stands there for a value would be an argument of its own. Array flags always take one. Only
-/// the lists of the engine that is run count.
-pub fn check_values(engine: Engine, flags: &FlagLists) -> Result<(), EngineError> {
-    fn check<T: WireEnum>(
-        list: &[Flag<T>],
-        takes_value: impl Fn(&Flag<T>) -> bool,
-    ) -> Result<(), EngineError> {
-        match list.iter().find(|it| it.value.is_none() && takes_value(it)) {
-            Some(flag) => Err(EngineError::NoValue { flag: flag.flag.name() }),
-            None => Ok(()),
-        }
+/// Refuses a flag without the value that it takes: the engine would take the next argument for its value. Array flags
+/// always take one.
+fn check_values<T: WireEnum>(
+    list: &[Flag<T>],
+    takes_value: impl Fn(&Flag<T>) -> bool,
+) -> Result<(), EngineError> {
+    match list.iter().find(|it| it.value.is_none() && takes_value(it)) {
+        Some(flag) => Err(EngineError::NoValue { flag: flag.flag.name() }),
+        None => Ok(()),
     }
-    if engine == Engine::Pulumi {
-        check(&flags.pulumi_flags.known, |it| WITH_VALUE.contains(&kebab(it.flag.name()).as_str()))?;
-        return check(&flags.pulumi_array_flags.known, |_| true);
+}
+
+/// Refuses a file that the engine would write outside of the module.
+fn check_written_file<T: Copy + PartialEq>(
+    list: &[Flag<T>],
+    flag: T,
+    what: &'static str,
+) -> Result<(), EngineError> {
+    for file in list.iter().filter(|it| it.flag == flag).filter_map(|it| it.value.as_deref()) {
+        check_file_name(what, file)?;
     }
-    check(&flags.terraform_flags.known, |it| takes_value(it.flag))?;
-    check(&flags.terraform_array_flags.known, |_| true)?;
-    let mut from = flags.terraform_flags.known.iter().filter(|it| it.flag == TerraformFlag::FromModule);
-    match from.any(|it| it.value.as_deref().is_some_and(has_credentials)) {
+    Ok(())
+}
+
+pub fn check_pulumi(flags: &FlagLists) -> Result<(), EngineError> {
+    let plain = &flags.pulumi_flags.known;
+    check_values(plain, |it| WITH_VALUE.contains(&kebab(it.flag.name()).as_str()))?;
+    check_values(&flags.pulumi_array_flags.known, |_| true)?;
+    check_written_file(plain, PulumiFlag::ImportFile, "value of the flag ImportFile")
+}
+
+pub fn check_terraform(flags: &FlagLists) -> Result<(), EngineError> {
+    let plain = &flags.terraform_flags.known;
+    check_values(plain, |it| takes_value(it.flag))?;
+    check_values(&flags.terraform_array_flags.known, |_| true)?;
+    check_written_file(plain, TerraformFlag::GenerateConfigOut, "value of the flag GenerateConfigOut")?;
+    let mut from = plain.iter().filter(|it| it.flag == TerraformFlag::FromModule);
+    match from.any(|it| it.value.as_deref().is_some_and(git_url::has_login)) {
         true => Err(EngineError::Credentials { flag: TerraformFlag::FromModule.name() }),
         false => Ok(()),
     }
 }
 
-/// Whether an address such as `git::https://user:password@host/x` has a login in it. The name of an ssh user is none.
-fn has_credentials(address: &str) -> bool {
-    address.match_indices("://").any(|(at, _)| {
-        let (scheme, rest) = (&address[..at], &address[at + 3..]);
-        let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
-        let is_ssh = scheme.to_ascii_lowercase().ends_with("ssh");
-        authority.rsplit_once('@').is_some_and(|(user, _)| !is_ssh || user.contains(':'))
-    })
+/// A flag that a task puts on the command line of its engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenFlag {
+    pub name: &'static str,
+    /// Whether the engine could read the value as another flag.
+    pub value_may_be_a_flag: bool,
 }
 
-/// Refuses a flag that would have the engine write a file outside of the module.
-pub fn check_written_files(flags: &FlagLists) -> Result<(), WorkspaceError> {
-    for flag in &flags.terraform_flags.known {
-        if let (TerraformFlag::GenerateConfigOut, Some(file)) = (flag.flag, &flag.value) {
-            check_file_name("value of the flag GenerateConfigOut", file)?;
-        }
+impl GivenFlag {
+    pub fn new<T: WireEnum>(flag: &Flag<T>, value_is_an_argument: bool) -> Self {
+        let dash = flag.value.as_deref().is_some_and(|value| value.starts_with('-'));
+        Self { name: flag.flag.name(), value_may_be_a_flag: value_is_an_argument && dash }
     }
-    for flag in &flags.pulumi_flags.known {
-        if let (PulumiFlag::ImportFile, Some(file)) = (flag.flag, &flag.value) {
-            check_file_name("value of the flag ImportFile", file)?;
-        }
-    }
-    Ok(())
 }
 
 /// All flags of Pulumi for any task but Init, and what had to be left out. The flags that are about logging in
@@ -230,6 +236,8 @@ pub fn unknown_flags(flags: &FlagLists) -> impl Iterator<Item = String> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Check = fn(&FlagLists) -> Result<(), EngineError>;
 
     /// Every name on the command line, written out: this is the contract, not a rule.
     const TERRAFORM: [&str; 21] = [
@@ -377,17 +385,16 @@ mod tests {
 
     #[test]
     fn a_flag_without_the_value_that_it_takes_is_refused_and_a_switch_is_not() {
-        let check =
-            |engine, lists: FlagLists| check_values(engine, &lists).map_err(|error| error.to_string());
+        let check = |check: Check, lists: FlagLists| check(&lists).map_err(|error| error.to_string());
         let mut switches = Vec::new();
         for flag in TerraformFlag::ALL {
             let lists = |value| FlagLists {
                 terraform_flags: vec![Flag::new(*flag, value)].into(),
                 ..FlagLists::default()
             };
-            check(Engine::Tofu, lists(Some("x"))).unwrap();
-            check(Engine::Pulumi, lists(None)).unwrap();
-            match check(Engine::Tofu, lists(None)) {
+            check(check_terraform, lists(Some("x"))).unwrap();
+            check(check_pulumi, lists(None)).unwrap();
+            match check(check_terraform, lists(None)) {
                 Ok(()) => switches.push(terraform_argument(&Flag::new(*flag, None))),
                 Err(error) => assert!(error.contains(flag.name()), "{error}"),
             }
@@ -414,32 +421,16 @@ mod tests {
                 pulumi_flags: vec![Flag::new(*flag, value)].into(),
                 ..FlagLists::default()
             };
-            check(Engine::Pulumi, lists(Some("x"))).unwrap();
-            assert_eq!(check(Engine::Pulumi, lists(None)).is_ok(), PULUMI_SWITCHES.contains(&name), "{name}");
+            check(check_pulumi, lists(Some("x"))).unwrap();
+            assert_eq!(check(check_pulumi, lists(None)).is_ok(), PULUMI_SWITCHES.contains(&name), "{name}");
         }
         for flag in TerraformArrayFlag::ALL {
             let terraform_array_flags = vec![Flag::new(*flag, None)].into();
-            check(Engine::Terraform, FlagLists { terraform_array_flags, ..FlagLists::default() })
-                .unwrap_err();
+            check(check_terraform, FlagLists { terraform_array_flags, ..FlagLists::default() }).unwrap_err();
         }
         for flag in PulumiArrayFlag::ALL {
             let pulumi_array_flags = vec![Flag::new(*flag, None)].into();
-            check(Engine::Pulumi, FlagLists { pulumi_array_flags, ..FlagLists::default() }).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn a_login_in_the_address_of_a_module_is_told_from_the_name_of_an_ssh_user() {
-        for (address, expected) in [
-            ("git::https://me:pw@host/r.git", true),
-            ("https://token@host/r", true),
-            ("git::ssh://git:pw@host/r", true),
-            ("git::ssh://git@host/r", false),
-            ("git@github.com:org/r.git", false),
-            ("git::https://host/r@x?ref=a@b", false),
-            ("./modules/x", false),
-        ] {
-            assert_eq!(has_credentials(address), expected, "{address}");
+            check(check_pulumi, FlagLists { pulumi_array_flags, ..FlagLists::default() }).unwrap_err();
         }
     }
 

@@ -1,29 +1,42 @@
-//! Terraform, OpenTofu and Pulumi: their command lines, and what they leave behind.
+//! The engines: Terraform, OpenTofu and Pulumi.
 //!
-//! Nothing here starts a process. Command lines become part of a step's script ([`crate::script::Script`]), which
-//! runs under the supervisor; what a task wants to know afterwards was written to files by that script and is
-//! read here. So concluding a task is reading files, and safe to repeat.
+//! An engine is one folder behind the trait [`Engine`]. Adding one touches its folder and [`Engines::default`].
+//!
+//! Nothing here starts a process. Command lines become part of a step's script ([`crate::script::Script`]), which runs
+//! under the supervisor and writes the results to files. Concluding a task reads these files, and is safe to repeat.
 
+mod commands;
 pub mod declarations;
+pub mod directory;
 pub mod environment;
+pub mod failed_step;
 pub mod flags;
 pub mod hcl_values;
-pub mod leftovers;
 pub mod outputs;
 pub mod plan;
 pub mod pulumi;
-pub mod state;
 pub mod terraform;
 
-use std::fs::File;
-use std::io::{self, BufReader};
+use std::fmt::Debug;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
+use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, Task};
+use serde_json::value::RawValue;
+use uuid::Uuid;
 
-use crate::base::confined_dir::{ConfinedDir, open_regular};
-use crate::script::{EngineCommand, ScriptError};
-use crate::workspace::PrivateFile;
+use crate::script::ScriptError;
+use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
+pub use commands::{COPY, EngineCommands, REMOVE, ResultFile, ResultPaths};
+use commands::{printed_output, read_json};
+use declarations::Declarations;
+use directory::EngineDirectory;
+use failed_step::{FailedStep, Leftovers};
+use flags::GivenFlag;
+use pulumi::Pulumi;
+use terraform::Terraform;
+use terraform::plugin_cache::PluginCache;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -44,177 +57,233 @@ pub enum EngineError {
          leave them out, git has the host's own credentials"
     )]
     Credentials { flag: &'static str },
+    #[error("{} is from an earlier apply and would be overwritten, but cannot be kept safe: {source}", path.display())]
+    SetAside { path: PathBuf, source: io::Error },
+    #[error("cannot remove {}: {source}", path.display())]
+    Remove { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Script(#[from] ScriptError),
+    #[error(transparent)]
+    Workspace(#[from] WorkspaceError),
 }
 
-/// The programs that scripts copy and remove files with.
-pub const COPY: &str = "cp";
-pub const REMOVE: &str = "rm";
-
-/// What a script does for one task of one engine.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct EngineCommands {
-    pub engine: Vec<EngineCommand>,
-    pub collect: Vec<EngineCommand>,
-    /// Copies of results for people, who know them by their names in the private folder. No result depends on them.
-    pub publish: Vec<EngineCommand>,
-    pub collect_after_failure: bool,
-    /// Files that the engine writes by itself. They are removed beforehand: what an earlier task left there must
-    /// not pass for what this one did. Those that take a command's stdout are emptied anyway.
-    pub writes: Vec<String>,
-    /// What the user should know: flags that had to be left out.
-    pub warnings: Vec<String>,
+/// A file that an engine reads, written before its script starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InputFile {
+    /// In the private folder of the module.
+    Private(PrivateFile, String),
+    /// At this path in the step folder.
+    Step(String, String),
 }
 
-/// The files that commands write and read, named by absolute paths: a hook may change the working directory.
-#[derive(Debug, Clone)]
-pub struct ResultPaths {
-    private: String,
-    step: String,
+/// A command that prints the state, for an engine whose script prints it after the engine command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateExport {
+    pub arguments: Vec<String>,
+    pub file: PrivateFile,
 }
 
-impl ResultPaths {
-    /// `private` is the runner's folder in the init directory, `step` the folder of the step. What `conclude` reads is in the
-    /// latter, and is removed with it: the module's folder may be another's between the end of a script and its conclusion.
-    pub fn new(private: &Path, step: &Path) -> Result<Self, EngineError> {
-        let text = |path: &Path| {
-            path.to_str().map(str::to_owned).ok_or_else(|| ScriptError::Path { path: path.to_owned() })
-        };
-        Ok(Self { private: text(private)?, step: text(step)? })
-    }
-
-    fn private(&self, file: PrivateFile) -> String {
-        format!("{}/{}", self.private, file.name())
-    }
-
-    pub fn inputs(&self) -> String {
-        self.private(PrivateFile::Inputs)
-    }
-
-    /// The plan that Plan writes and ApplyFromPlan reads.
-    pub fn plan(&self) -> String {
-        self.private(PrivateFile::Plan)
-    }
-
-    pub fn destroy_plan(&self) -> String {
-        self.private(PrivateFile::Destroy)
-    }
-
-    pub fn pulumi_plan(&self) -> String {
-        self.private(PrivateFile::PulumiPlan)
-    }
-
-    /// The step's own copy of a result that also stands in the private folder, under the same name.
-    pub fn collected(&self, file: PrivateFile) -> String {
-        format!("{}/{}", self.step, file.name())
-    }
-
-    /// Opens that copy.
-    pub fn open_collected(&self, file: PrivateFile) -> ResultFile {
-        self.open(self.collected(file))
-    }
-
-    /// Opens a file of the step. A hook can find the step's folder, so a link in the file's place is not followed.
-    fn open(&self, path: String) -> ResultFile {
-        let name = Path::new(&path).file_name().unwrap_or_default();
-        let opened = ConfinedDir::open(Path::new(&self.step)).and_then(|step| step.open_file(name));
-        ResultFile::new(path, opened)
-    }
-
-    /// Puts a result that was printed into the step's folder where people look for it.
-    fn publish(&self, file: PrivateFile) -> EngineCommand {
-        copy(self.collected(file), self.private(file))
-    }
-
-    /// Keeps a result that an engine has put into the private folder.
-    fn collect(&self, file: PrivateFile) -> EngineCommand {
-        copy(self.private(file), self.collected(file))
-    }
-
-    pub fn oidc_token(&self) -> String {
-        format!("{}/oidc-token", self.step)
-    }
-
-    /// The plan as JSON.
-    pub fn shown_plan(&self) -> String {
-        format!("{}/plan.json", self.step)
-    }
-
-    pub fn open_shown_plan(&self) -> ResultFile {
-        self.open(self.shown_plan())
-    }
-
-    /// The state as JSON.
-    pub fn shown_state(&self) -> String {
-        format!("{}/state.json", self.step)
-    }
-
-    pub fn open_shown_state(&self) -> ResultFile {
-        self.open(self.shown_state())
-    }
-
-    /// The names of the outputs that extra files declare.
-    pub fn extra_outputs(&self) -> String {
-        format!("{}/extra-outputs.json", self.step)
-    }
-
-    pub fn open_extra_outputs(&self) -> ResultFile {
-        self.open(self.extra_outputs())
-    }
+/// Whether a plan or an apply creates or destroys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    Apply,
+    Destroy,
 }
 
-/// The copy has the mode of the original: one that we made is private too, what an engine made is so by its folder. Its place is to be among the [`writes`](EngineCommands::writes): what
-/// is there is written into, whatever its mode.
-fn copy(from: String, to: String) -> EngineCommand {
-    EngineCommand::new([COPY.to_owned(), "--".to_owned(), from, to])
-}
-
-/// What an Output task does: the command prints the outputs.
-fn printed_output(command: EngineCommand, places: &ResultPaths) -> EngineCommands {
-    let file = PrivateFile::Output;
-    EngineCommands {
-        engine: vec![command.stdout(places.collected(file).into())],
-        publish: vec![places.publish(file)],
-        writes: vec![places.private(file)],
-        ..EngineCommands::default()
-    }
-}
-
-/// A file that an engine has written, with where it is. Who knows the folder that it must not be outside of opens it.
-#[derive(Debug)]
-pub struct ResultFile {
-    path: PathBuf,
-    opened: io::Result<File>,
-}
-
-impl ResultFile {
-    pub fn new(path: impl Into<PathBuf>, opened: io::Result<File>) -> Self {
-        Self { path: path.into(), opened }
-    }
-
-    fn open(self, what: &'static str) -> Result<(PathBuf, File), EngineError> {
-        match self.opened {
-            Ok(file) => Ok((self.path, file)),
-            Err(source) => Err(EngineError::Read { what, path: self.path, source }),
+impl Direction {
+    pub fn of(task: Task) -> Self {
+        match task {
+            Task::PlanDestroy | Task::DestroyFromPlan => Self::Destroy,
+            _ => Self::Apply,
         }
     }
 }
 
-/// A file of the step, or of a test.
-impl<T: AsRef<str> + ?Sized> From<&T> for ResultFile {
-    fn from(path: &T) -> Self {
-        let path = Path::new(path.as_ref());
-        Self::new(path, open_regular(path))
+/// What the runner has to know about an engine. The defaults fit an engine that keeps nothing on this machine.
+pub trait Engine: Debug + Send + Sync {
+    /// The name on the wire, and of the program.
+    fn name(&self) -> EngineName;
+
+    /// Where to get the program.
+    fn install_hint(&self) -> &'static str;
+
+    /// Whether a file of this name is part of a module for the engine.
+    fn uses_file(&self, name: &str) -> bool;
+
+    /// The arguments that make the program print its version.
+    fn version_arguments(&self) -> &'static [&'static str] {
+        &["version"]
+    }
+
+    /// Variables that keep the engine from asking questions.
+    fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// The command of a task as people know it, without the program.
+    fn verb(&self, task: Task) -> &'static str;
+
+    /// The same with the program.
+    fn command(&self, task: Task) -> String {
+        format!("{} {}", self.name(), self.verb(task))
+    }
+
+    /// Refuses flags that the engine would misread, or that make it write outside of the module.
+    fn check_flags(&self, _flags: &FlagLists) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// The flags of a task that reach the command line of the engine.
+    fn given_flags(&self, _task: &EngineTask) -> Vec<GivenFlag> {
+        Vec::new()
+    }
+
+    /// A flag that makes a task other than apply and destroy write to a state.
+    fn state_changing_flag(&self, _task: &EngineTask) -> Option<&'static str> {
+        None
+    }
+
+    /// The backend settings of an Init: `name=value`, or the name of a file. References to variables are not resolved.
+    fn backend_settings(&self, _init: &EngineTask) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Whether later tasks use the backend settings of an Init.
+    fn remembers_backend(&self) -> bool {
+        false
+    }
+
+    /// Whether an Init makes the engine forget the backend that it used before.
+    fn forgets_backend(&self, _init: &EngineTask) -> bool {
+        false
+    }
+
+    /// Values in the flags of a task that are secret whatever their form.
+    fn secret_flags<'a>(&self, _task: &'a EngineTask) -> Vec<&'a str> {
+        Vec::new()
+    }
+
+    /// The files to write before the script of a task starts.
+    fn inputs(&self, _task: &EngineTask, _paths: &ResultPaths) -> Result<Vec<InputFile>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    /// The commands of a task.
+    fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError>;
+
+    /// The plan that an apply or destroy executes, if the engine has a file for it.
+    fn plan_file(&self, _task: Task, _paths: &ResultPaths) -> Option<String> {
+        None
+    }
+
+    /// The variables and outputs that a module declares.
+    fn declarations(&self, _folder: &Path, _tree: &Tree) -> Result<Declarations, EngineError> {
+        Ok(Declarations::default())
+    }
+
+    /// Counts the changes of a plan; the lines are for the log of the job.
+    fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError>;
+
+    /// Counts the resources in the state after an apply or destroy.
+    fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError>;
+
+    /// Whether a task that succeeds leaves no state to read.
+    fn removes_state(&self, _task: &EngineTask) -> bool {
+        false
+    }
+
+    /// Parses the printed outputs.
+    fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error>;
+
+    /// The sensitive outputs in the plan or state that a task has left; None if the engine does not mark them there.
+    fn sensitive_outputs(
+        &self,
+        _task: Task,
+        _paths: &ResultPaths,
+    ) -> Option<Result<Vec<Box<RawValue>>, EngineError>> {
+        None
+    }
+
+    /// What to do about a failure, by the last lines that the engine printed.
+    fn failure_hint(&self, _lines: &[String]) -> Option<&'static str> {
+        None
+    }
+
+    /// What to check after a task that nobody saw the end of.
+    fn to_check(&self, _task: Task) -> &'static str {
+        "it changes no resources itself, but its hooks may"
+    }
+
+    /// Keeps what an earlier apply left from being overwritten. `warn` writes to the log of the job.
+    fn before_apply(
+        &self,
+        _workspace: &Workspace,
+        _directory: &EngineDirectory,
+        _job_id: Uuid,
+        _warn: &dyn Fn(&str),
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// A warning for a plan of a module with rescued states.
+    fn plan_warning(&self, _workspace: &Workspace) -> Option<String> {
+        None
+    }
+
+    /// How to read the state if a task was stopped before its script did.
+    fn state_export(&self, _task: &EngineTask) -> Option<StateExport> {
+        None
+    }
+
+    /// Finds and keeps what a failed task left behind.
+    fn leftovers(&self, _step: &FailedStep) -> Leftovers {
+        Leftovers::default()
+    }
+
+    /// The cache of plugins that all modules share.
+    fn plugin_cache(&self, _working_directory: &Path) -> Option<PluginCache> {
+        None
     }
 }
 
-/// Reads a JSON file that may be large. `what` says what it is, for the error.
-fn read_json<T: DeserializeOwned>(what: &'static str, file: impl Into<ResultFile>) -> Result<T, EngineError> {
-    let (path, file) = file.into().open(what)?;
-    serde_json::from_reader(BufReader::with_capacity(64 * 1024, file)).map_err(|source| EngineError::Json {
-        what,
-        path,
-        source,
-    })
+/// The engines of a runner, in the order in which `hawser local` tries them.
+#[derive(Debug, Clone)]
+pub struct Engines(Arc<[Arc<dyn Engine>]>);
+
+impl Default for Engines {
+    fn default() -> Self {
+        Self::new([
+            Arc::new(Terraform::tofu()) as Arc<dyn Engine>,
+            Arc::new(Terraform::hashicorp()),
+            Arc::new(Pulumi),
+        ])
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown engine {name:?}: this runner has {known}", name = name.as_str())]
+pub struct UnknownEngine {
+    pub name: EngineName,
+    pub known: String,
+}
+
+impl Engines {
+    pub fn new(engines: impl IntoIterator<Item = Arc<dyn Engine>>) -> Self {
+        Self(engines.into_iter().collect())
+    }
+
+    pub fn get(&self, name: &EngineName) -> Result<Arc<dyn Engine>, UnknownEngine> {
+        let engine = self.iter().find(|engine| engine.name() == *name);
+        engine.cloned().ok_or_else(|| UnknownEngine { name: name.clone(), known: self.names() })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn Engine>> {
+        self.0.iter()
+    }
+
+    /// All names, for messages.
+    pub fn names(&self) -> String {
+        let names: Vec<String> = self.iter().map(|engine| engine.name().to_string()).collect();
+        names.join(", ")
+    }
 }

@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hawser_contract::{Engine, OutputSet, OutputValue};
+use hawser_contract::{OutputSet, OutputValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::{EngineError, ResultFile, read_json};
+use super::{Engine, EngineError, ResultFile, read_json};
 use crate::base::confined_dir::read_limited;
+use crate::base::digest::hex;
 
 const WHAT: &str = "the outputs as JSON";
 /// Outputs are kept in memory as a whole; nobody has this much on purpose.
@@ -31,7 +32,7 @@ const HIDDEN: &str = "\"[secret]\"";
 /// Reads what the engine has printed. `from_extra_files` names the outputs that extra files declare; without a
 /// word from the engine there is nothing to tell.
 pub fn read(
-    engine: Engine,
+    engine: &dyn Engine,
     file: impl Into<ResultFile>,
     from_extra_files: &BTreeSet<String>,
     timestamp: i64,
@@ -44,11 +45,8 @@ pub fn read(
     if raw.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let outputs = match engine {
-        Engine::Terraform | Engine::Tofu => terraform(&raw),
-        Engine::Pulumi => pulumi(&raw),
-    };
-    let mut outputs = outputs.map_err(|source| EngineError::Json { what: WHAT, path, source })?;
+    let mut outputs =
+        engine.parse_outputs(&raw).map_err(|source| EngineError::Json { what: WHAT, path, source })?;
     for output in &mut outputs {
         output.from_extra_file = from_extra_files.contains(&output.name);
     }
@@ -60,7 +58,7 @@ pub fn read_names(file: impl Into<ResultFile>) -> Result<BTreeSet<String>, Engin
     read_json("the names of the outputs of extra files", file)
 }
 
-fn terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
+pub fn parse_terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
     let outputs: BTreeMap<String, TerraformOutput> = serde_json::from_slice(raw)?;
     outputs
         .into_iter()
@@ -81,7 +79,7 @@ fn terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
         .collect()
 }
 
-fn pulumi(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
+pub fn parse_pulumi(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
     let outputs: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(raw)?;
     outputs
         .into_iter()
@@ -137,17 +135,15 @@ fn compact(json: &str) -> String {
     compact
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engines::pulumi::Pulumi;
+    use crate::engines::terraform::Terraform;
     use proptest::prelude::*;
     use std::fs;
 
-    fn outputs(engine: Engine, json: &str) -> OutputSet {
+    fn outputs(engine: &dyn Engine, json: &str) -> OutputSet {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), json).unwrap();
         let extra = BTreeSet::from(["extra".to_owned()]);
@@ -155,7 +151,7 @@ mod tests {
     }
 
     fn one(json: &str) -> OutputValue {
-        outputs(Engine::Terraform, &format!("{{\"x\": {json}}}")).outputs.remove(0)
+        outputs(&Terraform::hashicorp(), &format!("{{\"x\": {json}}}")).outputs.remove(0)
     }
 
     #[test]
@@ -184,16 +180,16 @@ mod tests {
     #[test]
     fn the_checksum_is_that_of_the_raw_text_and_extra_files_are_marked() {
         let json = "{\"extra\": {\"type\": \"string\", \"value\": \"\"}, \"own\": {\"type\": \"bool\", \"value\": false}}\n";
-        let set = outputs(Engine::Tofu, json);
+        let set = outputs(&Terraform::tofu(), json);
         assert_eq!(set.checksum, hex(&Sha256::digest(json)));
         assert_eq!(set.outputs.iter().map(|it| it.from_extra_file).collect::<Vec<_>>(), [true, false]);
-        assert_eq!(outputs(Engine::Tofu, "{}").outputs, []);
+        assert_eq!(outputs(&Terraform::tofu(), "{}").outputs, []);
     }
 
     #[test]
     fn pulumi_outputs_keep_their_types_and_hidden_secrets_are_sensitive() {
         let set = outputs(
-            Engine::Pulumi,
+            &Pulumi,
             r#"{"s": "t", "n": 1.50, "l": [1, "a"], "o": {"k": true}, "p": "[secret]",
                "q": {"user": "me", "keys": ["[secret]"]}, "r": "say \"[secret]\""}"#,
         );
@@ -220,9 +216,9 @@ mod tests {
     fn silence_is_no_outputs_and_rubbish_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
-        assert_eq!(read(Engine::Tofu, path, &BTreeSet::new(), 0).unwrap(), None);
+        assert_eq!(read(&Terraform::tofu(), path, &BTreeSet::new(), 0).unwrap(), None);
         fs::write(path, "Warning: not JSON").unwrap();
-        read(Engine::Tofu, path, &BTreeSet::new(), 0).unwrap_err();
+        read(&Terraform::tofu(), path, &BTreeSet::new(), 0).unwrap_err();
     }
 
     proptest! {

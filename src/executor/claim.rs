@@ -1,5 +1,4 @@
-//! The claim: `ReportRunningTask` when a step starts, again and again while it runs, and at once after each
-//! connect.
+//! The claim: `ReportRunningTask` when a step starts, periodically while it runs, and after each reconnect.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,22 +10,22 @@ use tokio::sync::Notify;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// So long an answer to a report is waited for.
+/// How long to wait for the answer to a report.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who reports.
+/// Reports running steps in the name of this runner.
 #[derive(Debug, Clone)]
 pub(crate) struct Claimer {
-    pub(crate) line: HubClient,
+    pub(crate) hub: HubClient,
     pub(crate) runner_id: Uuid,
     pub(crate) instance: String,
 }
 
 impl Claimer {
-    /// Reports a step as running until the future is dropped. `again` asks for one more report now.
-    pub(crate) async fn keep_reporting(&self, request: &Request, again: &Notify) -> Infallible {
+    /// Reports a step as running until the future is dropped. `report_now` triggers an extra report.
+    pub(crate) async fn keep_reporting(&self, request: &Request, report_now: &Notify) -> Infallible {
         let every = Duration::from_secs(request.common.report_active_job_frequency_seconds.max(1));
-        let mut status = self.line.status();
+        let mut status = self.hub.status();
         let mut last_refusal = None;
         loop {
             // Marks the status as seen before the report, so that a connect during it is not missed.
@@ -37,26 +36,26 @@ impl Claimer {
             tokio::select! {
                 () = tokio::time::sleep(every), if connected => {}
                 changed = status.changed() => if changed.is_err() { return std::future::pending().await },
-                () = again.notified() => {}
+                () = report_now.notified() => {}
             }
         }
     }
 
     async fn report(&self, request: &Request, last_refusal: &mut Option<String>) {
-        let (job_id, task) = (request.common.job_id, request.task.task());
-        let arguments = (job_id, task.name(), self.runner_id, &self.instance);
-        let answer = self.line.invoke(method::REPORT_RUNNING_TASK, arguments);
+        let (job, task) = (request.common.job_id, request.task.task());
+        let arguments = (job, task.name(), self.runner_id, &self.instance);
+        let answer = self.hub.invoke(method::REPORT_RUNNING_TASK, arguments);
         // A server that forgets one answer must still get the next report.
         let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, answer).await else {
-            return debug!(%job_id, %task, "the report of a running task was not answered");
+            return debug!(%job, %task, "report of running task timed out");
         };
         match answer {
             Ok(_) => *last_refusal = None,
             Err(CallError::Refused(reason)) if last_refusal.as_ref() != Some(&reason) => {
-                warn!(%job_id, %task, "the server refused the report of a running task: {reason}");
+                warn!(%job, %task, reason, "server refused report of running task");
                 *last_refusal = Some(reason);
             }
-            Err(error) => debug!(%job_id, %task, "a running task could not be reported: {error}"),
+            Err(error) => debug!(%job, %task, %error, "failed to report running task"),
         }
     }
 }

@@ -1,162 +1,139 @@
-//! One step's way from its folder to its outcome: prepare, execute, conclude.
+//! Takes one step from its folder to its outcome: prepare, execute, conclude.
 //!
-//! Whatever happens on the way, a step that was begun ends with an `outcome.json`; where it enters the way
-//! depends on what its folder says ([`RecoveryPhase`]).
+//! A step that was started always ends with an `outcome.json`. The [phase](RecoveryPhase) that its folder is in decides
+//! where the executor continues.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use hawser_contract::requests::{Request, SourceRefresh};
-use hawser_contract::{Call, Fault, Outcome, Success};
+use hawser_contract::requests::Request;
+use hawser_contract::{Fault, Outcome, Success};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
 
 use super::ExecutorContext;
 use super::claim::Claimer;
+use super::events::log_started;
 use super::wait::{read_exit, script_ended};
+use crate::base::blocking::blocking;
 use crate::masking::JobSecrets;
 use crate::settings::Settings;
 use crate::step::{FolderError, RecoveryPhase, Step, StepFolder, StepWork};
 use crate::supervisor;
 use crate::tasks::secrets::watch;
-use crate::tasks::{self, Prepared, Refreshed, TaskContext, TaskError};
+use crate::tasks::{self, Prepared, TaskContext, TaskError};
 use crate::workspace::{ModuleLock, WorkspaceError};
 
-/// How a drive ended.
+/// How driving a step ended.
 #[derive(Debug)]
 pub(crate) enum DriveEnd {
     /// The step has its outcome.
     Concluded,
-    /// Nothing was done: another process works in the module's directory.
+    /// Nothing was done: another process uses the module directory.
     DirectoryBusy { holder: String },
 }
 
-/// Drives steps, each in a task of its own.
+/// Drives steps, one tokio task per step.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    pub(super) tools: ExecutorContext,
-    reporter: Claimer,
+    pub(super) context: ExecutorContext,
+    claimer: Claimer,
 }
 
 impl Executor {
-    pub(crate) fn new(tools: ExecutorContext) -> Self {
-        let reporter = Claimer {
-            line: tools.line.clone(),
-            runner_id: tools.settings.runner.id,
-            instance: tools.settings.runner.instance.clone(),
+    pub(crate) fn new(context: ExecutorContext) -> Self {
+        let claimer = Claimer {
+            hub: context.hub.clone(),
+            runner_id: context.settings.runner.id,
+            instance: context.settings.runner.instance.clone(),
         };
-        Self { tools, reporter }
+        Self { context, claimer }
     }
 
     pub(crate) fn settings(&self) -> &Settings {
-        &self.tools.settings
+        &self.context.settings
     }
 
-    /// Takes a step to its outcome from wherever its folder says it stands.
+    /// Takes a step to its outcome from the phase that its folder is in.
     pub(crate) async fn drive(
         &self,
         step: &Step,
-        stage: RecoveryPhase,
+        phase: RecoveryPhase,
         cancel: &CancellationToken,
         report_again: &Notify,
     ) -> DriveEnd {
-        let secrets = watch::of_step(&self.tools.secret_store, step);
-        let request = match &step.work {
-            StepWork::Task(request) => request,
+        let since = Instant::now();
+        let secrets = watch::of_step(&self.context.secret_store, step);
+        let ended = match &step.work {
             StepWork::Refresh(refresh) => {
-                let call = self.refresh(step, refresh, &secrets, cancel).await;
-                self.finish(step, call).await;
-                return DriveEnd::Concluded;
+                log_started(step, phase);
+                let http = self.context.http.clone();
+                tasks::refresh(refresh, self.settings(), &self.context.policy, http, &secrets, cancel).await
+            }
+            StepWork::Task(request) => match self.lock_module(request, phase).await {
+                Ok(module) => {
+                    log_started(step, phase);
+                    tokio::select! {
+                        ended = self.task(step, request, phase, module, cancel, secrets) => ended,
+                        never = self.claimer.keep_reporting(request, report_again) => match never {},
+                    }
+                }
+                Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
+                Err(error) => Err(Fault::new(error.to_string()).into()),
+            },
+        };
+        let outcome = match ended {
+            Ok(success) => Outcome::Completed(success),
+            Err(TaskError::Cancelled) => Outcome::Cancelled,
+            Err(TaskError::Faulted(fault)) => Outcome::Faulted(fault),
+            Err(TaskError::Refused { refusal, fault }) => {
+                self.context.audit.refused(step, &refusal).await;
+                Outcome::Faulted(fault)
             }
         };
-        let module = match self.lock_module(request, stage).await {
-            Ok(module) => module,
-            Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
-            Err(problem) => {
-                let fault = Fault::new(problem.to_string());
-                self.conclude_with(step, &Outcome::Faulted(fault)).await;
-                return DriveEnd::Concluded;
-            }
-        };
-        info!(step = step.name(), ?stage, "started");
-        let outcome = tokio::select! {
-            outcome = self.task(step, request, stage, module, cancel, secrets.clone()) => outcome,
-            never = self.reporter.keep_reporting(request, report_again) => match never {},
-        };
-        self.conclude_with(step, &outcome).await;
+        self.finish(step, outcome, since).await;
         DriveEnd::Concluded
     }
 
-    async fn refresh(
-        &self,
-        step: &Step,
-        refresh: &SourceRefresh,
-        secrets: &JobSecrets,
-        cancel: &CancellationToken,
-    ) -> Call {
-        let http = self.tools.http.clone();
-        match tasks::refresh(refresh, self.settings(), http, secrets, cancel).await {
-            Some(Refreshed { call, refusal }) => {
-                if let Some(refusal) = refusal {
-                    self.tools.audit.refused(step, &refusal).await;
-                }
-                call
-            }
-            None => refresh.faulted(&Fault::new("the refresh was stopped with the runner")),
-        }
-    }
-
-    /// Enters the way where the folder says, and makes an outcome of its end.
+    /// Continues the task from its phase, and adds the last line to its log.
     async fn task(
         &self,
         step: &Step,
         request: &Request,
-        stage: RecoveryPhase,
+        phase: RecoveryPhase,
         module: Option<ModuleLock>,
         cancel: &CancellationToken,
         secrets: JobSecrets,
-    ) -> Outcome {
-        let held = match module.as_ref().map(ModuleLock::share).transpose() {
-            Ok(held) => held.map(Arc::new),
-            Err(error) => {
-                return Outcome::Faulted(Fault::new(format!("cannot share the module's lock: {error}")));
-            }
-        };
+    ) -> Result<Success, TaskError> {
         let context = TaskContext {
-            settings: Arc::clone(&self.tools.settings),
+            settings: Arc::clone(&self.context.settings),
+            policy: Arc::clone(&self.context.policy),
             common: request.common.clone(),
             folder: step.folder.clone(),
             cancel: cancel.clone(),
-            http: self.tools.http.clone(),
+            engines: self.context.engines.clone(),
+            http: self.context.http.clone(),
             secrets,
-            held,
+            held: share(module.as_ref())?.map(Arc::new),
         };
-        let ended = match stage {
+        let ended = match phase {
             RecoveryPhase::Prepare => self.begin(&context, request, module).await,
             RecoveryPhase::Running => self.execution(&context, request, None).await,
             RecoveryPhase::Conclude => self.conclusion(&context, request, module).await,
             RecoveryPhase::Lost => Err(self.lost(&context, request, module).await.into()),
-            RecoveryPhase::Ship => return Outcome::Faulted(Fault::new("the step already has an outcome")),
+            RecoveryPhase::Ship => return Err(Fault::new("the step already has an outcome").into()),
         };
-        match ended {
-            Ok(success) => Outcome::Completed(success),
-            Err(TaskError::Cancelled) => {
-                context.info("Cancelled.");
-                Outcome::Cancelled
-            }
-            Err(TaskError::Faulted(fault)) => {
+        match &ended {
+            Ok(_) => {}
+            Err(TaskError::Cancelled) => context.info("Cancelled."),
+            Err(TaskError::Faulted(fault) | TaskError::Refused { fault, .. }) => {
                 context.error(&fault.message);
-                Outcome::Faulted(fault)
-            }
-            Err(TaskError::Refused { refusal, fault }) => {
-                context.error(&fault.message);
-                self.tools.audit.refused(step, &refusal).await;
-                Outcome::Faulted(fault)
             }
         }
+        ended
     }
 
-    /// From the start: prepares the task and hands its script to a supervisor.
+    /// Prepares the task and starts a supervisor with its script.
     async fn begin(
         &self,
         context: &TaskContext,
@@ -167,9 +144,8 @@ impl Executor {
         let lock = match on_disk(folder, StepFolder::try_lock).await? {
             Some(lock) => lock,
             None => {
-                // Either somebody drives the step after all, a supervisor that was just being started when the last
-                // runner died; or a process that this one is starting has its open files for a moment. When the lock is
-                // free, the folder tells which.
+                // Either a supervisor that was starting when the last runner died drives the step, or a child process
+                // of this one has inherited the lock for a moment. Once the lock is free, the folder shows which.
                 let lock = script_ended(folder).await.map_err(|error| broken(&error))?;
                 if on_disk(folder, StepFolder::stage_of_holder).await? != RecoveryPhase::Prepare {
                     return self.conclusion(context, request, module).await;
@@ -180,28 +156,26 @@ impl Executor {
         if on_disk(folder, StepFolder::supervisor).await?.is_some() {
             return Err(self.lost(context, request, module).await.into());
         }
-        is_wanted(folder).await?;
-        watch::learn_before(&self.tools.secret_store, context, request).await?;
+        check_cancel(folder).await?;
+        watch::learn_before(&self.context.secret_store, context, request).await?;
         let launch = match tasks::prepare(context, &request.task).await? {
             Prepared::Finished(success) => return Ok(success),
             Prepared::Run(launch) => launch,
         };
         let script = launch.script.clone();
         on_disk(folder, move |folder| folder.set_script(&script)).await?;
-        is_wanted(folder).await?;
-        // One lock, held by both: the supervisor's share outlives this process, and ours leaves no gap between the
-        // end of the supervisor and the conclusion, in which another runner could change what is read there.
-        let shared = module.as_ref().map(ModuleLock::share).transpose();
-        let shared =
-            shared.map_err(|error| Fault::new(format!("cannot share the module's lock: {error}")))?;
-        supervisor::launch(&self.tools.supervisor, folder, lock, shared, &launch)
+        check_cancel(folder).await?;
+        // Both hold the lock: the supervisor's share outlives this process, and ours leaves no gap between the end of
+        // the supervisor and the conclusion, in which another runner could change the directory.
+        let shared = share(module.as_ref())?;
+        supervisor::launch(&self.context.supervisor, folder, lock, shared, &launch)
             .map_err(|error| Fault::new(error.to_string()))?;
-        // From here on the supervisor holds what the task wanted held.
+        // The supervisor holds the task's locks from here on.
         drop(launch);
         self.execution(context, request, module).await
     }
 
-    /// Waits for the supervisor, whoever started it.
+    /// Waits for the supervisor, no matter which process started it.
     async fn execution(
         &self,
         context: &TaskContext,
@@ -210,13 +184,13 @@ impl Executor {
     ) -> Result<Success, TaskError> {
         let ended = tokio::select! {
             ended = script_ended(&context.folder) => ended,
-            never = watch::learn_meanwhile(&self.tools.secret_store, context, request) => match never {},
+            never = watch::learn_meanwhile(&self.context.secret_store, context, request) => match never {},
         };
         let _lock = ended.map_err(|error| broken(&error))?;
         self.conclusion(context, request, module).await
     }
 
-    /// Makes of the script's end what it means for the task.
+    /// Turns the exit of the script into the result of the task.
     async fn conclusion(
         &self,
         context: &TaskContext,
@@ -227,41 +201,46 @@ impl Executor {
             return match context.folder.supervisor().map_err(|error| broken(&error))? {
                 Some(_) => Err(self.lost(context, request, module).await.into()),
                 None => {
-                    Err(Fault::new("the supervisor ended before it could start anything; nothing was run")
+                    Err(Fault::new("the supervisor ended before it started the script; nothing was run")
                         .into())
                 }
             };
         };
-        // Without a share of the lock the supervisor was adopted, and has let go of the directory just now.
+        // An adopted supervisor held the only share of the lock and has just released it.
         let _module = match module {
             Some(module) => Some(module),
             None => Some(self.module_lock_now(request).await?),
         };
-        watch::learn_after(&self.tools.secret_store, context, request).await;
+        watch::learn_after(&self.context.secret_store, context, request).await;
         tasks::conclude(context, &request.task, &exit).await
     }
 }
 
-/// A step whose cancel was asked for before anything was started is not started.
-async fn is_wanted(folder: &StepFolder) -> Result<(), TaskError> {
+fn share(module: Option<&ModuleLock>) -> Result<Option<std::fs::File>, Fault> {
+    let shared = module.map(ModuleLock::share).transpose();
+    shared.map_err(|error| Fault::new(format!("failed to share the module lock: {error}")))
+}
+
+/// Fails if the step was cancelled before its script started.
+async fn check_cancel(folder: &StepFolder) -> Result<(), TaskError> {
     match on_disk(folder, StepFolder::cancel).await? {
         None => Ok(()),
         Some(_) => Err(TaskError::Cancelled),
     }
 }
 
-/// Does something with the folder that the disk may take its time for, so not on a thread of the runtime.
+/// Reads or writes the folder on a blocking thread: the disk may be slow.
 async fn on_disk<T: Send + 'static>(
     folder: &StepFolder,
     work: impl FnOnce(&StepFolder) -> Result<T, FolderError> + Send + 'static,
 ) -> Result<T, Fault> {
     let folder = folder.clone();
-    match tokio::task::spawn_blocking(move || work(&folder)).await {
+    match blocking(move || work(&folder)).await {
         Ok(done) => done.map_err(|error| broken(&error)),
-        Err(error) => Err(Fault::new(format!("a thread that was to use the step's folder failed: {error}"))),
+        Err(error) => Err(Fault::new(format!("failed to use the step folder: {error}"))),
     }
 }
 
 fn broken(error: &FolderError) -> Fault {
-    Fault::new(format!("the step's folder is not usable: {error}"))
+    Fault::new(format!("failed to use the step folder: {error}"))
 }

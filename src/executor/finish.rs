@@ -1,108 +1,101 @@
-//! How a step gets its outcome: an audit line, `outcome.json`, and a word to the shipper.
+//! Ends a step: an audit line, `outcome.json`, a log event, and a notice to the shipper.
 
-use std::time::Duration;
+use std::time::Instant;
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
-use hawser_contract::{Call, Fault, Outcome};
-use tracing::{error, info, warn};
+use hawser_contract::{Fault, Outcome, StepOutcome};
+use tracing::{debug, error, warn};
 
 use super::drive::Executor;
+use super::events::log_finished;
 use super::wait::script_ended;
+use crate::base::blocking::blocking;
+use crate::base::retry::Delays;
 use crate::settings::Refusal;
 use crate::step::{FolderError, Scratch, Step, StepWork, Stream};
 use crate::tasks::secrets::watch;
 
 impl Executor {
-    /// Ends a step in one of the ways that a task can end.
-    pub(crate) async fn conclude_with(&self, step: &Step, outcome: &Outcome) {
+    /// Ends a step. The audit line comes first: once the outcome is on disk, the step may be shipped and removed at any
+    /// moment.
+    pub(crate) async fn finish(&self, step: &Step, outcome: Outcome, since: Instant) {
         self.clear_scratch(step).await;
-        self.finish(step, step.call(outcome)).await;
+        let outcome = step.ended(outcome);
+        self.context.audit.finished(step, &outcome).await;
+        self.record(step, outcome, since).await;
     }
 
-    /// The audit log first: when the outcome is on the disk the step may be shipped and gone at any moment.
-    pub(crate) async fn finish(&self, step: &Step, call: Call) {
-        self.tools.audit.finished(step, &call).await;
-        self.keep(step, call).await;
-    }
-
-    /// Writes the outcome, however long the disk takes to accept it, and tells the shipper. Every fault passes here. Only
-    /// where the folder itself is gone there is nothing to write it into, nor will there be.
-    async fn keep(&self, step: &Step, call: Call) {
-        let call = self.tools.secret_store.job(step.job_id()).masker().call(call);
-        let mut delays = ExponentialBuilder::new()
-            .with_min_delay(Duration::from_millis(200))
-            .with_max_delay(Duration::from_secs(30))
-            .without_max_times()
-            .with_jitter()
-            .build();
-        let mut said = false;
+    /// Masks and writes the outcome, retrying until the disk accepts it, and notifies the shipper. Gives up only when the
+    /// folder itself is gone.
+    async fn record(&self, step: &Step, outcome: StepOutcome, since: Instant) {
+        let outcome = self.context.secret_store.job(step.job_id()).masker().outcome(outcome);
+        let mut delays = Delays::outcome();
+        let mut attempt = 0_u32;
         loop {
-            let (folder, kept) = (step.folder.clone(), call.clone());
-            let writing = move || folder.set_outcome(&kept).map_err(|problem| (problem, folder.is_gone()));
-            match tokio::task::spawn_blocking(writing).await {
+            attempt += 1;
+            let (folder, written) = (step.folder.clone(), outcome.clone());
+            let writing = move || folder.set_outcome(&written).map_err(|error| (error, folder.is_gone()));
+            match blocking(writing).await {
                 Ok(Ok(())) => break,
-                Ok(Err((problem, true))) => {
-                    error!(
-                        step = step.name(),
-                        "the step's folder is gone: the server is not told of its end ({}): {problem}",
-                        call.method
-                    );
+                Ok(Err((error, true))) => {
+                    let outcome = outcome.kind();
+                    error!(step = step.name(), %outcome, %error, "step folder disappeared, outcome dropped");
                     return;
                 }
-                Ok(Err((problem, false))) if !said => {
-                    error!(step = step.name(), "the outcome cannot be kept and is tried again: {problem}");
-                    said = true;
+                Ok(Err((error, false))) if attempt == 1 => {
+                    error!(step = step.name(), %error, "failed to write outcome, retrying");
                 }
-                Ok(Err(_)) => {}
-                Err(stopped) => {
-                    warn!(step = step.name(), "the outcome was not kept, the runner is stopping: {stopped}");
+                Ok(Err((error, false))) => {
+                    debug!(step = step.name(), %error, attempt, "failed to write outcome, retrying");
+                }
+                Err(error) => {
+                    warn!(step = step.name(), %error, "outcome not written, runner is stopping");
                     return;
                 }
             }
-            tokio::time::sleep(delays.next().unwrap_or(Duration::from_secs(30))).await;
+            delays.wait().await;
         }
-        info!(step = step.name(), "ended: {}", call.method);
-        self.tools.shipper.concluded(&step.folder).await;
+        log_finished(step, &outcome, since);
+        self.context.shipper.concluded(&step.folder).await;
     }
 
-    /// Ends a step that the settings do not allow, with nothing done but this.
+    /// Ends a step that the policy refuses, without running any of it.
     pub(crate) async fn refuse(&self, step: &Step, refusal: &Refusal) {
+        let since = Instant::now();
         let message = refusal.to_string();
-        let _secrets = watch::learn_of_refused(&self.tools.secret_store, self.settings(), step).await;
-        warn!(step = step.name(), "{message}");
-        self.tools.audit.refused(step, refusal).await;
+        let super::ExecutorContext { secret_store, engines, .. } = &self.context;
+        let _secrets = watch::learn_of_refused(secret_store, self.settings(), engines, step).await;
+        self.context.audit.refused(step, refusal).await;
         if matches!(step.work, StepWork::Task(_)) {
             let (folder, line) = (step.folder.clone(), message.clone());
-            let said = tokio::task::spawn_blocking(move || -> Result<(), FolderError> {
+            let logged = blocking(move || -> Result<(), FolderError> {
                 let path = folder.output_path();
-                let kept = folder.writer()?.say(Stream::Error, &line);
-                kept.map_err(|source| FolderError::Io { action: "write", path, source })
+                let written = folder.writer()?.say(Stream::Error, &line);
+                written.map_err(|source| FolderError::Io { action: "write", path, source })
             });
-            if let Ok(Err(error)) = said.await {
-                warn!(step = step.name(), "a line for the job's log could not be kept: {error}");
+            if let Ok(Err(error)) = logged.await {
+                warn!(step = step.name(), %error, "failed to write to job log");
             }
         }
-        self.keep(step, step.call(&Outcome::Faulted(Fault::new(message)))).await;
+        self.record(step, step.ended(Outcome::Faulted(Fault::new(message))), since).await;
     }
 
-    /// The driver itself broke: the server must still be told something.
-    pub(crate) async fn internal_error(&self, step: &Step) {
-        // Nothing is said to have ended while a script of it runs.
+    /// Ends a step after a panic in the executor, so that the server still gets an outcome.
+    pub(crate) async fn internal_error(&self, step: &Step, since: Instant) {
+        // A step has no outcome while its script runs.
         if let Err(error) = script_ended(&step.folder).await {
-            warn!(step = step.name(), "cannot tell whether a script still runs: {error}");
+            warn!(step = step.name(), %error, "failed to check whether the script still runs");
         }
-        let mut message =
-            "the runner failed while it worked on this task; its own log has the details".to_owned();
+        let mut message = "the runner failed while it ran this task; see the runner's log".to_owned();
         if !matches!(step.folder.supervisor(), Ok(None)) {
-            message.push_str(". Its script may have been run: check what it changed before the next run");
+            message.push_str(". The script may have run: check what it changed before the next run");
         }
-        self.conclude_with(step, &Outcome::Faulted(Fault::new(message))).await;
+        self.finish(step, Outcome::Faulted(Fault::new(message)), since).await;
     }
 
-    /// Removes the step's scratch space: nothing of it runs any more.
+    /// Removes the step's scratch directory, which may be large.
     async fn clear_scratch(&self, step: &Step) {
         let scratch = Scratch::of(&self.settings().working_directory.temp_directory, &step.folder);
-        // It may be large. A panic in it would be no reason to lose an outcome.
-        let _ = tokio::task::spawn_blocking(move || scratch.remove_or_warn()).await;
+        // A panic in it must not cost the outcome.
+        let _ = blocking(move || scratch.remove_or_warn()).await;
     }
 }

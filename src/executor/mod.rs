@@ -2,6 +2,7 @@
 
 pub(crate) mod claim;
 pub(crate) mod drive;
+mod events;
 mod finish;
 mod lost;
 mod module_lock;
@@ -9,27 +10,27 @@ mod wait;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hawser_signalr::HubClient;
 
 use crate::audit::Audit;
+use crate::engines::Engines;
 use crate::masking::SecretStore;
+use crate::policy::Policy;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
 
-/// How often a directory that another process holds is looked at again.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// What every step is executed with.
+/// The parts of the runner that every step uses.
 #[derive(Debug, Clone)]
 pub struct ExecutorContext {
     pub settings: Arc<Settings>,
+    pub engines: Engines,
     pub secret_store: SecretStore,
-    pub line: HubClient,
+    pub hub: HubClient,
     pub shipper: ShipperHandle,
     pub http: reqwest::Client,
-    /// The program that is started as `… supervise FOLDER`.
+    /// The program to start as `… supervise FOLDER`.
     pub supervisor: PathBuf,
     pub audit: Audit,
+    pub policy: Arc<Policy>,
 }

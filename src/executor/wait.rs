@@ -1,25 +1,21 @@
-//! Waiting for a step's supervisor, and reading what it wrote, on a machine that may be short of something for the moment.
+//! Waits for a step's supervisor and reads its exit, retrying while the machine is short of resources.
 
 use std::fs::File;
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::base::retry;
 use crate::step::{Exit, FolderError, StepFolder};
 use crate::supervisor;
 
-/// Before a folder that could not be looked at is looked at again.
-const PAUSE: Duration = Duration::from_secs(2);
-
-/// Waits for the end of the step's supervisor, whoever started it. A cancel reaches that through the folder, so
-/// waiting for its end is right in any case; and a machine that has run out of something for the moment (open files,
-/// say) says nothing about the script.
+/// Waits for the end of the step's supervisor, no matter which process started it. A cancel reaches the supervisor
+/// through the folder. A temporary error (such as too many open files) says nothing about the script.
 pub(crate) async fn script_ended(folder: &StepFolder) -> Result<File, FolderError> {
     loop {
         match supervisor::wait(folder, &CancellationToken::new()).await {
             Ok(Some(lock)) => return Ok(lock),
-            // Only a cancelled token makes it give up, and nobody cancels this one.
+            // Returned only for a cancelled token, and this one is never cancelled.
             Ok(None) => {}
             Err(error) if !error.is_damage() => pause(folder, &error).await,
             Err(error) => return Err(error),
@@ -37,6 +33,6 @@ pub(crate) async fn read_exit(folder: &StepFolder) -> Result<Option<Exit>, Folde
 }
 
 async fn pause(folder: &StepFolder, error: &FolderError) {
-    warn!(step = folder.name(), "{error}; looking again");
-    tokio::time::sleep(PAUSE).await;
+    warn!(step = folder.name(), %error, "failed to read step folder, retrying");
+    tokio::time::sleep(retry::STEP_FILE).await;
 }

@@ -1,8 +1,7 @@
-//! What `hawser local` does about what happens: a pure machine from inputs to actions.
+//! Decides what `hawser local` does: a pure state machine from inputs to actions.
 //!
-//! It knows when to ask, what an answer means, and what each Ctrl-C asks for: the first cancels gracefully
-//! through the hub, the second kills through the hub, the third leaves at once. The loop that feeds it and
-//! carries its actions out is [`super::session`].
+//! It decides when to ask and what each Ctrl-C does: the first cancels gracefully through the hub, the second kills
+//! through the hub, the third leaves at once. [`super::session`] is the loop that feeds it and performs its actions.
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Fault, Outcome, Task};
@@ -11,34 +10,22 @@ use uuid::Uuid;
 
 use super::view::{Event, JobEnding};
 
-/// Something happened.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The job moved on in a way that a person may want to see.
-    Seen(Event),
+    /// Progress of the job that the user may want to see.
+    Progress(Event),
     AwaitingApproval,
-    /// The runner speaks of a job of an earlier run, which was killed while its engine was at work.
+    /// The runner reports on a job of an earlier run, which was killed while its engine was running.
     EarlierRun,
-    /// What was said to the question.
+    /// The user's answer to the question.
     Answer(bool),
-    /// Ctrl-C, or a request to end that came in another way.
+    /// Ctrl-C, or another signal that asks the program to end.
     Interrupt,
-    /// The job is over.
-    Ended(Verdict),
+    JobEnded(JobState),
     /// The runner ended before the job did.
-    RunnerGone(String),
+    RunnerEnded(String),
 }
 
-/// How the hub says that a job ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    Completed,
-    Cancelled,
-    Rejected,
-    Failed(String),
-}
-
-/// Something is to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     Show(Event),
@@ -49,48 +36,49 @@ pub enum Action {
     Finish(Finished),
 }
 
-/// How it ended. The view has told the user already, except of having left.
+/// How the command ends. The view has already shown it, except for `Left`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finished {
     Completed,
     Failed,
-    /// Cancelled or declined, as the user wanted.
+    /// Cancelled or declined by the user.
     Stopped,
-    /// The user did not want to wait any more; the engine may still be running.
+    /// The user did not wait for the cancel. The engine may still be running.
     Left,
 }
 
 #[derive(Debug)]
 pub struct Controller {
-    /// Changes are made without a question.
+    /// Approve without asking.
     yes: bool,
     interrupts: u32,
-    /// The question stands, and no engine runs meanwhile.
+    /// The question is open, so no engine is running.
     asking: bool,
-    told_of_earlier_run: bool,
+    earlier_run_shown: bool,
     fault: Option<(Task, Fault)>,
 }
 
 impl Controller {
     pub fn new(yes: bool) -> Self {
-        Self { yes, interrupts: 0, asking: false, told_of_earlier_run: false, fault: None }
+        Self { yes, interrupts: 0, asking: false, earlier_run_shown: false, fault: None }
     }
 
     pub fn on(&mut self, input: Input) -> Vec<Action> {
         match input {
-            Input::Seen(event) => {
-                self.remember(&event);
+            Input::Progress(event) => {
+                if let Event::Ended(task, Outcome::Faulted(fault)) = &event {
+                    self.fault = Some((*task, fault.clone()));
+                }
                 vec![Action::Show(event)]
             }
-            Input::EarlierRun if std::mem::replace(&mut self.told_of_earlier_run, true) => Vec::new(),
+            Input::EarlierRun if std::mem::replace(&mut self.earlier_run_shown, true) => Vec::new(),
             Input::EarlierRun => {
-                let text = "An earlier run on this directory was killed: its engine is waited for first.";
-                vec![Action::Show(Event::Note(text.to_owned()))]
+                vec![note("An earlier run on this directory was killed. Waiting for its engine to finish.")]
             }
-            // The cancel that was asked for is on its way.
+            // The cancel is on its way.
             Input::AwaitingApproval if self.interrupts > 0 => Vec::new(),
-            // Also when the plan counts no change: forgetting, importing or moving a resource counts nowhere, and yet
-            // changes the state.
+            // Also if the plan counts no changes: forgetting, importing, or moving a resource changes the state, but
+            // is not counted.
             Input::AwaitingApproval if self.yes => vec![Action::Approve],
             Input::AwaitingApproval => {
                 self.asking = true;
@@ -103,84 +91,68 @@ impl Controller {
             }
             Input::Answer(false) => vec![Action::Reject],
             Input::Interrupt => self.interrupted(),
-            Input::Ended(verdict) => self.ended(verdict),
-            Input::RunnerGone(reason) => {
-                let ending = JobEnding::Failed(None, Fault::new(format!("the runner ended: {reason}")));
-                vec![Action::Show(Event::Finished(ending)), Action::Finish(Finished::Failed)]
+            Input::JobEnded(state) => {
+                let finished = match state {
+                    JobState::Completed => Finished::Completed,
+                    JobState::Cancelled | JobState::Rejected => Finished::Stopped,
+                    _ => Finished::Failed,
+                };
+                finish(JobEnding::new(state, self.fault.take()), finished)
             }
-        }
-    }
-
-    fn remember(&mut self, event: &Event) {
-        if let Event::Ended(task, Outcome::Faulted(fault)) = event {
-            self.fault = Some((*task, fault.clone()));
+            Input::RunnerEnded(reason) => {
+                let fault = Fault::new(format!("the runner ended: {reason}"));
+                finish(JobEnding::Failed(None, fault), Finished::Failed)
+            }
         }
     }
 
     fn interrupted(&mut self) -> Vec<Action> {
         self.interrupts += 1;
-        let note = |text: &str| Action::Show(Event::Note(text.to_owned()));
         match self.interrupts {
             1 if self.asking => vec![Action::Cancel(CancelKind::Graceful)],
             1 => vec![
-                note("Cancelling: the engine may finish what it is at. Press Ctrl-C again to kill it."),
+                note("Cancelling. Waiting for the engine to stop; press Ctrl-C again to kill it."),
                 Action::Cancel(CancelKind::Graceful),
             ],
             2 => vec![
-                note("Killing the engine. Press Ctrl-C once more to leave without waiting."),
+                note("Killing the engine. Press Ctrl-C again to leave without waiting."),
                 Action::Cancel(CancelKind::Kill),
             ],
             _ => vec![Action::Finish(Finished::Left)],
         }
     }
+}
 
-    fn ended(&mut self, verdict: Verdict) -> Vec<Action> {
-        let (ending, finished) = match verdict {
-            Verdict::Completed => (JobEnding::Completed, Finished::Completed),
-            Verdict::Cancelled => (JobEnding::Cancelled, Finished::Stopped),
-            Verdict::Rejected => (JobEnding::Declined, Finished::Stopped),
-            Verdict::Failed(error) => {
-                let ending = match self.fault.take() {
-                    Some((task, fault)) => JobEnding::Failed(Some(task), fault),
-                    None => JobEnding::Failed(None, Fault::new(error)),
-                };
-                (ending, Finished::Failed)
-            }
-        };
-        vec![Action::Show(Event::Finished(ending)), Action::Finish(finished)]
-    }
+fn note(text: &str) -> Action {
+    Action::Show(Event::Note(text.to_owned()))
+}
+
+fn finish(ending: JobEnding, finished: Finished) -> Vec<Action> {
+    vec![Action::Show(Event::Finished(ending)), Action::Finish(finished)]
 }
 
 impl Input {
-    /// What an event at the hub means for the job that is being shown.
+    /// The input for the controller of job `shown`, if the event matters to it.
     pub(super) fn from_hub(shown: Uuid, event: HubEvent) -> Option<Self> {
-        let note = |text: String| Some(Self::Seen(Event::Note(text)));
+        let note = |text: String| Some(Self::Progress(Event::Note(text)));
         match event {
             HubEvent::Claimed { job, task, .. } | HubEvent::Running { job, task, .. } if job == shown => {
-                Some(Self::Seen(Event::Started(task)))
+                Some(Self::Progress(Event::Started(task)))
             }
             HubEvent::Log(entry) if entry.job_id == shown => {
                 let task = Task::from_name(&entry.task_name)?;
                 let text = entry.message.clone().into_owned();
-                Some(Self::Seen(Event::Line { task, level: entry.level, text }))
+                Some(Self::Progress(Event::Line { task, level: entry.level, text }))
             }
             HubEvent::Result { job, task, call, .. } if job == shown => {
-                Some(Self::Seen(Event::Ended(task, outcome_of(&call))))
+                Some(Self::Progress(Event::Ended(task, outcome_of(&call))))
             }
             HubEvent::AwaitingApproval { job } if job == shown => Some(Self::AwaitingApproval),
-            HubEvent::JobEnded { job, state } if job == shown => Some(Self::Ended(match state {
-                JobState::Completed => Verdict::Completed,
-                JobState::Cancelled => Verdict::Cancelled,
-                JobState::Rejected => Verdict::Rejected,
-                JobState::Failed { error } => Verdict::Failed(error),
-                other => Verdict::Failed(format!("the job ended as {other}")),
-            })),
+            HubEvent::JobEnded { job, state } if job == shown => Some(Self::JobEnded(state)),
             HubEvent::UnknownJob { .. } => Some(Self::EarlierRun),
-            HubEvent::Disconnected { reason, .. } => {
-                note(format!("the runner lost its connection: {reason}"))
-            }
-            HubEvent::Refused { reason, .. } => note(format!("the runner was refused: {reason}")),
-            refused @ HubEvent::Violation { .. } => note(refused.to_string()),
+            HubEvent::Disconnected { reason, .. } => note(format!("the runner disconnected: {reason}")),
+            HubEvent::Refused { reason, .. } => note(format!("the hub refused the runner: {reason}")),
+            violation @ HubEvent::Violation { .. } => note(violation.to_string()),
             _ => None,
         }
     }
@@ -193,10 +165,10 @@ mod tests {
 
     fn planned(changes: u64) -> Input {
         let data = PlanData { create_count: changes, total_changed_count: changes, ..PlanData::default() };
-        Input::Seen(Event::Ended(Task::Plan, Outcome::Completed(Success::Plan(Box::new(data)))))
+        Input::Progress(Event::Ended(Task::Plan, Outcome::Completed(Success::Plan(Box::new(data)))))
     }
 
-    fn ends(actions: &[Action]) -> Option<Finished> {
+    fn finished(actions: &[Action]) -> Option<Finished> {
         actions.iter().find_map(|action| match action {
             Action::Finish(finished) => Some(*finished),
             _ => None,
@@ -204,71 +176,75 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_applied_without_a_yes() {
-        let mut conductor = Controller::new(false);
-        conductor.on(planned(1));
-        let asked = conductor.on(Input::AwaitingApproval);
+    fn nothing_is_applied_without_approval() {
+        let mut controller = Controller::new(false);
+        controller.on(planned(1));
+        let asked = controller.on(Input::AwaitingApproval);
         assert_eq!(asked, [Action::Ask]);
-        assert_eq!(conductor.on(Input::Answer(false)), [Action::Reject]);
-        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Rejected))), Some(Finished::Stopped));
+        assert_eq!(controller.on(Input::Answer(false)), [Action::Reject]);
+        assert_eq!(finished(&controller.on(Input::JobEnded(JobState::Rejected))), Some(Finished::Stopped));
     }
 
     #[test]
     fn a_yes_on_the_command_line_or_to_the_question_approves() {
-        let mut conductor = Controller::new(true);
-        conductor.on(planned(1));
-        assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Approve]);
-        let mut conductor = Controller::new(false);
-        conductor.on(planned(1));
-        conductor.on(Input::AwaitingApproval);
-        assert_eq!(conductor.on(Input::Answer(true)), [Action::Approve]);
-        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Completed))), Some(Finished::Completed));
+        let mut controller = Controller::new(true);
+        controller.on(planned(1));
+        assert_eq!(controller.on(Input::AwaitingApproval), [Action::Approve]);
+        let mut controller = Controller::new(false);
+        controller.on(planned(1));
+        controller.on(Input::AwaitingApproval);
+        assert_eq!(controller.on(Input::Answer(true)), [Action::Approve]);
+        assert_eq!(finished(&controller.on(Input::JobEnded(JobState::Completed))), Some(Finished::Completed));
     }
 
     #[test]
-    fn a_plan_whose_counts_are_all_zero_may_still_change_the_state_and_is_asked_about() {
-        let mut conductor = Controller::new(false);
-        conductor.on(planned(0));
-        assert_eq!(conductor.on(Input::AwaitingApproval), [Action::Ask]);
+    fn a_plan_that_counts_no_changes_still_needs_an_answer() {
+        let mut controller = Controller::new(false);
+        controller.on(planned(0));
+        assert_eq!(controller.on(Input::AwaitingApproval), [Action::Ask]);
     }
 
     #[test]
     fn the_first_interrupt_cancels_the_second_kills_and_the_third_leaves() {
-        let mut conductor = Controller::new(true);
-        assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Graceful)));
-        assert!(conductor.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Kill)));
-        assert_eq!(conductor.on(Input::Interrupt), [Action::Finish(Finished::Left)]);
-        assert_eq!(ends(&conductor.on(Input::Ended(Verdict::Cancelled))), Some(Finished::Stopped));
+        let mut controller = Controller::new(true);
+        assert!(controller.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Graceful)));
+        assert!(controller.on(Input::Interrupt).contains(&Action::Cancel(CancelKind::Kill)));
+        assert_eq!(controller.on(Input::Interrupt), [Action::Finish(Finished::Left)]);
+        assert_eq!(finished(&controller.on(Input::JobEnded(JobState::Cancelled))), Some(Finished::Stopped));
     }
 
     #[test]
-    fn an_interrupt_at_the_question_is_no_yes_whatever_is_typed_after_it() {
-        let mut conductor = Controller::new(false);
-        conductor.on(planned(1));
-        conductor.on(Input::AwaitingApproval);
-        // No engine runs, so nothing is said of one.
-        assert_eq!(conductor.on(Input::Interrupt), [Action::Cancel(CancelKind::Graceful)]);
-        assert_eq!(conductor.on(Input::Answer(true)), []);
-        let mut conductor = Controller::new(true);
-        conductor.on(Input::Interrupt);
-        assert_eq!(conductor.on(Input::AwaitingApproval), []);
+    fn an_interrupt_at_the_question_overrides_any_answer() {
+        let mut controller = Controller::new(false);
+        controller.on(planned(1));
+        controller.on(Input::AwaitingApproval);
+        // No engine is running, so the view shows no note about one.
+        assert_eq!(controller.on(Input::Interrupt), [Action::Cancel(CancelKind::Graceful)]);
+        assert_eq!(controller.on(Input::Answer(true)), []);
+        let mut controller = Controller::new(true);
+        controller.on(Input::Interrupt);
+        assert_eq!(controller.on(Input::AwaitingApproval), []);
     }
 
     #[test]
-    fn an_earlier_run_is_told_of_once() {
-        let mut conductor = Controller::new(true);
-        assert_eq!(conductor.on(Input::EarlierRun).len(), 1);
-        assert_eq!(conductor.on(Input::EarlierRun), []);
+    fn an_earlier_run_is_reported_once() {
+        let mut controller = Controller::new(true);
+        assert_eq!(controller.on(Input::EarlierRun).len(), 1);
+        assert_eq!(controller.on(Input::EarlierRun), []);
     }
 
     #[test]
-    fn a_failure_is_told_with_the_task_and_the_fault() {
-        let mut conductor = Controller::new(true);
+    fn a_failure_is_shown_with_its_task_and_fault() {
+        let mut controller = Controller::new(true);
         let fault = Fault::new("no such provider");
-        conductor.on(Input::Seen(Event::Ended(Task::Init, Outcome::Faulted(fault.clone()))));
-        let actions = conductor.on(Input::Ended(Verdict::Failed("Init: no such provider".into())));
-        let told = Event::Finished(JobEnding::Failed(Some(Task::Init), fault));
-        assert_eq!(actions, [Action::Show(told), Action::Finish(Finished::Failed)]);
-        assert_eq!(ends(&Controller::new(true).on(Input::RunnerGone("x".into()))), Some(Finished::Failed));
+        controller.on(Input::Progress(Event::Ended(Task::Init, Outcome::Faulted(fault.clone()))));
+        let actions =
+            controller.on(Input::JobEnded(JobState::Failed { error: "Init: no such provider".into() }));
+        let shown = Event::Finished(JobEnding::Failed(Some(Task::Init), fault));
+        assert_eq!(actions, [Action::Show(shown), Action::Finish(Finished::Failed)]);
+        assert_eq!(
+            finished(&Controller::new(true).on(Input::RunnerEnded("x".into()))),
+            Some(Finished::Failed)
+        );
     }
 }

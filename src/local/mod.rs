@@ -1,4 +1,4 @@
-//! `hawser local`: a directory on this machine taken through a whole job over the real protocol.
+//! `hawser local`: runs a complete job for a directory on this machine, over the real protocol.
 //!
 //! ```text
 //! area (private folder) ─→ snapshot (a commit of the directory) ─→ session ─ events ─→ controller (pure) ─→ view (pure) ─→ screen

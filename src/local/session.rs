@@ -1,10 +1,9 @@
-//! The loop of `hawser local`: hub events, answers and signals go into the controller, what it decides is done, and
-//! what there is to see is shown.
+//! The loop of `hawser local`: passes hub events, answers, and signals to the controller, performs its actions, and shows
+//! the view.
 
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::time::Duration;
 
 use hawser_dev_server::{EmbeddedHub, Events, JobSpec, Recorded};
 use jiff::Timestamp;
@@ -16,38 +15,37 @@ use uuid::Uuid;
 use super::controller::{Action, Controller, Finished, Input};
 use super::view::{self, Event, Screen, Title, View};
 
-/// How many events are taken in before what they look like is printed.
-const AT_ONCE: usize = 500;
+/// How many events are handled before their lines are printed.
+const EVENTS_AT_ONCE: usize = 500;
 
-/// What is to be done.
 #[derive(Debug)]
 pub struct LocalJob {
     pub title: Title,
     pub spec: JobSpec,
-    /// Do not ask before anything is changed.
+    /// Approve without asking.
     pub yes: bool,
-    /// What the user should know first.
+    /// Shown before everything else.
     pub notes: Vec<String>,
 }
 
-/// Takes one job through the hub and shows it. `runner_gone` resolves, with the reason, should the runner end.
+/// Submits a job to the hub and shows it until it ends. `runner_ended` resolves, with the reason, if the runner ends.
 pub async fn run(
     hub: &EmbeddedHub,
-    errand: LocalJob,
-    runner_gone: impl Future<Output = String>,
+    local_job: LocalJob,
+    runner_ended: impl Future<Output = String>,
 ) -> io::Result<Finished> {
     let mut interrupts = Interrupts::listen()?;
-    let mut runner_gone = pin!(runner_gone);
+    let mut runner_ended = pin!(runner_ended);
     let mut refresh = tokio::time::interval(view::REFRESH);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut events = hub.take_events();
-    let mut session = Session::begin(hub, errand);
+    let mut session = Session::start(hub, local_job);
     loop {
         tokio::select! {
             () = interrupts.next() => session.feed(Timestamp::now(), Input::Interrupt),
             answer = session.question.answer() => session.feed(Timestamp::now(), Input::Answer(answer)),
-            reason = &mut runner_gone => session.feed(Timestamp::now(), Input::RunnerGone(reason)),
-            recorded = events.next() => session.take_in(recorded, &mut events),
+            reason = &mut runner_ended => session.feed(Timestamp::now(), Input::RunnerEnded(reason)),
+            recorded = events.next() => session.handle(recorded, &mut events),
             _ = refresh.tick() => {}
         }
         session.draw();
@@ -60,47 +58,47 @@ pub async fn run(
 struct Session<'a> {
     hub: &'a EmbeddedHub,
     job: Uuid,
-    began: Timestamp,
-    conductor: Controller,
+    started: Timestamp,
+    controller: Controller,
     view: View,
     screen: Screen,
-    /// Lines that are not printed yet.
+    /// Lines that have not been printed yet.
     lines: Vec<String>,
     question: Question,
     finished: Option<Finished>,
 }
 
 impl<'a> Session<'a> {
-    fn begin(hub: &'a EmbeddedHub, errand: LocalJob) -> Self {
+    fn start(hub: &'a EmbeddedHub, local_job: LocalJob) -> Self {
         let screen = Screen::open();
-        let view = View::new(screen.live, errand.title);
+        let view = View::new(screen.live, local_job.title);
         let mut session = Self {
             hub,
-            began: Timestamp::now(),
-            conductor: Controller::new(errand.yes),
+            started: Timestamp::now(),
+            controller: Controller::new(local_job.yes),
             lines: view.opening(),
             view,
             screen,
             question: Question::NotAsked,
             finished: None,
-            job: hub.submit(errand.spec),
+            job: hub.submit(local_job.spec),
         };
-        for note in errand.notes {
-            session.feed(session.began, Input::Seen(Event::Note(note)));
+        for note in local_job.notes {
+            session.feed(session.started, Input::Progress(Event::Note(note)));
         }
         session
     }
 
-    /// Takes in an event and those that wait behind it, so that a flood is printed in large pieces.
-    fn take_in(&mut self, first: Recorded, events: &mut Events) {
+    /// Handles an event and the ones queued behind it, so that many lines are printed at once.
+    fn handle(&mut self, first: Recorded, events: &mut Events) {
         let mut next = Some(first);
-        let mut taken = 0;
+        let mut handled = 0;
         while let Some(Recorded { at, event, .. }) = next {
             if let Some(input) = Input::from_hub(self.job, event) {
                 self.feed(at, input);
             }
-            taken += 1;
-            if taken == AT_ONCE || self.finished.is_some() {
+            handled += 1;
+            if handled == EVENTS_AT_ONCE || self.finished.is_some() {
                 return;
             }
             next = events.try_next();
@@ -108,14 +106,14 @@ impl<'a> Session<'a> {
     }
 
     fn feed(&mut self, at: Timestamp, input: Input) {
-        for action in self.conductor.on(input) {
+        for action in self.controller.on(input) {
             match action {
                 Action::Show(event) => {
-                    let now = since(self.began, at);
+                    let now = view::since(self.started, at);
                     self.lines.extend(self.view.on(&event, now));
                 }
                 Action::Ask => self.ask(),
-                // A job that has just ended refuses these, and its end is the next event.
+                // A job that has just ended refuses these. Its end is the next event.
                 Action::Approve => drop(self.hub.approve(self.job)),
                 Action::Reject => drop(self.hub.reject(self.job)),
                 Action::Cancel(kind) => {
@@ -136,18 +134,14 @@ impl<'a> Session<'a> {
         if self.question.is_open() {
             return;
         }
-        let status = self.view.status(since(self.began, Timestamp::now()));
+        let status = self.view.status(view::since(self.started, Timestamp::now()));
         let status = status.filter(|_| self.finished.is_none());
         self.screen.draw(&std::mem::take(&mut self.lines), status.as_deref());
     }
 }
 
-fn since(began: Timestamp, at: Timestamp) -> Duration {
-    Duration::try_from(at.duration_since(began)).unwrap_or_default()
-}
-
-/// The question before anything is changed. A thread of its own waits for the answer: reading a terminal cannot be
-/// broken off, and when the program is to end it must not wait for that.
+/// The question before anything is changed. A separate thread waits for the answer, because reading from a terminal
+/// cannot be interrupted and must not keep the program from ending.
 #[derive(Debug)]
 enum Question {
     NotAsked,
@@ -160,7 +154,7 @@ impl Question {
         let (answered, answer) = mpsc::channel(1);
         std::thread::spawn(move || {
             let yes = view::ask(&question);
-            // Nobody listens any more when the question was withdrawn.
+            // The receiver is gone if the question was withdrawn.
             let _ = answered.blocking_send(yes);
         });
         *self = Self::Open(answer);
@@ -170,7 +164,7 @@ impl Question {
         matches!(self, Self::Open(_))
     }
 
-    /// The answer when there is one. Pending for ever while nothing has been asked.
+    /// Waits for the answer, forever if no question is open.
     async fn answer(&mut self) -> bool {
         let Self::Open(answer) = self else { return std::future::pending().await };
         let yes = answer.recv().await.unwrap_or(false);
@@ -180,14 +174,14 @@ impl Question {
 
     fn withdraw(&mut self) {
         if self.is_open() {
-            // The cursor stands behind the question.
-            view::tell("\n");
+            // The cursor is at the end of the question.
+            view::write_to_user("\n");
             *self = Self::Closed;
         }
     }
 }
 
-/// Ctrl-C, and what else asks a program to end.
+/// Ctrl-C, and the other signals that ask a program to end.
 struct Interrupts {
     signals: [Signal; 3],
 }

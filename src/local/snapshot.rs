@@ -1,19 +1,20 @@
-//! A directory as it is now, uncommitted files included, as a commit that a runner can fetch.
+//! Commits a directory, including uncommitted files, so that a runner can fetch it.
 //!
-//! The commit is made in a bare repository of our own; the user's repository and index are only read. What
-//! goes in is what git would consider part of the project: tracked files and untracked ones that no ignore
-//! rule excludes. Two rules of ours stand above that:
+//! The commit goes to a separate bare repository; the user's repository and index are only read. It contains the files
+//! that git considers part of the project: tracked files, and untracked files that are not ignored. There are two
+//! exceptions:
 //!
-//! * The variable files that the engine would load by itself from the directory (`terraform.tfvars`,
-//!   `*.auto.tfvars` and their JSON forms) always go in. They are often ignored because they hold secrets,
-//!   and the snapshot never leaves the user's private folder.
-//! * `.git`, `.terraform` and `*.tfstate*` never go in.
+//! * Variable files that the engine loads automatically (`terraform.tfvars`, `*.auto.tfvars` and their JSON forms) are
+//!   always included. They are often ignored because they contain secrets, and the snapshot never leaves the user's
+//!   private folder.
+//! * `.git`, `.terraform` and `*.tfstate*` are never included.
 //!
-//! Inside a git repository the whole repository is taken, so that `../modules/x` works; nested repositories
-//! and submodules go in as plain files. The same files give the same commit, because author and date are fixed.
+//! Inside a git repository the snapshot contains the whole repository, so that `../modules/x` works. Nested repositories
+//! and submodules are included as plain files. The same files always result in the same commit, because author and date
+//! are fixed.
 //!
-//! In the commit every file is at its absolute path. So the directory is always at the same place in it, wherever the
-//! root of a repository around it is, and an engine that keeps its state beside the configuration finds it again.
+//! In the commit every file is at its absolute path. So the path of the directory does not depend on the root of the
+//! repository around it, and an engine finds the state that it keeps next to the configuration.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,13 +26,14 @@ use std::path::{Component, Path, PathBuf};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use crate::base::digest::hex;
 use crate::base::files::create_private_dir_all;
 use crate::base::process::{Inherited, ProcessError, Tool, find_program};
 
 /// The branch that holds the last snapshot.
 const BRANCH: &str = "refs/heads/snapshot";
 
-/// Attributes of our repository come before those in the source: bytes are kept as they are, no filter runs.
+/// Override the attributes in the source: no conversion, no filters.
 const ATTRIBUTES: &str = "* -text -filter -ident -working-tree-encoding\n";
 
 #[derive(Debug, thiserror::Error)]
@@ -40,54 +42,52 @@ pub enum SnapshotError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is not a directory", path.display())]
     NotADirectory { path: PathBuf },
-    #[error("{} holds no configuration: no .tf, .tofu or Pulumi.yaml file is in it", path.display())]
+    #[error("{} contains no configuration (no .tf, .tofu or Pulumi.yaml file)", path.display())]
     NoConfiguration { path: PathBuf },
-    #[error("every configuration file in {} is excluded by an ignore rule of git", path.display())]
+    #[error("git ignores every configuration file in {}", path.display())]
     AllIgnored { path: PathBuf },
-    #[error("git is not installed, or not on PATH")]
+    #[error("git is not installed or not on PATH")]
     NoGit,
     #[error(transparent)]
     Git(#[from] ProcessError),
 }
 
-/// What was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// `file://` URL of the repository with the commit.
+    /// `file://` URL of the repository.
     pub url: String,
     pub commit: String,
-    /// Where the directory is inside the commit.
+    /// The directory inside the commit.
     pub subdirectory: String,
-    /// A state lies in the directory, or states of workspaces do. They are not part of the snapshot.
+    /// The directory contains state, which is not part of the snapshot.
     pub leaves_state_behind: bool,
 }
 
-/// Whether there can be a snapshot of `directory`, before anything is made for it. Returns it without symlinks, and the names
-/// in it.
+/// Checks whether a snapshot of `directory` is possible. Returns its path without symlinks, and the names in it.
 pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), SnapshotError> {
     let directory = directory.canonicalize().map_err(failed("find", directory))?;
     if !directory.is_dir() {
         return Err(SnapshotError::NotADirectory { path: directory });
     }
-    let own = names_in(&directory)?;
-    if !own.iter().any(|name| is_configuration(name)) {
+    let names = names_in(&directory)?;
+    if !names.iter().any(|name| is_configuration(name)) {
         return Err(SnapshotError::NoConfiguration { path: directory });
     }
-    Ok((directory, own))
+    Ok((directory, names))
 }
 
-/// Takes a snapshot of `directory` into the bare repository `repository`, which is created when it is missing.
+/// Commits `directory` to the bare repository `repository`, which is created if it does not exist.
 pub async fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
-    let (directory, own) = check(directory)?;
+    let (directory, names) = check(directory)?;
     let store = SnapshotRepository::open(repository).await?;
     let (root, mut files) = store.contents(&directory).await?;
     let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();
-    files.extend(own.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
-    files.retain(|path| may_go_in(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
+    files.extend(names.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
+    files.retain(|path| is_included(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
 
     let mut subdirectory = renamed(&root);
     let commit = store.commit(&root, &files, &subdirectory).await?;
-    // Pushed as a whole, an empty path would leave a slash at the end.
+    // Pushing an empty path would add a trailing slash.
     subdirectory.extend(&inside);
     let url = url::Url::from_file_path(&store.path)
         .map_err(|()| SnapshotError::NotADirectory { path: store.path.clone() })?;
@@ -95,33 +95,32 @@ pub async fn take(directory: &Path, repository: &Path) -> Result<Snapshot, Snaps
         url: url.into(),
         commit,
         subdirectory: subdirectory.to_string_lossy().into_owned(),
-        leaves_state_behind: own
+        leaves_state_behind: names
             .iter()
             .any(|name| name.as_bytes().ends_with(b".tfstate") || name == "terraform.tfstate.d"),
     })
 }
 
-/// The folders above the root of what is taken, as they are called in the commit. A name that a runner refuses, or that makes
-/// it take all that is below for the engine's own files, becomes another; nothing in the commit refers to it.
+/// The path of `root` in the commit. A name that a runner refuses, or that it treats as an engine's own folder, is replaced
+/// by a hash. Nothing in the commit refers to these names.
 fn renamed(root: &Path) -> PathBuf {
-    let fits = |name: &OsStr| {
+    let is_allowed = |name: &OsStr| {
         let is_text = name.to_str().is_some_and(|text| !text.contains(char::is_control));
-        let is_runners = [".git", ".snapcd"].iter().any(|it| name.eq_ignore_ascii_case(it));
+        let is_reserved = [".git", ".snapcd"].iter().any(|reserved| name.eq_ignore_ascii_case(reserved));
         let bytes = name.as_bytes();
-        is_text && !is_runners && !bytes.starts_with(b".terraform") && !contains(bytes, b".tfstate")
+        is_text && !is_reserved && !bytes.starts_with(b".terraform") && !contains(bytes, b".tfstate")
     };
     let rename = |component| {
         let Component::Normal(name) = component else { return None };
-        if fits(name) {
+        if is_allowed(name) {
             return Some(name.to_owned());
         }
         let hash = Sha256::digest(name.as_bytes());
-        Some(OsString::from(hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<String>()))
+        Some(OsString::from(hex(&hash[..8])))
     };
     root.components().filter_map(rename).collect()
 }
 
-/// The bare repository that holds the snapshots.
 #[derive(Debug)]
 struct SnapshotRepository {
     path: PathBuf,
@@ -133,20 +132,20 @@ impl SnapshotRepository {
         let path = path.canonicalize().map_err(failed("find", path))?;
         let store = Self { path };
         if !store.path.join("HEAD").exists() {
-            let init = own_settings(git("make a repository")?);
+            let init = own_settings(git("create a repository")?);
             run(init.args(["init", "--quiet", "--bare", "--template="]).args([&store.path])).await?;
         }
         let info = store.path.join("info");
         create_private_dir_all(&info).map_err(failed("create", &info))?;
         let attributes = info.join("attributes");
         std::fs::write(&attributes, ATTRIBUTES).map_err(failed("write", &attributes))?;
-        // A runner asks for the commit itself; a later snapshot may have moved the branch on by then.
+        // A runner fetches the commit by its ID, because a later snapshot may have moved the branch.
         store.run(&["config", "uploadpack.allowAnySHA1InWant", "true"]).await?;
         Ok(store)
     }
 
-    /// The root of what goes in, and the paths below it. That is the repository around `directory` if there is
-    /// one that knows the directory's files, and the directory alone otherwise.
+    /// The root of the snapshot and the paths below it: the repository that contains `directory`, or only the directory if
+    /// there is no repository or the repository ignores it.
     async fn contents(&self, directory: &Path) -> Result<(PathBuf, BTreeSet<PathBuf>), SnapshotError> {
         if let Some(root) = toplevel(directory).await? {
             let mut files = BTreeSet::new();
@@ -165,7 +164,7 @@ impl SnapshotRepository {
             .args(["ls-files", "-z", "--others", "--exclude-standard"]);
         let mut files = BTreeSet::new();
         for path in paths(&run(list).await?) {
-            if ends_with_slash(&path) {
+            if path.as_os_str().as_bytes().ends_with(b"/") {
                 list_repository(directory, path, &mut files).await?;
             } else {
                 files.insert(path);
@@ -177,8 +176,7 @@ impl SnapshotRepository {
         Ok((directory.to_owned(), files))
     }
 
-    /// Makes a commit of exactly these files, with `root` at `below`. An index of its own means that two snapshots at once
-    /// are no matter.
+    /// Commits exactly these files, with `root` at `below`. A separate index allows concurrent snapshots.
     async fn commit(
         &self,
         root: &Path,
@@ -223,20 +221,20 @@ impl SnapshotRepository {
     }
 }
 
-/// The work tree that `directory` is in. The home directory does not count: whoever keeps their dotfiles in
-/// git does not mean all of their home to be a project.
+/// The work tree that contains `directory`. The home directory does not count, because users who keep their dotfiles in git
+/// do not want a snapshot of it.
 async fn toplevel(directory: &Path) -> Result<Option<PathBuf>, SnapshotError> {
-    let ask = git("find the repository")?.current_dir(directory).args(["rev-parse", "--show-toplevel"]);
-    let said = match run(ask).await {
+    let find = git("find the repository")?.current_dir(directory).args(["rev-parse", "--show-toplevel"]);
+    let output = match run(find).await {
         Err(SnapshotError::Git(ProcessError::Failed { .. })) => return Ok(None),
-        said => said?,
+        output => output?,
     };
-    let root = PathBuf::from(OsStr::from_bytes(said.trim_ascii_end()));
+    let root = PathBuf::from(OsStr::from_bytes(output.trim_ascii_end()));
     let home = dirs::home_dir().and_then(|home| home.canonicalize().ok());
     Ok((directory.starts_with(&root) && Some(&root) != home.as_ref()).then_some(root))
 }
 
-/// Adds the files of the repository at `root/inside`, and of those nested in it, relative to `root`.
+/// Adds the files of the repository at `root/inside` and of its nested repositories, relative to `root`.
 async fn list_repository(
     root: &Path,
     inside: PathBuf,
@@ -248,8 +246,8 @@ async fn list_repository(
         let list = list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
         for path in paths(&run(list).await?) {
             let path = inside.join(path);
-            // A submodule is listed as one entry, an untracked repository with a slash at its end. The `.git` is
-            // asked for because one that is not checked out is an empty directory and no repository.
+            // git lists a submodule as one entry, and an untracked repository with a trailing slash. A submodule that is
+            // not checked out is an empty directory without `.git`.
             match root.join(&path) {
                 nested if !nested.is_dir() || nested.is_symlink() => _ = files.insert(path),
                 nested if nested.join(".git").exists() => repositories.push(path),
@@ -258,10 +256,6 @@ async fn list_repository(
         }
     }
     Ok(())
-}
-
-fn ends_with_slash(path: &Path) -> bool {
-    path.as_os_str().as_bytes().ends_with(b"/")
 }
 
 fn paths(list: &[u8]) -> impl Iterator<Item = PathBuf> {
@@ -282,25 +276,21 @@ fn holds_configuration(files: &BTreeSet<PathBuf>, directory: &Path) -> bool {
         .any(|path| path.parent() == Some(directory) && path.file_name().is_some_and(is_configuration))
 }
 
-/// A file that makes a directory one that an engine can work with.
+/// Whether an engine can run in a directory with this file.
 fn is_configuration(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let suffixes: [&[u8]; 4] = [b".tf", b".tf.json", b".tofu", b".tofu.json"];
-    is_pulumi_project(name) || suffixes.iter().any(|suffix| name.ends_with(suffix))
+    name == b"Pulumi.yaml" || name == b"Pulumi.yml" || suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
-fn is_pulumi_project(name: &[u8]) -> bool {
-    name == b"Pulumi.yaml" || name == b"Pulumi.yml"
-}
-
-/// A file that terraform and tofu load variables from without being told to.
+/// Whether terraform and tofu load variables from this file automatically.
 fn is_variable_file(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let name = name.strip_suffix(b".json").unwrap_or(name);
     name == b"terraform.tfvars" || name.ends_with(b".auto.tfvars")
 }
 
-fn may_go_in(path: &Path) -> bool {
+fn is_included(path: &Path) -> bool {
     path.components().all(|component| match component {
         Component::Normal(name) => {
             name != ".git" && name != ".terraform" && !contains(name.as_bytes(), b".tfstate")
@@ -313,7 +303,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     memchr::memmem::find(bytes, part).is_some()
 }
 
-/// A git that asks nothing and ignores the repository that its caller may be working in.
+/// A git command that never prompts and ignores the repository of its caller.
 fn git(purpose: &str) -> Result<Tool, SnapshotError> {
     let program = find_program("git", &[]).map_err(|_| SnapshotError::NoGit)?;
     let host = Inherited::of_this_process().into_variables().into_iter();
@@ -322,11 +312,11 @@ fn git(purpose: &str) -> Result<Tool, SnapshotError> {
         .env("GIT_TERMINAL_PROMPT", "0")
         .env("GIT_OPTIONAL_LOCKS", "0")
         .env("LC_ALL", "C")
-        // Another owner of the directory is no reason to refuse: nothing in it is run.
+        // The directory may have another owner, because nothing in it is run.
         .args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]))
 }
 
-/// For our own repository: nobody's settings, a fixed author and a fixed date.
+/// For the snapshot repository: no user settings, a fixed author, and a fixed date.
 fn own_settings(tool: Tool) -> Tool {
     tool.env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")

@@ -1,8 +1,8 @@
-//! The disguises of a secret: every text that would give it away, as needles to look for.
+//! The encodings of a secret: every text that would reveal it, as needles to search for.
 //!
 //! | form | as written by |
 //! |---|---|
-//! | plain | everybody |
+//! | plain | all programs |
 //! | JSON | serde, Go (`\u003c`), Python and .NET (all but ASCII as `\u…`, in either case of hex), PHP (`\/`), and JSON within JSON |
 //! | HCL | Terraform: `$${`, `%%{`, with and without the escapes of a quoted text |
 //! | shell | `'\''` of sh and bash, `'"'"'` of Python, `"\$"` of `export -p`, `\ ` of `printf %q`, `$'\''` of both |
@@ -11,40 +11,41 @@
 //! | hex | either case |
 //! | folded | Terraform: the words of a message go on in the next line, behind a ruler |
 //!
-//! A secret of several lines is looked for as a whole and line by line, each in all forms. White space around a secret,
-//! such as the newline at the end of a file, does not have to be there.
+//! A multi-line secret is masked as a whole and line by line, each in all forms. White space around a secret, such as the
+//! newline at the end of a file, is optional.
 //!
-//! Texts are looked at without their line breaks, so no needle has one. A needle is at most [`LONGEST_NEEDLE`] bytes
-//! long: a longer form becomes several that overlap, which bounds how far ahead a reader has to look. (A part of a
-//! long secret that is as long as that is masked too, then.)
+//! Line breaks in texts are ignored, so needles have none. A needle has at most [`MAX_NEEDLE_BYTES`] bytes. A longer form is
+//! split into overlapping needles, which bounds how far ahead a reader has to look; a part of a long secret with that length
+//! is masked, too.
 //!
-//! An automaton takes some twenty times the bytes of its needles, so not every form of everything is looked for
-//! ([`Effort`]). A secret that is longer than a needle, such as a private key or a token with claims, is looked for in the
-//! common forms only: plain, JSON, URL and base64 as a whole, and plain, JSON and URL line by line. Of one beyond
-//! [`LONGEST_DISGUISED`] the plain and the JSON form are left: nobody writes 16 KiB into a URL.
+//! An automaton needs about twenty times the bytes of its needles, so some forms are left out ([`Effort`]). A secret that is
+//! longer than a needle, such as a private key or a token with claims, is masked in the common forms: plain, JSON, URL, and
+//! base64 as a whole, and plain, JSON, and URL line by line. Beyond [`MAX_ENCODED_BYTES`] only the plain and the JSON form are
+//! masked: a URL does not contain 16 KiB.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use crate::base::digest::hex;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// The most that a reader has to have in sight at once to know a secret.
-pub(super) const LONGEST_NEEDLE: usize = 512;
-/// A longer secret is looked for in two forms only.
-const LONGEST_DISGUISED: usize = 16 * 1024;
-/// With the least effort a longer secret is looked for as it is only.
-const LONGEST_WITH_LEAST: usize = 128;
-/// A longer text is not looked for in the lines that an engine may fold it into.
-const LONGEST_FOLDED: usize = 128;
-/// What a line of a folded message begins with, and how many columns are left for its text where Terraform does not write to
-/// a terminal: with `-no-color`, with its colours left out by whoever reads it, and in errors and warnings with colours.
+/// How many bytes a reader needs at once to recognize a secret.
+pub(super) const MAX_NEEDLE_BYTES: usize = 512;
+/// A longer secret is masked in two forms only.
+const MAX_ENCODED_BYTES: usize = 16 * 1024;
+/// With the least effort, a longer secret is masked only as plain text.
+const MAX_LEAST_BYTES: usize = 128;
+/// The folded forms of a longer text are not masked.
+const MAX_FOLDED_BYTES: usize = 128;
+/// The prefix of a line in a folded message, and the columns left for its text if Terraform does not write to a terminal:
+/// with `-no-color`, with the colors removed by the reader, and in errors and warnings with colors.
 const RULERS: [(&str, usize); 4] =
     [("", 77), ("│ ", 75), ("\u{1b}[31m│\u{1b}[0m \u{1b}[0m", 75), ("\u{1b}[33m│\u{1b}[0m \u{1b}[0m", 75)];
-/// A piece of base64 this short might be a piece of anything. A secret of six bytes makes seven characters in the
-/// middle of a longer text.
+/// A shorter piece of base64 could be a part of any text. A secret of six bytes has seven characters in the middle of a longer
+/// text.
 const SHORTEST_BASE64: usize = 7;
 
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -55,25 +56,25 @@ const USER_INFO: &AsciiSet =
 const PATH: &AsciiSet =
     &UNRESERVED.remove(b'$').remove(b'&').remove(b'+').remove(b':').remove(b'=').remove(b'@');
 
-/// How much is looked for.
+/// How many forms are masked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Effort {
-    /// A secret that fits into one needle in all its forms, a longer one in the common forms.
+    /// Secrets that fit into one needle in all forms, longer ones in the common forms.
     All,
-    /// The same, but not folded: there are many ways to fold a sentence.
+    /// The same without the folded forms, which are many for a sentence.
     Unfolded,
-    /// Every secret in the common forms.
+    /// All secrets in the common forms.
     Common,
-    /// Short secrets in the common forms, longer ones as they are, line by line.
+    /// Short secrets in the common forms, longer ones as plain text, line by line.
     Least,
 }
 
 impl Effort {
-    /// From the one that finds most to the one that takes least.
+    /// From the most thorough to the cheapest.
     pub(super) const DOWN: [Self; 4] = [Self::All, Self::Unfolded, Self::Common, Self::Least];
 }
 
-/// Needles of any number of secrets.
+/// The needles of several secrets.
 #[derive(Debug)]
 pub(super) struct Forms {
     minimum: usize,
@@ -92,7 +93,7 @@ impl Forms {
         &self.needles
     }
 
-    /// How many bytes all needles have together.
+    /// The total size of all needles.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -102,17 +103,17 @@ impl Forms {
         let lines = || trimmed.lines().map(str::trim);
         let several = trimmed.contains('\n');
         match self.effort {
-            Effort::Least if trimmed.len() > LONGEST_WITH_LEAST => {
-                lines().filter(|line| !line.is_empty()).for_each(|line| self.keep(line, 0));
+            Effort::Least if trimmed.len() > MAX_LEAST_BYTES => {
+                lines().filter(|line| !line.is_empty()).for_each(|line| self.add_needles(line, 0));
             }
-            Effort::All | Effort::Unfolded if trimmed.len() <= LONGEST_NEEDLE => {
-                self.disguise(secret);
-                self.disguise(trimmed);
-                lines().filter(|_| several).for_each(|line| self.disguise(line));
+            Effort::All | Effort::Unfolded if trimmed.len() <= MAX_NEEDLE_BYTES => {
+                self.add_all_forms(secret);
+                self.add_all_forms(trimmed);
+                lines().filter(|_| several).for_each(|line| self.add_all_forms(line));
             }
             Effort::All | Effort::Unfolded | Effort::Common | Effort::Least => {
-                self.disguise_commonly(trimmed, true);
-                lines().filter(|_| several).for_each(|line| self.disguise_commonly(line, false));
+                self.add_common_forms(trimmed, true);
+                lines().filter(|_| several).for_each(|line| self.add_common_forms(line, false));
             }
         }
     }
@@ -121,63 +122,59 @@ impl Forms {
         text.len() < self.minimum || text.trim().is_empty()
     }
 
-    fn disguise(&mut self, text: &str) {
+    fn add_all_forms(&mut self, text: &str) {
         if self.is_too_short(text) {
             return;
         }
-        self.keep(text, 0);
+        self.add_needles(text, 0);
         let json = json_forms(text);
-        json.iter().for_each(|form| self.keep(form, 0));
+        json.iter().for_each(|form| self.add_needles(form, 0));
         for form in [text, &json[0]] {
-            self.keep(&form.replace("${", "$${").replace("%{", "%%{"), 0);
+            self.add_needles(&form.replace("${", "$${").replace("%{", "%%{"), 0);
         }
-        self.keep(&text.replace('\'', r"'\''"), 0);
-        self.keep(&text.replace('\'', r#"'"'"'"#), 0);
-        shell_forms(text).iter().for_each(|form| self.keep(form, 0));
+        self.add_needles(&text.replace('\'', r"'\''"), 0);
+        self.add_needles(&text.replace('\'', r#"'"'"'"#), 0);
+        shell_forms(text).iter().for_each(|form| self.add_needles(form, 0));
         if self.effort == Effort::All {
             for form in [text, &json[0]] {
-                folded_forms(form).iter().for_each(|form| self.keep(form, 0));
+                folded_forms(form).iter().for_each(|form| self.add_needles(form, 0));
             }
         }
         for form in url_forms(text) {
-            self.keep(&form, 0);
+            self.add_needles(&form, 0);
         }
         for form in base64_forms(text.as_bytes()) {
-            self.keep(&form, SHORTEST_BASE64);
+            self.add_needles(&form, SHORTEST_BASE64);
         }
-        let hex = text.bytes().fold(String::new(), |mut hex, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        });
-        self.keep(&hex.to_ascii_uppercase(), 0);
-        self.keep(&hex, 0);
+        let hex = hex(text.as_bytes());
+        self.add_needles(&hex.to_ascii_uppercase(), 0);
+        self.add_needles(&hex, 0);
     }
 
-    fn disguise_commonly(&mut self, text: &str, base64: bool) {
+    fn add_common_forms(&mut self, text: &str, base64: bool) {
         if self.is_too_short(text) {
             return;
         }
         let json = json(text, Json::default());
-        self.keep(text, 0);
-        self.keep(&json, 0);
-        if text.len() > LONGEST_DISGUISED {
+        self.add_needles(text, 0);
+        self.add_needles(&json, 0);
+        if text.len() > MAX_ENCODED_BYTES {
             return;
         }
-        self.keep(&self::json(text, Json { html: Html::Go, ..Json::default() }), 0);
-        self.keep(&self::json(text, Json { ascii: true, ..Json::default() }), 0);
-        self.keep(&self::json(&json, Json::default()), 0);
+        self.add_needles(&self::json(text, Json { html: Html::Go, ..Json::default() }), 0);
+        self.add_needles(&self::json(text, Json { ascii: true, ..Json::default() }), 0);
+        self.add_needles(&self::json(&json, Json::default()), 0);
         let url = utf8_percent_encode(text, UNRESERVED).to_string();
-        self.keep(&url.replace("%20", "+"), 0);
-        self.keep(&url, 0);
+        self.add_needles(&url.replace("%20", "+"), 0);
+        self.add_needles(&url, 0);
         if base64 {
             for form in common_base64_forms(text.as_bytes()) {
-                self.keep(&form, SHORTEST_BASE64);
+                self.add_needles(&form, SHORTEST_BASE64);
             }
         }
     }
 
-    fn keep(&mut self, form: &str, shortest: usize) {
+    fn add_needles(&mut self, form: &str, shortest: usize) {
         let joined = form.replace("\r\n", "").replace('\n', "");
         if joined.len() < self.minimum.max(shortest) {
             return;
@@ -191,23 +188,23 @@ impl Forms {
     }
 }
 
-/// Cuts a long text into needles that overlap, so that together they mask it as one.
+/// Splits a long text into overlapping needles, so that together they mask it as one.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut start = Some(0);
     std::iter::from_fn(move || {
         let from = start.take()?;
-        if text.len() - from <= LONGEST_NEEDLE {
-            // The last is as long as the others: the end of a long secret may be a common word.
-            let from = from.min(text.ceil_char_boundary(text.len().saturating_sub(LONGEST_NEEDLE)));
+        if text.len() - from <= MAX_NEEDLE_BYTES {
+            // The last one is as long as the others, because the end of a long secret may be a common word.
+            let from = from.min(text.ceil_char_boundary(text.len().saturating_sub(MAX_NEEDLE_BYTES)));
             return Some(&text[from..]);
         }
-        let end = text.floor_char_boundary(from + LONGEST_NEEDLE);
+        let end = text.floor_char_boundary(from + MAX_NEEDLE_BYTES);
         start = Some(text.floor_char_boundary(end - 1));
         Some(&text[from..end])
     })
 }
 
-/// How a text may stand in JSON; the first is the plainest.
+/// The JSON encodings of a text; the first has the fewest escapes.
 fn json_forms(text: &str) -> Vec<String> {
     let mut forms = Vec::new();
     for upper in [false, true] {
@@ -228,20 +225,20 @@ fn json_forms(text: &str) -> Vec<String> {
 enum Html {
     #[default]
     Plain,
-    /// `<`, `>` and `&` are written as numbers, and so are the line separators of Unicode.
+    /// Escapes `<`, `>`, `&`, and the line separators of Unicode as numbers.
     Go,
-    /// Quotes, `+` and the back-tick too.
+    /// Also escapes quotes, `+`, and the backtick.
     DotNet,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Json {
     html: Html,
-    /// What is not ASCII is written as numbers.
+    /// Escapes non-ASCII characters as numbers.
     ascii: bool,
-    /// `/` is written as `\/`.
+    /// Escapes `/` as `\/`.
     slash: bool,
-    /// Hex digits are capitals.
+    /// Uses uppercase hex digits.
     upper: bool,
 }
 
@@ -277,7 +274,7 @@ fn number_escape(out: &mut String, character: char, upper: bool) {
     }
 }
 
-/// How bash writes a text that it is to read again.
+/// The ways in which bash quotes a text for reuse as input.
 fn shell_forms(text: &str) -> Vec<String> {
     let escaped = |is_special: &dyn Fn(char, Option<char>) -> bool| {
         let mut out = String::with_capacity(text.len() + 8);
@@ -303,7 +300,7 @@ fn shell_forms(text: &str) -> Vec<String> {
     ]
 }
 
-/// What bash writes between `$'` and `'`. In a locale without UTF-8 it writes all that is not ASCII as numbers.
+/// The text between `$'` and `'` in bash. In a locale without UTF-8, bash escapes non-ASCII characters as numbers.
 fn dollar_quoted(text: &str, ascii: bool) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for character in text.chars() {
@@ -330,10 +327,10 @@ fn dollar_quoted(text: &str, ascii: bool) -> String {
     out
 }
 
-/// How a text of several words may be folded at their ends: the first line ends behind any of them, and those after it as
-/// late as they can. What stands behind the text may take its last word along into a line of its own.
+/// The ways to fold a text of several words: the first line ends after any word, and the next lines are as long as possible.
+/// Text that follows may push the last word to a separate line.
 fn folded_forms(text: &str) -> Vec<String> {
-    if text.len() > LONGEST_FOLDED || text.contains('\n') {
+    if text.len() > MAX_FOLDED_BYTES || text.contains('\n') {
         return Vec::new();
     }
     let mut words: Vec<Range<usize>> = Vec::new();
@@ -344,7 +341,7 @@ fn folded_forms(text: &str) -> Vec<String> {
             _ => words.push(at..end),
         }
     }
-    // As they stand, with what is between them.
+    // The words with the white space between them.
     let joined = |from: usize, to: usize| &text[words[from].start..words[to - 1].end];
     let mut forms = Vec::new();
     for (ruler, columns) in RULERS {
@@ -355,8 +352,8 @@ fn folded_forms(text: &str) -> Vec<String> {
             while from < words.len() {
                 let to = (from + 1..=words.len()).rev().find(|to| fits(from, *to)).unwrap_or(from + 1);
                 if to == words.len() && to - from > 1 {
-                    let alone = [joined(from, to - 1), joined(to - 1, to)];
-                    forms.push([lines.as_slice(), &alone].concat().join(ruler));
+                    let separate = [joined(from, to - 1), joined(to - 1, to)];
+                    forms.push([lines.as_slice(), &separate].concat().join(ruler));
                 }
                 lines.push(joined(from, to));
                 from = to;
@@ -371,7 +368,7 @@ fn url_forms(text: &str) -> Vec<String> {
     let mut forms: Vec<String> = [UNRESERVED, COMPONENT, USER_INFO, PATH, FORM]
         .map(|set| utf8_percent_encode(text, set).to_string())
         .into();
-    // FORM is the last; a space becomes a plus there.
+    // FORM is the last one, and encodes a space as a plus.
     if let Some(form) = forms.last_mut() {
         *form = form.replace("%20", "+");
     }
@@ -396,14 +393,14 @@ fn lower_percent(encoded: &str) -> String {
         .collect()
 }
 
-/// What of base64 depends on the secret alone, wherever in the encoded text it stands.
+/// The characters of base64 that depend only on the secret, at any position in the encoded text.
 fn base64_forms(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();
     for before in 0..3 {
         let mut bytes = vec![0; before];
         bytes.extend_from_slice(secret);
         let first = (before * 8).div_ceil(6);
-        // The last character before something else holds bits of that, too.
+        // The last character may contain bits of the text that follows.
         let last = bytes.len() * 8 / 6;
         for (bare, padded) in [(STANDARD_NO_PAD, STANDARD), (URL_SAFE_NO_PAD, URL_SAFE)] {
             let encoded = bare.encode(&bytes);
@@ -415,7 +412,7 @@ fn base64_forms(secret: &[u8]) -> Vec<String> {
     forms
 }
 
-/// The same without what one or two characters at the end may be.
+/// The same without the variants of the last one or two characters.
 fn common_base64_forms(secret: &[u8]) -> Vec<String> {
     let mut forms = vec![STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
     for before in 0..3 {

@@ -1,17 +1,19 @@
-//! What the server is told of a failure.
+//! Masks the faults that are reported to the server.
 
-use hawser_contract::Call;
+use hawser_contract::{Outcome, StepOutcome};
 
 use super::Masker;
 
 impl Masker {
-    /// Masks secrets in the texts of a fault. Results are data that the server needs, and stay as they are.
+    /// Masks secrets in the texts of a fault. Results are data that the server needs, so they are unchanged.
     #[must_use]
-    pub fn call(&self, mut call: Call) -> Call {
-        for text in call.fault_texts() {
-            *text = self.text(text).into_owned();
+    pub fn outcome(&self, mut outcome: StepOutcome) -> StepOutcome {
+        if let Outcome::Faulted(fault) = &mut outcome.outcome {
+            for text in [&mut fault.message, &mut fault.details] {
+                *text = self.text(text).into_owned();
+            }
         }
-        call
+        outcome
     }
 }
 
@@ -21,7 +23,7 @@ mod tests {
     use crate::masking::Rules;
     use crate::settings::model::JobLogStreamSettings;
     use hawser_contract::{
-        Fault, Outcome, OutputSet, OutputValue, SourceRefresh, SourceRevisionType, SourceType, Success, Task,
+        Fault, OutputSet, OutputValue, SourceRefresh, SourceRevisionType, SourceType, Subject, Success, Task,
     };
     use serde_json::json;
     use uuid::Uuid;
@@ -34,14 +36,14 @@ mod tests {
     fn both_texts_of_every_fault_are_masked() {
         let fault = Fault { message: "m hunter22".into(), details: "hunter22\nd".into(), resources: Some(3) };
         for task in Task::ALL {
-            let call = masker().call(Outcome::Faulted(fault.clone()).call(task, Uuid::nil()));
+            let call = masker().outcome(Outcome::Faulted(fault.clone()).of(task, Uuid::nil())).call();
             assert_eq!(call.arguments[1..3], [json!("m ***"), json!("***\nd")], "{task}");
             assert_eq!(call.arguments[0], json!(Uuid::nil()));
         }
     }
 
     #[test]
-    fn a_refresh_keeps_the_url_that_the_server_knows_it_by() {
+    fn a_refresh_keeps_the_url_that_identifies_it() {
         let refresh = SourceRefresh {
             organization_id: Uuid::nil(),
             source_url: "https://me:hunter22@host/r".to_owned(),
@@ -49,15 +51,18 @@ mod tests {
             source_type: SourceType::Git,
             source_revision_type: SourceRevisionType::Default,
         };
-        let call = masker().call(refresh.faulted(&Fault::new("no hunter22")));
+        let masked = |outcome| {
+            masker().outcome(StepOutcome { subject: Subject::SourceRefresh(refresh.clone()), outcome }).call()
+        };
+        let call = masked(Outcome::Faulted(Fault::new("no hunter22")));
         assert_eq!(call.arguments[0], json!(refresh.source_url));
         assert_eq!(call.arguments[4..], [json!("no ***"), json!("")]);
-        let call = masker().call(refresh.completed("hunter22"));
+        let call = masked(Outcome::Completed(Success::Revision("hunter22".into())));
         assert_eq!(call.arguments[4], json!("hunter22"));
     }
 
     #[test]
-    fn results_are_told_as_they_are() {
+    fn results_are_not_masked() {
         let output = OutputValue {
             name: "o".into(),
             sensitive: Some(true),
@@ -66,7 +71,7 @@ mod tests {
             from_extra_file: false,
         };
         let set = OutputSet { timestamp: 0, checksum: String::new(), outputs: vec![output] };
-        let call = Outcome::Completed(Success::Outputs(Some(set))).call(Task::Output, Uuid::nil());
-        assert_eq!(masker().call(call.clone()), call);
+        let outcome = Outcome::Completed(Success::Outputs(Some(set))).of(Task::Output, Uuid::nil());
+        assert_eq!(masker().outcome(outcome.clone()), outcome);
     }
 }

@@ -1,7 +1,7 @@
 //! The compiled form of a set of secrets.
 //!
-//! A text is looked at without its line breaks: what is folded, wrapped or of several lines is found all the same. Each
-//! masked part becomes one [`MASK`], where it begins; line breaks stay where they are.
+//! Line breaks are ignored, so folded, wrapped, and multi-line secrets are found. Each match is replaced by one [`MASK`] where
+//! it starts; line breaks stay.
 
 use std::borrow::Cow;
 
@@ -9,39 +9,39 @@ use super::Rules;
 use super::encodings::{Effort, Forms};
 use super::scanner::{Cursor, Scanner, Span};
 
-/// Stands for a secret, whatever its length.
+/// Replaces a secret of any length.
 pub const MASK: &str = "***";
 
-/// All needles of a job together. An automaton takes about twenty times as much, and twice that while it is built; and there
-/// is one for each job and one for all together.
-const MOST_NEEDLE_BYTES: usize = 512 * 1024;
+/// The limit for all needles of a job. An automaton needs about twenty times as much memory, and twice that while it is built.
+/// There is one automaton per job, and one for all jobs together.
+const MAX_TOTAL_BYTES: usize = 512 * 1024;
 
 /// Masks a set of secrets in texts.
 #[derive(Debug)]
 pub struct Masker {
-    sight: Sight,
+    mode: MaskMode,
     patterns: Vec<regex::Regex>,
     minimum_length: usize,
-    /// Not every form is looked for that there was room for usually.
-    lessened: bool,
+    /// Some encodings were left out because there are too many secrets.
+    reduced: bool,
 }
 
 #[derive(Debug)]
-enum Sight {
-    /// There is nothing to look for.
+enum MaskMode {
+    /// There are no secrets.
     Nothing,
     Needles(Box<Scanner>),
-    /// What to look for is not known, or is too much: all text is masked.
+    /// The secrets are unknown, or too many: all text is masked.
     Everything {
         reason: String,
     },
 }
 
-/// Where a text that comes in pieces has got to. It means something only to the masker that it is from.
+/// The position in a stream. Valid only for the masker that created it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamCursor(Option<Cursor>);
 
-/// Parts of a text that are to be masked, in order; none overlap.
+/// Ranges to mask, in order and without overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spans(Vec<Span>);
 
@@ -54,7 +54,7 @@ impl Spans {
         &self.0
     }
 
-    /// Adds a part that ends behind all others. Where parts overlap they become one.
+    /// Adds a range that ends after all others. Overlapping ranges are merged.
     pub(crate) fn add(&mut self, mut span: Span) {
         while let Some(last) = self.0.pop_if(|last| last.end > span.start) {
             span = span.start.min(last.start)..span.end.max(last.end);
@@ -76,60 +76,60 @@ impl Spans {
 impl Masker {
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>, rules: &Rules) -> Self {
         let secrets: Vec<&str> = secrets.into_iter().collect();
-        let fitting = Effort::DOWN.into_iter().find_map(|effort| {
+        let chosen = Effort::DOWN.into_iter().find_map(|effort| {
             let mut forms = Forms::new(rules.minimum_length, effort);
             for secret in &secrets {
-                // Not even begun with one that cannot fit.
-                if forms.bytes().saturating_add(secret.len()) > MOST_NEEDLE_BYTES {
+                // A secret that cannot fit is not encoded at all.
+                if forms.bytes().saturating_add(secret.len()) > MAX_TOTAL_BYTES {
                     return None;
                 }
                 forms.add(secret);
             }
-            (forms.bytes() <= MOST_NEEDLE_BYTES).then_some((effort, forms))
+            (forms.bytes() <= MAX_TOTAL_BYTES).then_some((effort, forms))
         });
-        let lessened = fitting.as_ref().is_some_and(|(effort, _)| *effort != Effort::All);
-        let sight = match fitting {
+        let reduced = chosen.as_ref().is_some_and(|(effort, _)| *effort != Effort::All);
+        let mode = match chosen {
             None => {
-                Sight::Everything { reason: format!("they have more than {} KiB", MOST_NEEDLE_BYTES / 1024) }
+                MaskMode::Everything { reason: format!("the secrets exceed {} KiB", MAX_TOTAL_BYTES / 1024) }
             }
-            Some((_, forms)) if forms.needles().is_empty() => Sight::Nothing,
+            Some((_, forms)) if forms.needles().is_empty() => MaskMode::Nothing,
             Some((_, forms)) => match Scanner::new(forms.needles()) {
-                Ok(scanner) => Sight::Needles(Box::new(scanner)),
-                Err(error) => Sight::Everything { reason: error.to_string() },
+                Ok(scanner) => MaskMode::Needles(Box::new(scanner)),
+                Err(error) => MaskMode::Everything { reason: error.to_string() },
             },
         };
-        Self { sight, patterns: rules.patterns.clone(), minimum_length: rules.minimum_length, lessened }
+        Self { mode, patterns: rules.patterns.clone(), minimum_length: rules.minimum_length, reduced }
     }
 
-    /// Masks all text: for when it is not known what is secret.
+    /// Masks all text, because the secrets are unknown.
     pub fn of_everything(reason: &str) -> Self {
-        let sight = Sight::Everything { reason: reason.to_owned() };
-        Self { sight, patterns: Vec::new(), minimum_length: 0, lessened: false }
+        let mode = MaskMode::Everything { reason: reason.to_owned() };
+        Self { mode, patterns: Vec::new(), minimum_length: 0, reduced: false }
     }
 
-    /// Why all text is masked, if it is.
+    /// If all text is masked, the reason.
     pub fn masks_everything(&self) -> Option<&str> {
-        match &self.sight {
-            Sight::Everything { reason } => Some(reason),
-            Sight::Nothing | Sight::Needles(_) => None,
+        match &self.mode {
+            MaskMode::Everything { reason } => Some(reason),
+            MaskMode::Nothing | MaskMode::Needles(_) => None,
         }
     }
 
-    /// Whether there are so many secrets that not all of their forms are looked for.
-    pub fn is_lessened(&self) -> bool {
-        self.lessened
+    /// Whether some encodings are not masked because there are too many secrets.
+    pub fn is_reduced(&self) -> bool {
+        self.reduced
     }
 
-    /// The text without the secrets in it.
+    /// Masks the secrets in a text.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut spans = Spans::default();
-        let mut place = self.start();
+        let mut cursor = self.start();
         let mut base = 0;
         let mut masked = Vec::new();
         let mut lines = Spans::default();
         for line in lines_of(text) {
             lines.clear();
-            place = self.follow(place, line.as_bytes(), &mut lines);
+            cursor = self.follow(cursor, line.as_bytes(), &mut lines);
             self.patterns(line.as_bytes(), &mut lines);
             masked.extend(lines.as_slice().iter().map(|span| span.start + base..span.end + base));
             base += line.len().cast_signed();
@@ -138,53 +138,53 @@ impl Masker {
             return Cow::Borrowed(text);
         }
         spans.add_anywhere(masked);
-        Cow::Owned(without(text, spans.as_slice()))
+        Cow::Owned(masked_text(text, spans.as_slice()))
     }
 
-    /// The shortest part of a secret that is worth masking.
+    /// The shortest secret that is masked.
     pub(crate) fn minimum_length(&self) -> usize {
         self.minimum_length
     }
 
     pub(crate) fn start(&self) -> StreamCursor {
-        match &self.sight {
-            Sight::Needles(scanner) => StreamCursor(Some(scanner.start())),
-            Sight::Nothing | Sight::Everything { .. } => StreamCursor(None),
+        match &self.mode {
+            MaskMode::Needles(scanner) => StreamCursor(Some(scanner.start())),
+            MaskMode::Nothing | MaskMode::Everything { .. } => StreamCursor(None),
         }
     }
 
-    /// Goes on over the next piece of a text that has no line breaks, and adds what is to be masked, from the first
-    /// byte of this piece. What begins in an earlier piece has a negative start.
-    pub(crate) fn follow(&self, place: StreamCursor, text: &[u8], spans: &mut Spans) -> StreamCursor {
-        match (&self.sight, place) {
-            (Sight::Needles(scanner), StreamCursor(cursor)) => {
-                let cursor = cursor.unwrap_or_else(|| scanner.start());
+    /// Scans the next piece of a stream without line breaks and adds the ranges to mask, relative to the first byte of this
+    /// piece. A range that starts in an earlier piece has a negative start.
+    pub(crate) fn follow(&self, cursor: StreamCursor, text: &[u8], spans: &mut Spans) -> StreamCursor {
+        match (&self.mode, cursor) {
+            (MaskMode::Needles(scanner), StreamCursor(position)) => {
+                let cursor = position.unwrap_or_else(|| scanner.start());
                 StreamCursor(Some(scanner.scan(cursor, text, |span| spans.add(span))))
             }
-            (Sight::Everything { .. }, _) => {
+            (MaskMode::Everything { .. }, _) => {
                 if !text.is_empty() {
                     spans.add(0..text.len().cast_signed());
                 }
-                place
+                cursor
             }
-            (Sight::Nothing, _) => place,
+            (MaskMode::Nothing, _) => cursor,
         }
     }
 
-    /// Whether what is masked in a piece may depend on the pieces before it.
+    /// Whether a match can span several pieces.
     pub(crate) fn goes_on(&self) -> bool {
-        matches!(self.sight, Sight::Needles(_))
+        matches!(self.mode, MaskMode::Needles(_))
     }
 
-    /// How many bytes before this place may be the beginning of a secret.
-    pub(crate) fn open(&self, place: StreamCursor) -> usize {
-        match (&self.sight, place) {
-            (Sight::Needles(scanner), StreamCursor(Some(cursor))) => scanner.depth(cursor),
+    /// How many bytes before this position may be the start of a secret.
+    pub(crate) fn open(&self, cursor: StreamCursor) -> usize {
+        match (&self.mode, cursor) {
+            (MaskMode::Needles(scanner), StreamCursor(Some(cursor))) => scanner.depth(cursor),
             _ => 0,
         }
     }
 
-    /// Adds what the patterns match within a line.
+    /// Adds the matches of the patterns within a line.
     pub(crate) fn patterns(&self, line: &[u8], spans: &mut Spans) {
         if self.patterns.is_empty() {
             return;
@@ -193,9 +193,9 @@ impl Masker {
         let mut base = 0;
         for chunk in line.utf8_chunks() {
             for pattern in &self.patterns {
-                let found = pattern.find_iter(chunk.valid()).map(|found| found.range());
+                let ranges = pattern.find_iter(chunk.valid()).map(|matched| matched.range());
                 matched.extend(
-                    found
+                    ranges
                         .filter(|range| !range.is_empty())
                         .map(|range| (base + range.start).cast_signed()..(base + range.end).cast_signed()),
                 );
@@ -206,13 +206,13 @@ impl Masker {
     }
 }
 
-/// The lines of a text, without their end marks.
+/// The lines of a text, without their line breaks.
 fn lines_of(text: &str) -> impl Iterator<Item = &str> {
     text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line))
 }
 
-/// The text with masks in place of the spans, which count its bytes without the line breaks.
-fn without(text: &str, spans: &[Span]) -> String {
+/// Replaces the spans with masks. The spans do not count line breaks.
+fn masked_text(text: &str, spans: &[Span]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut spans =
         spans.iter().map(|span| span.start.max(0).cast_unsigned()..span.end.max(0).cast_unsigned());

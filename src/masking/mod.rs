@@ -1,12 +1,12 @@
-//! Nothing secret leaves the host in a text.
+//! Masks secrets in text that leaves the host.
 //!
 //! ```text
 //! settings, environment, requests, outputs ─ learn ─→ SecretStore ─→ one Masker per job ─→ logs, faults, runtime log
 //! ```
 //!
-//! [`Rules`] say what counts as a secret: which names, how long a value must be, which patterns. The [`SecretStore`] holds the
-//! values that are known now: the runner's own for as long as it runs, and those of each job for as long as anybody
-//! works on it. A [`Masker`] is the compiled form of what one job must not say: each secret in all its disguises.
+//! [`Rules`] define what counts as a secret: names, a minimum length, and patterns. The [`SecretStore`] holds the known values:
+//! those of the runner while it runs, and those of each job while it is in use. A [`Masker`] is compiled from the secrets of
+//! one job, each in all its encodings.
 
 mod encodings;
 mod fault_texts;

@@ -1,4 +1,4 @@
-//! What counts as a secret, by the `JobLogStream.Redact…` settings.
+//! What counts as a secret, from the `JobLogStream.Redact…` settings.
 
 use regex::Regex;
 use secrecy::{ExposeSecret, SecretString};
@@ -7,9 +7,9 @@ use thiserror::Error;
 use crate::base::wildcard::Wildcard;
 use crate::settings::model::JobLogStreamSettings;
 
-/// Words that a secret variable may well hold (a default, a switch, a placeholder) and that a log cannot do without. The
-/// last is what Pulumi prints in place of a secret.
-const WORDS: [&str; 15] = [
+/// Words that are never masked: typical defaults, switches, and placeholders of secret variables that are common in logs.
+/// Pulumi prints the last one instead of a secret.
+const COMMON_WORDS: [&str; 15] = [
     "true",
     "false",
     "null",
@@ -27,14 +27,14 @@ const WORDS: [&str; 15] = [
     "[secret]",
 ];
 
-/// The settings of redaction, ready for use.
+/// The parsed `JobLogStream.Redact…` settings.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Shorter values are never masked.
     pub minimum_length: usize,
     secret: Vec<Wildcard>,
     harmless: Vec<Wildcard>,
-    /// What these match within a line is masked.
+    /// Their matches within a line are masked.
     pub patterns: Vec<Regex>,
     values: Vec<SecretString>,
 }
@@ -53,8 +53,8 @@ impl Rules {
         let patterns = settings.redact_patterns.iter().enumerate();
         Ok(Self {
             minimum_length: settings.redact_minimum_length,
-            secret: secret.into_iter().map(Wildcard::in_any_case).collect(),
-            harmless: harmless.into_iter().map(|name| Wildcard::in_any_case(&name[1..])).collect(),
+            secret: secret.into_iter().map(Wildcard::case_insensitive).collect(),
+            harmless: harmless.into_iter().map(|name| Wildcard::case_insensitive(&name[1..])).collect(),
             patterns: patterns
                 .map(|(index, pattern)| Regex::new(pattern).map_err(|source| RulesError { index, source }))
                 .collect::<Result<_, _>>()?,
@@ -62,21 +62,21 @@ impl Rules {
         })
     }
 
-    /// Whether a variable of this name holds a secret.
+    /// Whether the value of a variable with this name is secret.
     pub fn is_secret_name(&self, name: &str) -> bool {
         self.secret.iter().any(|pattern| pattern.matches(name))
             && !self.harmless.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// What of a secret text is to be masked: all but the white space around it, which a file that it was read from may have
-    /// added. Nothing of one that is too short, or a common word.
+    /// The part of a secret text to mask: without the white space around it, which may come from a file. None if it is too
+    /// short or a common word.
     pub fn secret_in<'a>(&self, text: &'a str) -> Option<&'a str> {
         let text = text.trim();
-        let is_word = || WORDS.iter().any(|word| word.eq_ignore_ascii_case(text));
+        let is_word = || COMMON_WORDS.iter().any(|word| word.eq_ignore_ascii_case(text));
         (text.len() >= self.minimum_length && !is_word()).then_some(text)
     }
 
-    /// The values that the settings name.
+    /// The values of `JobLogStream.RedactValues`.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(ExposeSecret::expose_secret)
     }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_secrets_are_told_from_names_of_their_files() {
+    fn names_of_secrets_are_distinguished_from_names_of_their_files() {
         let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
         for name in [
             "ARM_CLIENT_SECRET",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn an_invalid_pattern_is_reported_by_its_index() {
         let settings =
             JobLogStreamSettings { redact_patterns: vec!["a".into(), "(".into()], ..Default::default() };
         assert!(Rules::new(&settings).unwrap_err().to_string().contains("RedactPatterns.1"));

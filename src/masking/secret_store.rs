@@ -1,8 +1,7 @@
-//! The secrets that are known now, and who must not say them.
+//! The known secrets of the runner and its jobs.
 //!
-//! Compiling takes a moment, so what was compiled is kept until something changes. While it takes that moment nobody is
-//! kept from learning: only whoever wants the same masker waits. Nothing is logged while a lock is held: the runtime log
-//! is masked by this very store.
+//! Compiling a masker takes time, so it is cached until the secrets change. Secrets can be added during a compilation; only
+//! callers that need the same masker wait. Nothing is logged while a lock is held, because this store masks the runtime log.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,11 +14,11 @@ use uuid::Uuid;
 use super::url_credentials::of_source;
 use super::{Masker, Rules};
 
-/// How many tokens of the runner are known at a time: those of the connection, of its redirects and of some before it. As
-/// many credentials of sources are known besides. All of them are in every automaton.
-const PASSING: usize = 12;
-/// A panic that finds the masker in use looks again so often, a moment later.
-const PATIENCE: usize = 100;
+/// How many tokens of the runner are remembered: those of the connection, its redirects, and some earlier ones. The same number
+/// of source credentials is remembered. All of them are in every automaton.
+const MAX_RECENT: usize = 12;
+/// How often a panic hook checks whether the masker is free.
+const PANIC_ATTEMPTS: usize = 100;
 
 /// All secrets of the process. Cheap to clone; every clone is the same store.
 #[derive(Clone)]
@@ -27,39 +26,39 @@ pub struct SecretStore(Arc<StoreInner>);
 
 struct StoreInner {
     rules: Rules,
-    own: Mutex<Shelf>,
+    own: Mutex<SecretSet>,
     jobs: Mutex<HashMap<Uuid, Weak<StoredJob>>>,
-    /// Of everything, for what belongs to no job.
+    /// Of all secrets, for text that belongs to no job.
     compiled: Compiled,
-    /// Of the runner's own secrets, for steps that belong to no job.
+    /// Of the runner's secrets, for steps that belong to no job.
     compiled_own: Compiled,
-    /// Goes up with every secret that is learnt and every job that is gone.
+    /// Incremented with every new secret and every dropped job.
     changes: Arc<AtomicU64>,
-    /// That everything is masked has been said.
-    said: AtomicBool,
-    /// That not all disguises are looked for has been said.
-    said_less: AtomicBool,
+    /// The error about masking everything was logged.
+    everything_logged: AtomicBool,
+    /// The warning about missing encodings was logged.
+    reduced_logged: AtomicBool,
 }
 
-/// Some secrets, and how often they have changed.
+/// Secrets with a version that changes with them.
 #[derive(Default)]
-struct Shelf {
+struct SecretSet {
     secrets: BTreeSet<String>,
-    /// Tokens, which are replaced again and again.
-    tokens: Passing,
-    /// Credentials of sources outside of jobs. However many a server sends, they take no place from a token.
-    sources: Passing,
+    /// Tokens, which are replaced often.
+    tokens: RecentSecrets,
+    /// Credentials of sources outside of jobs. They never displace a token.
+    sources: RecentSecrets,
     version: u64,
-    /// The secrets are not all known, and this is why.
+    /// Why the secrets are incomplete, if they are.
     unknown: Option<String>,
 }
 
-/// The last [`PASSING`] of some secrets, the latest last.
+/// The [`MAX_RECENT`] most recent secrets, oldest first.
 #[derive(Default)]
-struct Passing(VecDeque<String>);
+struct RecentSecrets(VecDeque<String>);
 
-impl Passing {
-    /// Says whether it is new. One that comes again is as young as a new one.
+impl RecentSecrets {
+    /// Adds a secret, or makes it the most recent one again. Returns whether it is new.
     fn add(&mut self, secret: &str) -> bool {
         if let Some(known) = self.0.iter().position(|known| known == secret) {
             if let Some(again) = self.0.remove(known) {
@@ -68,14 +67,14 @@ impl Passing {
             return false;
         }
         self.0.push_back(secret.to_owned());
-        if self.0.len() > PASSING {
+        if self.0.len() > MAX_RECENT {
             self.0.pop_front();
         }
         true
     }
 }
 
-/// The secrets of one job, for as long as somebody holds this.
+/// A handle to the secrets of one job, which are dropped with the last handle.
 #[derive(Clone)]
 pub struct JobSecrets {
     secret_store: SecretStore,
@@ -84,7 +83,7 @@ pub struct JobSecrets {
 }
 
 struct StoredJob {
-    shelf: Mutex<Shelf>,
+    set: Mutex<SecretSet>,
     compiled: Compiled,
     changes: Arc<AtomicU64>,
 }
@@ -95,29 +94,29 @@ impl Drop for StoredJob {
     }
 }
 
-/// A masker, and the versions of what it was compiled from.
+/// A cached masker with the versions of its secrets.
 #[derive(Default)]
 struct Compiled(Mutex<Option<(Versions, Arc<Masker>)>>);
 
-/// Of the runner's own secrets and of the job's.
+/// The versions of the runner's and of the job's secrets.
 type Versions = (u64, u64);
 
 impl Compiled {
     fn get(&self, versions: Versions, compile: impl FnOnce() -> Masker) -> Arc<Masker> {
-        let mut kept = locked(&self.0);
-        if let Some((of, masker)) = &*kept
-            && *of == versions
+        let mut cached = locked(&self.0);
+        if let Some((compiled_from, masker)) = &*cached
+            && *compiled_from == versions
         {
             return Arc::clone(masker);
         }
-        // The old one goes before the new one is built: both at once would take twice the memory.
-        *kept = None;
+        // Drop the old masker first, to save memory while the new one is built.
+        *cached = None;
         let masker = Arc::new(compile());
-        *kept = Some((versions, Arc::clone(&masker)));
+        *cached = Some((versions, Arc::clone(&masker)));
         masker
     }
 
-    /// Whether nobody is compiling.
+    /// Whether no thread is compiling.
     fn is_free(&self) -> bool {
         !matches!(self.0.try_lock(), Err(TryLockError::WouldBlock))
     }
@@ -126,7 +125,7 @@ impl Compiled {
 impl SecretStore {
     pub fn new(rules: Rules) -> Self {
         let secrets: BTreeSet<_> = rules.values().map(str::to_owned).collect();
-        let own = Mutex::new(Shelf { secrets, ..Shelf::default() });
+        let own = Mutex::new(SecretSet { secrets, ..SecretSet::default() });
         Self(Arc::new(StoreInner {
             rules,
             own,
@@ -134,8 +133,8 @@ impl SecretStore {
             compiled: Compiled::default(),
             compiled_own: Compiled::default(),
             changes: Arc::default(),
-            said: AtomicBool::new(false),
-            said_less: AtomicBool::new(false),
+            everything_logged: AtomicBool::new(false),
+            reduced_logged: AtomicBool::new(false),
         }))
     }
 
@@ -143,18 +142,18 @@ impl SecretStore {
         &self.0.rules
     }
 
-    /// Adds a secret of the runner itself: no job and no log may ever say it.
+    /// Adds a secret of the runner, which is masked in all logs.
     pub fn learn(&self, secret: &str) {
         self.learn_all(&self.0.own, [secret]);
     }
 
-    /// Adds a secret of the runner that is replaced again and again, such as a token. The last [`PASSING`] of them are known:
-    /// a runner that reconnects for a year must not carry every token that it ever had.
+    /// Adds a secret of the runner that is replaced often, such as a token. Only the last [`MAX_RECENT`] are remembered, so
+    /// that a runner that reconnects for a year does not accumulate tokens.
     pub fn learn_passing(&self, secret: &str) {
-        self.pass(secret, |own| &mut own.tokens);
+        self.learn_recent(secret, |own| &mut own.tokens);
     }
 
-    fn pass(&self, secret: &str, queue: impl FnOnce(&mut Shelf) -> &mut Passing) {
+    fn learn_recent(&self, secret: &str, queue: impl FnOnce(&mut SecretSet) -> &mut RecentSecrets) {
         let mut own = locked(&self.0.own);
         if secret.len() >= self.0.rules.minimum_length && queue(&mut own).add(secret) {
             own.version += 1;
@@ -162,36 +161,35 @@ impl SecretStore {
         }
     }
 
-    fn learn_all<'a>(&self, shelf: &Mutex<Shelf>, secrets: impl IntoIterator<Item = &'a str>) {
-        let mut shelf = locked(shelf);
-        let before = shelf.version;
+    fn learn_all<'a>(&self, set: &Mutex<SecretSet>, secrets: impl IntoIterator<Item = &'a str>) {
+        let mut set = locked(set);
+        let before = set.version;
         for secret in secrets {
-            shelf.add(secret, &self.0.rules);
+            set.add(secret, &self.0.rules);
         }
-        if shelf.version != before {
+        if set.version != before {
             self.0.changes.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Masks everything that is known now, of the runner and of all jobs: for what belongs to no job. It costs next to
-    /// nothing when nothing has changed.
+    /// Masks the secrets of the runner and of all jobs, for text that belongs to no job. Cheap if nothing has changed.
     pub fn masker(&self) -> Arc<Masker> {
-        // Looked at before the secrets are: what is learnt meanwhile counts at the next call at the latest.
+        // Read before the secrets: a secret that is added meanwhile counts from the next call at the latest.
         let changes = self.0.changes.load(Ordering::Acquire);
         self.0.compiled.get((changes, 0), || {
             let jobs: Vec<Arc<StoredJob>> = locked(&self.0.jobs).values().filter_map(Weak::upgrade).collect();
             let mut secrets: BTreeSet<_> = locked(&self.0.own).texts().map(str::to_owned).collect();
             for job in &jobs {
-                secrets.extend(locked(&job.shelf).secrets.iter().cloned());
+                secrets.extend(locked(&job.set).secrets.iter().cloned());
             }
             Masker::new(secrets.iter().map(String::as_str), &self.0.rules)
         })
     }
 
-    /// The same for a thread that panics: it may be the one that is compiling, and would wait for itself. None when the
-    /// masker stays in use.
+    /// The same for a thread that panics, which would deadlock if it is the one that compiles. None if the masker stays
+    /// locked.
     pub(crate) fn masker_in_a_panic(&self) -> Option<Arc<Masker>> {
-        for _ in 0..PATIENCE {
+        for _ in 0..PANIC_ATTEMPTS {
             if self.0.compiled.is_free() {
                 return Some(self.masker());
             }
@@ -200,7 +198,7 @@ impl SecretStore {
         None
     }
 
-    /// The secrets of a job, shared by all who ask for them at the same time.
+    /// Returns the secrets of a job, shared by all current handles.
     pub fn job(&self, job_id: Option<Uuid>) -> JobSecrets {
         let job = job_id.map(|job_id| {
             let mut jobs = locked(&self.0.jobs);
@@ -208,7 +206,7 @@ impl SecretStore {
             let known = jobs.get(&job_id).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {
                 let job = Arc::new(StoredJob {
-                    shelf: Mutex::default(),
+                    set: Mutex::default(),
                     compiled: Compiled::default(),
                     changes: Arc::clone(&self.0.changes),
                 });
@@ -224,23 +222,21 @@ impl JobSecrets {
     /// Adds secrets of this job.
     pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
         self.secret_store
-            .learn_all(self.job.as_ref().map_or(&self.secret_store.0.own, |job| &job.shelf), secrets);
+            .learn_all(self.job.as_ref().map_or(&self.secret_store.0.own, |job| &job.set), secrets);
     }
 
-    /// Says that the secrets of this job are not all known, so that all its text has to be masked. Outside of a job it
-    /// says nothing.
+    /// Marks the secrets of this job as incomplete, so that all its text is masked. Outside of a job it does nothing.
     pub fn hide_everything(&self, reason: &str) {
         let Some(job) = &self.job else { return };
-        let mut shelf = locked(&job.shelf);
-        shelf.unknown = Some(reason.to_owned());
-        shelf.version += 1;
+        let mut set = locked(&job.set);
+        set.unknown = Some(reason.to_owned());
+        set.version += 1;
     }
 
-    /// Masks what is known now; to be asked for again when more may have been learnt.
+    /// Masks the secrets known now. Get a new masker when secrets may have been added.
     pub fn masker(&self) -> Arc<Masker> {
         let inner = &self.secret_store.0;
-        // Looked at before the secrets are, as in the store's own. No lock but that of the masker is held while it is
-        // compiled.
+        // Read before the secrets, as in `SecretStore::masker`. Only the lock of the masker is held during the compilation.
         let own_version = locked(&inner.own).version;
         let own = || locked(&inner.own).texts().map(str::to_owned).collect::<BTreeSet<_>>();
         let masker = match &self.job {
@@ -248,49 +244,51 @@ impl JobSecrets {
                 .compiled_own
                 .get((own_version, 0), || Masker::new(own().iter().map(String::as_str), &inner.rules)),
             Some(job) => {
-                let version = locked(&job.shelf).version;
+                let version = locked(&job.set).version;
                 job.compiled.get((own_version, version), || {
                     let mut secrets = own();
-                    let shelf = locked(&job.shelf);
-                    if let Some(reason) = &shelf.unknown {
+                    let set = locked(&job.set);
+                    if let Some(reason) = &set.unknown {
                         return Masker::of_everything(reason);
                     }
-                    secrets.extend(shelf.texts().map(str::to_owned));
-                    drop(shelf);
+                    secrets.extend(set.texts().map(str::to_owned));
+                    drop(set);
                     Masker::new(secrets.iter().map(String::as_str), &inner.rules)
                 })
             }
         };
         if let Some(reason) = masker.masks_everything()
-            && !inner.said.swap(true, Ordering::Relaxed)
+            && !inner.everything_logged.swap(true, Ordering::Relaxed)
         {
-            error!("all lines of a job are masked, since its secrets cannot be told from the rest: {reason}");
+            error!(reason, "masking all lines of a job");
         }
-        if masker.is_lessened() && !inner.said_less.swap(true, Ordering::Relaxed) {
+        if masker.is_reduced() && !inner.reduced_logged.swap(true, Ordering::Relaxed) {
             warn!(
-                "a job has so many secrets, or such long ones, that not all disguises of them are masked: rare ones, such \
-                 as folded over lines, and perhaps of long secrets all but the plain text, may be missed"
+                "masking a job's secrets only in their common encodings, because they are too many or too long; \
+                 long secrets may be masked only as plain text"
             );
         }
         masker
     }
 
-    /// Adds the credentials in the URL of a source, such as one that was found on the way, and returns them. Outside of any
-    /// job they are known for a while, as tokens are: there may be new ones each time.
+    /// Adds the credentials in the URL of a source and returns them. Outside of a job only recent ones are remembered, because
+    /// each request may have new ones.
     pub(crate) fn learn_credentials(&self, url: &str) -> Vec<String> {
         let rules = &self.secret_store.0.rules;
-        let found = of_source(url, rules);
-        let found: BTreeSet<&str> = found.iter().filter_map(|text| rules.secret_in(text)).collect();
-        let found: Vec<String> = found.into_iter().map(str::to_owned).collect();
+        let credentials = of_source(url, rules);
+        let secrets: BTreeSet<&str> = credentials.iter().filter_map(|text| rules.secret_in(text)).collect();
+        let secrets: Vec<String> = secrets.into_iter().map(str::to_owned).collect();
         match self.job {
-            Some(_) => self.learn(found.iter().map(String::as_str)),
-            None => found.iter().for_each(|secret| self.secret_store.pass(secret, |own| &mut own.sources)),
+            Some(_) => self.learn(secrets.iter().map(String::as_str)),
+            None => secrets
+                .iter()
+                .for_each(|secret| self.secret_store.learn_recent(secret, |own| &mut own.sources)),
         }
-        found
+        secrets
     }
 }
 
-impl Shelf {
+impl SecretSet {
     fn texts(&self) -> impl Iterator<Item = &str> {
         self.secrets.iter().chain(&self.tokens.0).chain(&self.sources.0).map(String::as_str)
     }
@@ -303,7 +301,6 @@ impl Shelf {
 }
 
 impl std::fmt::Debug for SecretStore {
-    /// Without the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SecretStore")
     }
@@ -324,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_while_it_compiles_does_not_wait_for_itself() {
+    fn a_panic_during_a_compilation_does_not_deadlock() {
         let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
         secret_store.learn("hunter22");
         let compiling = locked(&secret_store.0.compiled.0);
@@ -334,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn of_sources_outside_of_jobs_the_latest_credentials_are_known_and_not_all_that_ever_were() {
+    fn outside_of_jobs_only_recent_source_credentials_are_remembered() {
         let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
         let refresh = secret_store.job(None);
         secret_store.learn_passing("the-token");
@@ -342,8 +339,8 @@ mod tests {
             refresh.learn_credentials(&format!("https://me:password-{number:02}@host/repo"));
             refresh.learn_credentials("https://me:again-and-again@host/repo");
         }
-        let said = "password-00 password-99 again-and-again the-token";
-        assert_eq!(secret_store.masker().text(said), "password-00 *** *** ***");
-        assert_eq!(refresh.masker().text(said), "password-00 *** *** ***");
+        let text = "password-00 password-99 again-and-again the-token";
+        assert_eq!(secret_store.masker().text(text), "password-00 *** *** ***");
+        assert_eq!(refresh.masker().text(text), "password-00 *** *** ***");
     }
 }

@@ -1,4 +1,4 @@
-//! What is masked, and what is not.
+//! Tests of what is masked and what is not.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::*;
 use crate::settings::model::JobLogStreamSettings;
 
-/// It has what each form writes in its own way.
+/// Contains characters that the encodings treat differently.
 const SECRET: &str = r#"p@ss/w"ö\rd<${7}'& %{+~=?"#;
 const TOKEN: &str = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
 const KEY: &str = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7bq9Gk2PzQ\nx5VnYc0Lr8tWmZq1\n-----END KEY-----\n";
@@ -32,7 +32,7 @@ fn base64_wrapped(text: &str, columns: usize) -> String {
 }
 
 #[test]
-fn every_disguise_is_masked() {
+fn every_encoding_is_masked() {
     let go = r#"p@ss/w\"ö\\rd\u003c${7}'\u0026 %{+~=?"#;
     let disguises = [
         ("plain", SECRET.to_owned()),
@@ -71,7 +71,7 @@ fn every_disguise_is_masked() {
 }
 
 #[test]
-fn base64_is_masked_wherever_the_secret_stands_in_it() {
+fn base64_is_masked_at_any_position_of_the_secret() {
     for secret in ["hunter", "hunter2", "hunter22", TOKEN, SECRET] {
         let masker = masker(&[secret]);
         for user in ["", "u", "me", "you", "admin", "deploy"] {
@@ -80,7 +80,7 @@ fn base64_is_masked_wherever_the_secret_stands_in_it() {
                     let encoded = engine.encode(format!("{user}:{secret}{behind}"));
                     let masked = masker.text(&encoded).into_owned();
                     let (before, after) = masked.split_once(MASK).expect("masked");
-                    // What is left has at most one character with bits of the secret at either end.
+                    // At either end, at most one remaining character has bits of the secret.
                     assert!(before.len() <= (user.len() + 1).div_ceil(3) * 4, "{masked}");
                     let bits = (encoded.len() - before.len() - after.len()) * 6;
                     assert!(bits + 12 >= secret.len() * 8, "{secret} in {encoded}: {masked}");
@@ -91,7 +91,7 @@ fn base64_is_masked_wherever_the_secret_stands_in_it() {
 }
 
 #[test]
-fn what_is_folded_or_of_several_lines_is_masked_as_a_whole_and_line_by_line() {
+fn folded_and_multi_line_secrets_are_masked_as_a_whole_and_line_by_line() {
     let masker = masker(&[KEY, TOKEN]);
     let (first, second) = TOKEN.split_at(17);
     let json = serde_json::to_string(KEY).unwrap();
@@ -109,7 +109,7 @@ fn what_is_folded_or_of_several_lines_is_masked_as_a_whole_and_line_by_line() {
     }
 }
 
-/// As Terraform folds its messages.
+/// Folds a text like the messages of Terraform.
 fn folded(text: &str, ruler: &str, columns: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -127,7 +127,7 @@ fn folded(text: &str, ruler: &str, columns: usize) -> String {
 }
 
 #[test]
-fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
+fn a_secret_of_several_words_is_masked_wherever_it_is_folded() {
     let short = "correct horse battery stäple wonder";
     let long = "it was a bright cold day in april and the clocks were striking thirteen as winston smith came in, quickly";
     for secret in [short, long] {
@@ -140,12 +140,12 @@ fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
         ] {
             for before in 0..columns {
                 for behind in ["", "'.", "-and-so-on"] {
-                    // One word, so that nothing but the secret is folded.
+                    // The prefix is one word, so that only the secret is folded.
                     let text = format!("{} '{secret}{behind}", "x".repeat(before));
                     let masked =
                         masker.text(&folded(&text, ruler, columns)).replace(['\n', 'x', ' ', '\''], "");
                     let expected = format!("{MASK}{}", behind.trim_matches('\''));
-                    // A ruler before the first word is no part of the secret.
+                    // A ruler before the first word is not a part of the secret.
                     let masked = masked.replacen(&ruler.replace(' ', ""), "", 1);
                     assert_eq!(masked, expected, "{before} {ruler:?} {behind}");
                 }
@@ -163,7 +163,7 @@ fn a_secret_of_several_words_is_masked_wherever_its_lines_are_folded() {
 }
 
 #[test]
-fn harmless_look_alikes_are_not_masked() {
+fn harmless_lookalikes_are_not_masked() {
     let look_alikes = [
         ("a prefix", &TOKEN[..20]),
         ("a suffix", &TOKEN[20..]),
@@ -189,14 +189,14 @@ fn harmless_look_alikes_are_not_masked() {
 }
 
 #[test]
-fn white_space_around_a_secret_need_not_be_there() {
+fn white_space_around_a_secret_is_optional() {
     let masker = masker(&["  hunter22 \n"]);
     assert_eq!(masker.text("[hunter22]"), "[***]");
     assert_eq!(masker.text("[  hunter22 ]"), "[***]");
 }
 
 #[test]
-fn a_long_secret_is_masked_as_one_and_costs_little() {
+fn a_long_secret_is_masked_as_one() {
     let mut random = fastrand::Rng::with_seed(7);
     for length in [511, 512, 513, 1023, 1024, 1025, 5000, 40_000, 200_000] {
         let secret: String = std::iter::repeat_with(|| random.alphanumeric()).take(length).collect();
@@ -211,7 +211,7 @@ fn a_long_secret_is_masked_as_one_and_costs_little() {
     }
 }
 
-/// A key of a realistic kind.
+/// A realistic key.
 fn private_key(random: &mut fastrand::Rng, lines: usize) -> String {
     let line = |_| std::iter::repeat_with(|| random.alphanumeric()).take(64).collect::<String>();
     let lines: Vec<String> = (0..lines).map(line).collect();
@@ -222,7 +222,7 @@ fn private_key(random: &mut fastrand::Rng, lines: usize) -> String {
 fn a_private_key_is_masked_in_the_common_forms_and_by_each_of_its_lines() {
     let key = private_key(&mut fastrand::Rng::with_seed(7), 50);
     let masker = masker(&[&key, "hunter22"]);
-    assert!(!masker.is_lessened());
+    assert!(!masker.is_reduced());
     assert_eq!(masker.text(&format!("a {}", key.trim())).replace('\n', ""), "a ***");
     assert_eq!(masker.text(&serde_json::to_string(key.trim()).unwrap()), "\"***\"");
     assert_eq!(masker.text(&STANDARD.encode(key.trim())), MASK);
@@ -236,12 +236,12 @@ fn a_private_key_is_masked_in_the_common_forms_and_by_each_of_its_lines() {
 }
 
 #[test]
-fn many_long_secrets_are_masked_in_fewer_forms_before_everything_is() {
+fn many_long_secrets_are_masked_in_fewer_forms_instead_of_masking_everything() {
     let mut random = fastrand::Rng::with_seed(7);
     let keys: Vec<String> = (0..200).map(|_| private_key(&mut random, 30)).collect();
     let secrets: Vec<&str> = keys.iter().map(String::as_str).chain(["hunter22"]).collect();
     let masker = masker(&secrets);
-    assert!(masker.is_lessened() && masker.masks_everything().is_none());
+    assert!(masker.is_reduced() && masker.masks_everything().is_none());
     for key in &keys {
         assert_eq!(masker.text(key).replace('\n', ""), "***".repeat(32));
     }
@@ -250,14 +250,14 @@ fn many_long_secrets_are_masked_in_fewer_forms_before_everything_is() {
 }
 
 #[test]
-fn many_sentences_are_masked_in_all_forms_but_the_folded_ones() {
+fn many_sentences_are_masked_in_all_forms_except_the_folded_ones() {
     let mut random = fastrand::Rng::with_seed(7);
     let mut word = || std::iter::repeat_with(|| random.alphanumeric()).take(4).collect::<String>();
     let sentences: Vec<String> =
         (0..60).map(|_| (0..24).map(|_| word()).collect::<Vec<_>>().join(" ")).collect();
     let secrets: Vec<&str> = sentences.iter().map(String::as_str).collect();
     let masker = masker(&secrets);
-    assert!(masker.is_lessened() && masker.masks_everything().is_none());
+    assert!(masker.is_reduced() && masker.masks_everything().is_none());
     for sentence in &sentences {
         let hex: String = sentence.bytes().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(masker.text(&format!("{sentence} {hex}")), "*** ***");
@@ -274,7 +274,7 @@ fn too_many_secrets_mask_everything() {
 }
 
 #[test]
-fn patterns_mask_within_a_line_and_join_what_they_overlap() {
+fn patterns_mask_within_a_line_and_merge_with_overlapping_secrets() {
     let settings =
         JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into(), "x*".into()], ..Default::default() };
     let masker = Masker::new(["12345abc"], &rules(&settings));
@@ -282,7 +282,7 @@ fn patterns_mask_within_a_line_and_join_what_they_overlap() {
 }
 
 #[test]
-fn secrets_that_overlap_leave_nothing() {
+fn overlapping_secrets_are_masked_completely() {
     let masker = masker(&["abcdefgh", "fghijklm", "secret-secret"]);
     assert_eq!(masker.text("-abcdefghijklm-"), "-***-");
     assert_eq!(masker.text("secret-secret-secret"), "***");
@@ -290,7 +290,7 @@ fn secrets_that_overlap_leave_nothing() {
 }
 
 #[test]
-fn a_vault_compiles_again_only_when_something_has_changed() {
+fn a_store_compiles_again_only_after_a_change() {
     let secret_store = SecretStore::new(rules(&JobLogStreamSettings::default()));
     secret_store.learn("own-secret");
     let (first, second) = (secret_store.masker(), secret_store.masker());
@@ -307,12 +307,12 @@ fn a_vault_compiles_again_only_when_something_has_changed() {
     assert_eq!(other.masker().text("own-secret job-secret"), "*** job-secret");
     drop(job);
     assert_eq!(secret_store.masker().text("own-secret job-secret"), "*** job-secret");
-    // A job that comes again knows nothing of the first time.
+    // A new handle does not have the secrets of a dropped one.
     assert_eq!(secret_store.job(Some(Uuid::nil())).masker().text("job-secret"), "job-secret");
 }
 
 #[test]
-fn a_job_whose_secrets_are_unknown_says_nothing_at_all() {
+fn a_job_with_unknown_secrets_is_masked_completely() {
     let secret_store = SecretStore::new(rules(&JobLogStreamSettings::default()));
     let job = secret_store.job(Some(Uuid::nil()));
     let before = job.masker();
@@ -322,7 +322,7 @@ fn a_job_whose_secrets_are_unknown_says_nothing_at_all() {
     assert_eq!(secret_store.job(Some(Uuid::max())).masker().text("hello"), "hello");
 }
 
-/// Every byte that belongs to an occurrence of a needle, found in the plainest way.
+/// Marks every byte of every occurrence of a needle, in the simplest way.
 fn model(needles: &[String], text: &[u8]) -> Vec<bool> {
     let mut masked = vec![false; text.len()];
     for needle in needles {
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_scanner_finds_what_is_there_however_the_text_is_cut(
+    fn a_scanner_finds_every_needle_however_the_text_is_split(
         needles in vec("[ab]{4,12}|[abc]{2,5}", 1..6),
         text in "[abc]{0,120}|[abcdefghijk]{0,200}",
         cuts in vec(0_usize..200, 0..5),
@@ -356,13 +356,13 @@ proptest! {
         for piece in cuts.windows(2) {
             let (from, to) = (piece[0], piece[1]);
             cursor = scanner.scan(cursor, &text.as_bytes()[from..to], |span| {
-                let begin = from.checked_add_signed(span.start).unwrap();
-                masked[begin..from.checked_add_signed(span.end).unwrap()].fill(true);
+                let start = from.checked_add_signed(span.start).unwrap();
+                masked[start..from.checked_add_signed(span.end).unwrap()].fill(true);
             });
-            // The beginning of a needle at the end of what was read so far is known to its full length.
+            // The depth is the full length of a needle that has started.
             let open = (0..=to)
-                .find(|begin| needles.iter().any(|needle| needle.starts_with(&text[*begin..to])))
-                .map_or(0, |begin| to - begin);
+                .find(|start| needles.iter().any(|needle| needle.starts_with(&text[*start..to])))
+                .map_or(0, |start| to - start);
             prop_assert_eq!(scanner.depth(cursor), open);
         }
         prop_assert_eq!(masked, model(&needles, text.as_bytes()));

@@ -1,4 +1,4 @@
-//! Credentials that stand inside of a text: in URLs, and in connection strings.
+//! Finds credentials in URLs and connection strings.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use percent_encoding::percent_decode_str;
 use super::Rules;
 use crate::base::git_url::{bare_login_end, login_end};
 
-/// A user name without a password is a token when it is as long as one; shorter names are those of people and
+/// The minimum length of a user name without a password that counts as a token. Shorter names belong to people and
 /// organizations (`https://acme@dev.azure.com/acme/…`).
 const TOKEN_LENGTH: usize = 20;
 
-/// What stands in the place of a user name or a password and is the same for everybody.
+/// Fixed texts that are used instead of a user name or a password.
 const PLACEHOLDERS: [&str; 4] = ["x-oauth-basic", "x-access-token", "x-token-auth", "oauth2"];
 
-/// Parameters of URLs, and parts of connection strings, that hold a secret and whose names do not say so.
+/// Secret parameters of URLs and connection strings that [`Rules`] does not recognize by name.
 const PARTS: [&str; 9] = [
     "sig",
     "signature",
@@ -27,7 +27,7 @@ const PARTS: [&str; 9] = [
     "sharedaccesssignature",
 ];
 
-/// All credentials in a text. Those of URLs come as they stand there and decoded.
+/// Finds all credentials in a text. Those in URLs are returned both as written and decoded.
 pub(crate) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(url) = whole_url(text) {
@@ -38,7 +38,7 @@ pub(crate) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
         let url = &rest[at + 3..];
         let end = url.find(|char: char| char.is_whitespace() || "'\"<>`".contains(char)).unwrap_or(url.len());
         of_url(&url[..end], rules, &mut found);
-        // Others may follow, with a comma or as a part of it.
+        // Other URLs may follow, after a comma or within this one.
         url[..end].split("://").skip(1).for_each(|url| of_url(url, rules, &mut found));
         rest = &url[end..];
     }
@@ -52,7 +52,7 @@ pub(crate) fn credentials(text: &str, rules: &Rules) -> Vec<String> {
     found
 }
 
-/// The same of a text that is the URL of a source, and so may lack a scheme.
+/// Finds the credentials in the URL of a source, which may lack a scheme.
 pub(crate) fn of_source(url: &str, rules: &Rules) -> Vec<String> {
     let mut found = credentials(url, rules);
     let url = url.trim();
@@ -67,8 +67,8 @@ pub(crate) fn of_source(url: &str, rules: &Rules) -> Vec<String> {
     found
 }
 
-/// A text that as a whole is one URL, without its scheme. Its password may have any character, but the text is no sentence
-/// that begins with a URL.
+/// If the whole text is one URL, returns it without its scheme. The password may contain any character, but a sentence that
+/// starts with a URL does not count.
 fn whole_url(text: &str) -> Option<&str> {
     let (scheme, url) = text.trim().split_once("://")?;
     let is_scheme = |char: char| char.is_ascii_alphanumeric() || "+-.:".contains(char);
@@ -76,7 +76,7 @@ fn whole_url(text: &str) -> Option<&str> {
     (scheme.chars().all(is_scheme) && !behind.contains(char::is_whitespace)).then_some(url)
 }
 
-/// `url` is without its scheme.
+/// `url` has no scheme.
 fn of_url(url: &str, rules: &Rules, found: &mut Vec<String>) {
     if let Some(end) = login_end(url) {
         login(&url[..end], rules, found);
@@ -96,14 +96,14 @@ fn login(text: &str, rules: &Rules, found: &mut Vec<String>) {
     if !password.is_empty() && !is_placeholder {
         both(password, found);
     }
-    // With a password that says nothing, such as `x`, the name may be the token.
+    // With a dummy password such as `x`, the name may be the token.
     if user.len() >= TOKEN_LENGTH && (is_placeholder || password.len() < rules.minimum_length) {
         both(user, found);
     }
 }
 
-/// `name=value` of all parts of a text, which a semicolon or white space ends. A value in quotes goes on to the quote that
-/// ends it; a quote in it is written twice.
+/// The `name=value` pairs of a text, separated by semicolons or white space. A value may be in quotes; a quote within it is
+/// doubled.
 fn pairs(text: &str) -> Vec<(&str, String)> {
     let mut pairs = Vec::new();
     let mut rest = text;
@@ -123,7 +123,7 @@ fn is_end(char: char) -> bool {
     char == ';' || char.is_whitespace()
 }
 
-/// The text in quotes that another begins with, if nothing but the end of a part comes behind it.
+/// The quoted text at the start, if a separator or the end of the text follows it.
 fn quoted(text: &str) -> Option<String> {
     let quote = text.chars().next().filter(|char| ['"', '\''].contains(char))?;
     let mut inner = String::new();
@@ -156,7 +156,7 @@ mod tests {
     use crate::settings::model::JobLogStreamSettings;
 
     #[test]
-    fn credentials_are_found_wherever_they_stand_and_names_are_not() {
+    fn credentials_are_found_in_any_position_and_names_are_not() {
         let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
         for (text, expected) in [
             ("https://host/repo", &[][..]),

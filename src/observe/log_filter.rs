@@ -1,9 +1,9 @@
-//! Which runtime log events are written: `Logging.LogLevel` as a filter over our modules.
+//! Filters the events of the runtime log by `Logging.LogLevel`.
 //!
-//! A category is a module path. It is written as ours (`hawser::shipping`) or as .NET would (`Hawser.Shipping`), in any case and
-//! with or without underscores, and holds for everything below it; the longest that matches counts, and `Default`
-//! (Information unless set) where none does. Other crates are held at Warning however talkative `Default` is: at
-//! Debug they drown our own events, and some write out what they send. A category of their own lets them speak.
+//! A category is a module path, in the syntax of Rust (`hawser::shipping`) or .NET (`Hawser.Shipping`), case-insensitive, with
+//! or without underscores. It applies to everything below it. The longest match counts, or else `Default`, which is
+//! Information if it is not set. Other crates log at most at Warning, whatever `Default` is, because at Debug they flood the
+//! log and some log what they send. To see their events, set a category for the crate.
 
 use std::io::{self, IsTerminal};
 
@@ -24,11 +24,11 @@ const DEFAULT: &str = "default";
 
 #[derive(Debug, Error)]
 pub enum LevelsError {
-    #[error("cannot install the runtime log, there is one already")]
+    #[error("cannot install the runtime log: one is already installed")]
     Installed(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends runtime log events to stdout from now on: time, level, module, message. What the secret store knows is masked.
+/// Writes events to stdout: time, level, module, message, with the secrets in the store masked.
 pub fn init(logging: &LoggingSettings, secret_store: SecretStore) -> Result<(), LevelsError> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let output = fmt::layer()
@@ -38,7 +38,6 @@ pub fn init(logging: &LoggingSettings, secret_store: SecretStore) -> Result<(), 
     tracing_subscriber::registry().with(output).try_init().map_err(LevelsError::Installed)
 }
 
-/// The filter.
 #[derive(Debug, Clone)]
 pub struct Levels {
     default: LevelFilter,
@@ -73,7 +72,7 @@ impl Levels {
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Filter<S> for Levels {
-    // Asked once per place in the code, since the answer depends on nothing else; tracing remembers it.
+    // The answer depends only on the call site, so tracing asks once per call site and caches it.
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         *metadata.level() <= self.of(metadata.target())
     }
@@ -91,8 +90,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Filter<S> for Levels {
     }
 }
 
-/// `hawser::shipping::step_stream` and `Hawser.Shipping.StepStream` in one spelling. The workspace's other crates count as
-/// modules of ours: `hawser_signalr` is `hawser::signalr`.
+/// Converts `hawser::shipping::step_stream` and `Hawser.Shipping.StepStream` to the same text. Other crates of the workspace
+/// count as modules: `hawser_signalr` is `hawser::signalr`.
 fn normalized(category: &str) -> String {
     let category = category.replace("::", ".").to_lowercase();
     let category = match category.strip_prefix("hawser_") {
@@ -112,7 +111,7 @@ fn filter_of(level: Level) -> LevelFilter {
         Level::Debug => LevelFilter::DEBUG,
         Level::Information => LevelFilter::INFO,
         Level::Warning => LevelFilter::WARN,
-        // There is nothing above an error here, and whoever wants only the gravest still wants to see those.
+        // tracing has no level above error.
         Level::Error | Level::Critical => LevelFilter::ERROR,
         Level::None => LevelFilter::OFF,
     }
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn without_settings_we_speak_at_information_and_other_crates_at_warning() {
+    fn the_default_is_information_for_hawser_and_warning_for_other_crates() {
         let levels = levels(&[]);
         assert_eq!(levels.of("hawser::hub"), LevelFilter::INFO);
         for other in ["hyper::client", "reqwest::connect", "rustls", "tungstenite", "hawserish"] {
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_category_that_matches_counts_in_either_spelling() {
+    fn the_longest_matching_category_counts_in_either_syntax() {
         let levels = levels(&[
             ("Default", Level::Warning),
             ("Hawser", Level::Error),
@@ -156,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn other_crates_speak_only_when_they_are_named_or_fall_silent_with_default() {
-        let talkative = levels(&[("Default", Level::Trace), ("hyper", Level::Debug)]);
-        assert_eq!(talkative.of("hawser::hub"), LevelFilter::TRACE);
-        assert_eq!(talkative.of("hyper::client"), LevelFilter::DEBUG);
-        assert_eq!(talkative.of("h2::codec"), LevelFilter::WARN);
+    fn other_crates_need_their_own_category_and_respect_a_silent_default() {
+        let verbose = levels(&[("Default", Level::Trace), ("hyper", Level::Debug)]);
+        assert_eq!(verbose.of("hawser::hub"), LevelFilter::TRACE);
+        assert_eq!(verbose.of("hyper::client"), LevelFilter::DEBUG);
+        assert_eq!(verbose.of("h2::codec"), LevelFilter::WARN);
         let silent = levels(&[("default", Level::None)]);
         assert_eq!(silent.of("hyper"), LevelFilter::OFF);
         assert_eq!(silent.of("hawser"), LevelFilter::OFF);

@@ -1,4 +1,4 @@
-//! The runtime log without secrets: whatever a part of the program says, it is masked on its way out.
+//! Masks secrets in the runtime log and in panic messages.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::masking::SecretStore;
 
-/// Makes writers that mask. Whoever formats the events hands over each of them whole.
+/// Creates writers that mask. The formatter writes each event with one call.
 #[derive(Debug, Clone)]
 pub struct MaskedWriters<M> {
     inner: M,
@@ -51,25 +51,27 @@ impl<W: Write> Write for MaskedWriter<'_, W> {
     }
 }
 
-/// From now on a panic says what it has to say on stderr without secrets.
+/// Installs a panic hook that prints the message to stderr with secrets masked.
 pub fn mask_panics(secret_store: SecretStore) {
-    // Nobody is left to tell when stderr is gone.
-    tell_panics(secret_store, |text| drop(writeln!(io::stderr(), "{text}")));
+    // If stderr is closed, there is nowhere else to report it.
+    install_hook(secret_store, |text| drop(writeln!(io::stderr(), "{text}")));
 }
 
-fn tell_panics(secret_store: SecretStore, tell: impl Fn(&str) + Send + Sync + 'static) {
+fn install_hook(secret_store: SecretStore, print: impl Fn(&str) + Send + Sync + 'static) {
     std::panic::set_hook(Box::new(move |panic| match secret_store.masker_in_a_panic() {
-        Some(masker) => tell(&masker.text(&told(panic))),
-        // Better than to wait for ever, or to say what might be secret.
+        Some(masker) => print(&masker.text(&message(panic))),
+        // Waiting for the store could deadlock.
         None => {
-            let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-            tell(&format!("a thread panicked{place}; its message cannot be masked now and is left out"));
+            let location = panic.location().map_or_else(String::new, |location| format!(" at {location}"));
+            print(&format!(
+                "a thread panicked{location}; the message is omitted because it cannot be masked now"
+            ));
         }
     }));
 }
 
-/// As the standard library says it.
-fn told(panic: &PanicHookInfo<'_>) -> String {
+/// Formats the message like the standard library.
+fn message(panic: &PanicHookInfo<'_>) -> String {
     let thread = std::thread::current();
     let mut text = format!("thread '{}' {panic}", thread.name().unwrap_or("<unnamed>"));
     let backtrace = Backtrace::capture();
@@ -89,9 +91,9 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct Output(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Kept {
+    impl Write for Output {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -101,30 +103,30 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_says_where_and_why_without_secrets() {
+    fn a_panic_message_has_its_location_and_no_secrets() {
         let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
         secret_store.learn("hunter22");
-        let heard = Arc::new(Mutex::new(String::new()));
-        let ear = Arc::clone(&heard);
+        let printed = Arc::new(Mutex::new(String::new()));
+        let sink = Arc::clone(&printed);
         let before = std::panic::take_hook();
         // Other tests may panic meanwhile.
-        tell_panics(secret_store, move |text| ear.lock().unwrap().push_str(text));
-        let panicked = std::thread::Builder::new().name("told".to_owned());
-        panicked.spawn(|| panic!("cannot use hunter22 here")).unwrap().join().unwrap_err();
+        install_hook(secret_store, move |text| sink.lock().unwrap().push_str(text));
+        let thread = std::thread::Builder::new().name("panicking".to_owned());
+        thread.spawn(|| panic!("cannot use hunter22 here")).unwrap().join().unwrap_err();
         std::panic::set_hook(before);
-        let heard = heard.lock().unwrap();
-        assert!(heard.contains("thread 'told'") && heard.contains("masked_writer.rs"), "{heard}");
-        assert!(heard.contains("cannot use *** here") && !heard.contains("hunter22"), "{heard}");
+        let printed = printed.lock().unwrap();
+        assert!(printed.contains("thread 'panicking'") && printed.contains("masked_writer.rs"), "{printed}");
+        assert!(printed.contains("cannot use *** here") && !printed.contains("hunter22"), "{printed}");
     }
 
     #[test]
-    fn an_event_is_masked_in_its_message_and_its_fields_from_the_moment_that_a_secret_is_known() {
+    fn an_event_is_masked_in_its_message_and_fields_once_the_secret_is_known() {
         let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-        let kept = Kept::default();
-        let writer = kept.clone();
+        let output = Output::default();
+        let writer = output.clone();
         let writers = MaskedWriters::new(move || writer.clone(), secret_store.clone());
         let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writers);
-        // With one subscriber in the process, whether it wants a message may be asked in a thread of another test, which has none.
+        // With only one subscriber, a thread of another test, which has none, could cache that these events are disabled.
         let _second = tracing::Dispatch::new(tracing_subscriber::registry());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             tracing::info!("before: hunter22");
@@ -133,8 +135,8 @@ mod tests {
             job.learn(["jobs-own"]);
             tracing::info!(field = "x-hunter22-x", "message hunter22 and jobs-own\nover two lines hunter22");
         });
-        let said = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
-        assert_eq!(said.matches("hunter22").count(), 1, "{said}");
-        assert!(said.contains("message *** and ***\nover two lines *** field=\"x-***-x\""), "{said}");
+        let log = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(log.matches("hunter22").count(), 1, "{log}");
+        assert!(log.contains("message *** and ***\nover two lines *** field=\"x-***-x\""), "{log}");
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime log: which events are written, and how secrets are masked in them.
+//! The runtime log: its filter and its masking.
 
 pub mod log_filter;
 pub mod masked_writer;

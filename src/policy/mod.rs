@@ -1,35 +1,39 @@
-//! The local veto: what this runner refuses to do, whatever a server asks for (`Policy.*`).
+//! Local rules that refuse tasks whatever the server asks (`Policy.*` and `HooksPreapproval.*`).
 //!
-//! The settings of this process decide and nothing else. A request, the variables of a module and the files of a
-//! checkout have no way in: [`Policy::new`] sees the settings only, and they are read once, at start.
+//! Only the settings of this process decide, and they are read once, at start. Requests, a module's variables, and the files
+//! of a checkout cannot change the rules.
 //!
-//! [`Policy::judge`] is asked before a task gets a place in the queue, for new tasks and for those that an
-//! earlier process accepted and did not begin. What only shows later is asked for at the moment of use: the
-//! answers of registries and the URLs of submodules ([`SourceRule`], by [`crate::sources`]), and the variables and backend
-//! settings that an earlier Init has left with the module ([`Policy::judge_variables`],
-//! [`Policy::judge_backend_settings`], by [`crate::tasks`]).
+//! The runner builds one [`Policy`] and calls [`Policy::check`] before a task enters the queue, both for new tasks and for
+//! tasks that an earlier process accepted and did not start. Later it checks only what the request did not contain, or what
+//! may have changed since: the answers of registries and the URLs of submodules ([`Policy::sources`], in [`crate::sources`]),
+//! the variables and backend settings that an earlier Init saved with the module, and the files of pre-approved hooks (in
+//! [`crate::tasks`]).
 //!
-//! The rules are about what a server asks the runner for. A hook that is run can do anything that the runner's
-//! user can, and so can the code of a module (providers, `external` data sources, provisioners, Pulumi programs):
-//! whoever allows these has to trust them. Modules that an engine downloads by itself in its init are not seen here.
+//! The rules cover what a server asks for. A hook can do anything that the runner's user can, and so can the code of a module
+//! (providers, `external` data sources, provisioners, Pulumi programs). Modules that an engine downloads during its init are
+//! not checked.
 
 mod backend;
 mod flags;
 mod hooks;
 
-pub use hooks::HookRule;
+use std::sync::Arc;
 
-use hawser_contract::{Engine, Hook, Request, SourceRefresh, Task, TaskRequest, engine_of, source_of};
+use hawser_contract::{EngineName, EngineTask, Hook, Request, SourceRefresh, Task, TaskRequest};
 
+use crate::engines::{Engine, Engines};
 use crate::settings::patterns::{
     BackendPattern, FilePattern, FlagName, ModulePattern, SourceRule, VariablePattern,
 };
 use crate::settings::{Refusal, Settings};
+use hooks::HookRule;
 
-/// The settings `Policy.*` and `HooksPreapproval.*`, ready for use.
-#[derive(Debug, Clone)]
+const NO_MATCH: &str = "no entry of the list matches it";
+
+/// The rules of this runner.
+#[derive(Debug)]
 pub struct Policy {
-    engines: Option<Vec<Engine>>,
+    engines: Option<Vec<EngineName>>,
     sources: SourceRule,
     modules: Option<Vec<ModulePattern>>,
     flags: Option<Vec<FlagName>>,
@@ -56,33 +60,46 @@ impl Policy {
         }
     }
 
-    /// Whether a task may be done. It may read the directory of pre-approved hooks, so this is not for a thread of the
-    /// async runtime.
-    pub fn judge(&self, request: &Request) -> Result<(), Refusal> {
+    /// Checks everything that a request contains. Blocks: it may read the directory of pre-approved hooks.
+    pub fn check(&self, request: &Request, engines: &Engines) -> Result<(), Refusal> {
         let task = &request.task;
-        self.judge_module(request)?;
-        self.judge_engine(task)?;
-        if let Some(source) = source_of(task) {
-            self.sources.judge(&source.source_url)?;
+        self.check_module(request)?;
+        self.check_engine(task)?;
+        if let Some(source) = task.source() {
+            self.sources.check(&source.source_url)?;
         }
-        self.judge_plan_only(task)?;
-        self.judge_flags(task)?;
         if let TaskRequest::GetModule(_, own) = task {
-            self.judge_extra_files(own.extra_files.iter().map(|file| file.file_name.as_str()))?;
+            self.check_extra_files(own.extra_files.iter().map(|file| file.file_name.as_str()))?;
         }
-        if let TaskRequest::Init(init) = task {
-            self.judge_variables(init.resolved_env_vars.keys().map(String::as_str))?;
-            self.judge_backend_settings(backend::given(init).iter().map(String::as_str))?;
+        let engine = match task.engine() {
+            Some(name) => known_engine(name, engines)?,
+            None => return Ok(()),
+        };
+        let TaskRequest::Engine(task) = task else { return Ok(()) };
+        self.check_plan_only(&*engine, task)?;
+        self.check_flags(&*engine, task)?;
+        if task.task == Task::Init {
+            self.check_variables(task.init.resolved_env_vars.keys().map(String::as_str))?;
+            self.check_backend_settings(&engine.backend_settings(task))?;
         }
-        let hooks: Vec<Hook<'_>> = task.hooks().into_iter().flatten().collect();
-        self.hooks.judge(hooks)
+        self.check_hooks(task.hooks().into_iter().flatten())
     }
 
-    pub fn judge_refresh(&self, refresh: &SourceRefresh) -> Result<(), Refusal> {
-        self.sources.judge(&refresh.source_url)
+    pub fn check_refresh(&self, refresh: &SourceRefresh) -> Result<(), Refusal> {
+        self.sources.check(&refresh.source_url)
     }
 
-    fn judge_module(&self, request: &Request) -> Result<(), Refusal> {
+    /// Checks the hooks of a task. Blocks: it may read the directory of pre-approved hooks.
+    pub fn check_hooks<'a>(&self, hooks: impl IntoIterator<Item = Hook<'a>>) -> Result<(), Refusal> {
+        self.hooks.check(hooks)
+    }
+
+    /// The rule for every URL that a source leads to.
+    pub fn sources(&self) -> &SourceRule {
+        &self.sources
+    }
+
+    fn check_module(&self, request: &Request) -> Result<(), Refusal> {
         let Some(allowed) = &self.modules else { return Ok(()) };
         let metadata = &request.common.metadata;
         let names = [&metadata.stack_name, &metadata.namespace_name, &metadata.module_name];
@@ -90,124 +107,121 @@ impl Policy {
             return Ok(());
         }
         let module = names.map(String::as_str).join("/");
-        Err(Refusal::new(
-            "Policy.AllowedModules",
-            format!("the module {module}"),
-            "no entry of the list matches it",
-        ))
+        Err(Refusal::new("Policy.AllowedModules", format!("the module {module}"), NO_MATCH))
     }
 
-    fn judge_engine(&self, task: &TaskRequest) -> Result<(), Refusal> {
-        let (Some(allowed), Some(engine)) = (&self.engines, engine_of(task)) else { return Ok(()) };
-        if allowed.contains(&engine) {
+    fn check_engine(&self, task: &TaskRequest) -> Result<(), Refusal> {
+        let (Some(allowed), Some(engine)) = (&self.engines, task.engine()) else { return Ok(()) };
+        if allowed.contains(engine) {
             return Ok(());
         }
-        let names: Vec<&str> = allowed.iter().map(|engine| engine.program()).collect();
+        let names: Vec<&str> = allowed.iter().map(EngineName::as_str).collect();
         let why = match names.as_slice() {
             [] => "no engine is allowed".to_owned(),
-            names => format!("allowed are {}", names.join(", ")),
+            names => format!("allowed: {}", names.join(", ")),
         };
         Err(Refusal::new("Policy.AllowedEngines", format!("the engine {engine}"), why))
     }
 
-    /// Applies and destroys, and what writes to a state all the same: an Init that migrates it, and a Pulumi preview that
-    /// is told to leave out the preview.
-    fn judge_plan_only(&self, task: &TaskRequest) -> Result<(), Refusal> {
+    /// Refuses applies and destroys, and flags that make another task write to a state.
+    fn check_plan_only(&self, engine: &dyn Engine, task: &EngineTask) -> Result<(), Refusal> {
         if !self.plan_only {
             return Ok(());
         }
         let refuse = |what: String| Err(Refusal::new("Policy.PlanOnly", what, "this runner only plans"));
-        if matches!(task.task(), Task::ApplyFromPlan | Task::DestroyFromPlan) {
-            return refuse(format!("the task {}", task.task()));
+        if task.task.applies() {
+            return refuse(format!("the task {}", task.task));
         }
-        match flags::that_changes_state(task) {
-            Some(flag) => refuse(format!("the flag {flag} of {}", task.task())),
+        match engine.state_changing_flag(task) {
+            Some(flag) => refuse(format!("the flag {flag} of {}", task.task)),
             None => Ok(()),
         }
     }
 
-    fn judge_flags(&self, task: &TaskRequest) -> Result<(), Refusal> {
-        let given = flags::given(task);
+    fn check_flags(&self, engine: &dyn Engine, task: &EngineTask) -> Result<(), Refusal> {
+        let requested = engine.given_flags(task);
+        let refuse = |rule, flag: &str, why: &str| {
+            Err(Refusal::new(rule, format!("the flag {flag} of {}", task.task), why))
+        };
         if let Some(allowed) = &self.flags
-            && let Some(flag) = given.iter().find(|flag| !allowed.iter().any(|name| name.matches(flag.name)))
+            && let Some(flag) =
+                requested.iter().find(|flag| !allowed.iter().any(|name| name.matches(flag.name)))
         {
-            let what = format!("the flag {} of {}", flag.name, task.task());
-            return Err(Refusal::new("Policy.AllowedFlags", what, "it is not in the list"));
+            return refuse("Policy.AllowedFlags", flag.name, "it is not in the list");
         }
-        // Pulumi takes a value as an argument of its own, and reads one with a dash as the next flag.
+        // Pulumi takes a value as a separate argument, and reads one with a dash as the next flag.
         if let Some(rule) = self.rule_on_arguments()
-            && let Some(flag) = given.iter().find(|flag| flag.value_may_be_a_flag)
+            && let Some(flag) = requested.iter().find(|flag| flag.value_may_be_a_flag)
         {
-            let what = format!("the flag {} of {}", flag.name, task.task());
-            return Err(Refusal::new(rule, what, "its value begins with a dash and could be another flag"));
+            return refuse(rule, flag.name, "its value starts with a dash and could be another flag");
         }
-        // It would fetch a module from an address that nobody has looked at.
         if self.sources.is_set()
-            && let Some(flag) = given.iter().find(|flag| flag.name == "FromModule")
+            && let Some(flag) = requested.iter().find(|flag| flag.name == "FromModule")
         {
-            let what = format!("the flag {} of {}", flag.name, task.task());
-            return Err(Refusal::new("Policy.AllowedSources", what, "it fetches a module from elsewhere"));
+            return refuse(
+                "Policy.AllowedSources",
+                flag.name,
+                "it fetches a module from an unchecked source",
+            );
         }
         Ok(())
     }
 
-    fn judge_extra_files<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
+    fn check_extra_files<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
         let Some(allowed) = &self.extra_files else { return Ok(()) };
         match names.into_iter().find(|name| !allowed.iter().any(|pattern| pattern.matches(name))) {
             None => Ok(()),
             Some(name) => {
-                let what = format!("the extra file {name:?}");
-                Err(Refusal::new("Policy.AllowedExtraFiles", what, "no entry of the list matches it"))
+                Err(Refusal::new("Policy.AllowedExtraFiles", format!("the extra file {name:?}"), NO_MATCH))
             }
         }
     }
 
-    /// Whether a module may have these variables. Some are more arguments for the engine.
-    pub fn judge_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
+    /// Checks the names of a module's variables. Some variables hold further arguments for the engine.
+    pub fn check_variables<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
         let rule_on_arguments = self.rule_on_arguments();
         for name in names {
             let what = || format!("the environment variable {name:?}");
             if let Some(allowed) = &self.variables
                 && !allowed.iter().any(|pattern| pattern.matches(name))
             {
-                let why = "no entry of the list matches it";
-                return Err(Refusal::new("Policy.AllowedVariables", what(), why));
+                return Err(Refusal::new("Policy.AllowedVariables", what(), NO_MATCH));
             }
             if let Some(rule) = rule_on_arguments
-                && flags::is_arguments_to_an_engine(name)
+                && flags::holds_engine_arguments(name)
             {
-                return Err(Refusal::new(rule, what(), "it would put any flag on an engine's command line"));
+                return Err(Refusal::new(rule, what(), "it can add any flag to an engine's command line"));
             }
         }
         Ok(())
     }
 
-    /// Whether a module may have these backend settings, each as [`crate::engines::terraform::backend_settings`] makes it.
-    pub fn judge_backend_settings<'a>(
-        &self,
-        settings: impl IntoIterator<Item = &'a str>,
-    ) -> Result<(), Refusal> {
-        let Some(allowed) = &self.backend_settings else { return Ok(()) };
-        let is_allowed = |setting: &str| allowed.iter().any(|pattern| pattern.matches(setting));
-        match settings.into_iter().find(|setting| !is_allowed(setting)) {
-            None => Ok(()),
-            Some(setting) => {
-                let what = backend::shown(setting);
-                Err(Refusal::new("Policy.AllowedBackendSettings", what, "no entry of the list matches it"))
+    /// Checks the backend settings that earlier Inits gave to the engine; None if they are unknown.
+    pub fn check_saved_backend(&self, settings: Option<&[String]>) -> Result<(), Refusal> {
+        match settings {
+            Some(settings) => self.check_backend_settings(settings),
+            None if self.backend_settings.is_none() => Ok(()),
+            None => {
+                let why = "the settings that an earlier Init gave to the engine are not known; \
+                           run a clean init, or one with Reconfigure";
+                Err(Refusal::new("Policy.AllowedBackendSettings", "the module's backend", why))
             }
         }
     }
 
-    /// Whether a module may go on whose backend settings nobody has kept.
-    pub fn judge_unknown_backend_settings(&self) -> Result<(), Refusal> {
-        if self.backend_settings.is_none() {
-            return Ok(());
+    /// Each setting is in the form that [`crate::engines::terraform::backend_settings`] returns.
+    fn check_backend_settings(&self, settings: &[String]) -> Result<(), Refusal> {
+        let Some(allowed) = &self.backend_settings else { return Ok(()) };
+        let is_allowed = |setting: &str| allowed.iter().any(|pattern| pattern.matches(setting));
+        match settings.iter().find(|setting| !is_allowed(setting)) {
+            None => Ok(()),
+            Some(setting) => {
+                Err(Refusal::new("Policy.AllowedBackendSettings", backend::without_value(setting), NO_MATCH))
+            }
         }
-        let why = "what an earlier Init has told the engine is not known; a clean init, or one with Reconfigure, makes it known";
-        Err(Refusal::new("Policy.AllowedBackendSettings", "the module's backend", why))
     }
 
-    /// A rule that flags which nobody looked at would get round.
+    /// The first rule that unchecked arguments of an engine could bypass.
     fn rule_on_arguments(&self) -> Option<&'static str> {
         if self.flags.is_some() {
             Some("Policy.AllowedFlags")
@@ -221,11 +235,14 @@ impl Policy {
             None
         }
     }
+}
 
-    /// The hooks that the settings do not allow, looked at once more before they run.
-    pub fn judge_hooks<'a>(&self, hooks: impl IntoIterator<Item = Hook<'a>>) -> Result<(), Refusal> {
-        self.hooks.judge(hooks)
-    }
+/// The engine of a task, if this runner has it.
+fn known_engine(name: &EngineName, engines: &Engines) -> Result<Arc<dyn Engine>, Refusal> {
+    engines.get(name).map_err(|unknown| {
+        let what = format!("the engine {name}");
+        Refusal::new("Policy.AllowedEngines", what, format!("this runner has {}", unknown.known))
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! Every rule as a table: the settings, the request, and the rule that refuses it.
+//! Every rule as a table: the settings, the request, and the rule that refuses the request.
 
 use hawser_contract::Push;
+
+use crate::engines::Engines;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -22,7 +24,7 @@ fn policy(policy: &Value) -> Policy {
     Policy::new(&settings(policy))
 }
 
-/// A push of `method` for the module `prod/net/vpc`, with these members of its own.
+/// A push of `method` for the module `prod/net/vpc`, with these additional members.
 fn request(method: &str, own: &Value) -> Request {
     let mut payload = json!({
         "jobId": Uuid::from_u128(3), "organizationId": Uuid::from_u128(2),
@@ -40,7 +42,7 @@ fn request(method: &str, own: &Value) -> Request {
 }
 
 #[test]
-fn modules_and_flags_that_cannot_be_right_are_told_apart() {
+fn malformed_patterns_are_rejected() {
     for pattern in ["prod/net", "prod", "prod/net/vpc/x", "/net/vpc", "prod//vpc", "*"] {
         pattern.parse::<ModulePattern>().unwrap_err();
     }
@@ -62,11 +64,11 @@ fn modules_and_flags_that_cannot_be_right_are_told_apart() {
     }
 }
 
-/// Settings, method, members, and the rule that refuses it with what it is about.
+/// Settings, method, members, and the expected refusal: its rule and the refused part.
 type Row<'a> = (Value, &'a str, Value, Option<(&'a str, String)>);
 
 #[test]
-fn each_rule_refuses_what_it_is_for_and_nothing_else() {
+fn each_rule_refuses_its_own_case_and_nothing_else() {
     let git = json!({"sourceType": 0, "sourceRevisionType": 0, "sourceUrl": "https://github.com/my-org/x"});
     let tf = |flags: Value| json!({"engine": "terraform", "terraformFlags": flags});
     let arrays = |flags: Value| json!({"engine": "tofu", "terraformArrayFlags": flags});
@@ -167,7 +169,7 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
             Some(("Policy.AllowedFlags", "the flag Target of ApplyFromPlan".into())),
         ),
         (json!({"AllowedFlags": ["Target"]}), "Output", arrays(json!([{"flag": 0, "value": "a.b"}])), None),
-        // The other engine's lists and flags that nobody knows reach no command line.
+        // Lists for another engine and unknown flags do not reach the command line.
         (json!({"AllowedFlags": []}), "Plan", json!({"engine": "tofu", "pulumiFlags": [{"flag": 14}]}), None),
         (json!({"AllowedFlags": []}), "Plan", tf(json!([{"flag": 999}])), None),
         (
@@ -206,7 +208,7 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
             json!({"engine": "tofu", "flags": {"autoMigrateEnabled": true}}),
             Some(("Policy.AllowedFlags", "the flag MigrateState of Init".into())),
         ),
-        // Arguments by another way.
+        // Arguments that arrive in other ways.
         (json!({}), "Init", env("TF_CLI_ARGS"), None),
         (json!({"AllowedFlags": []}), "Init", env("TF_LOG"), None),
         (
@@ -233,7 +235,7 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
             init(json!([{"flag": "FromModule", "value": "git::https://evil.example/x"}])),
             Some(("Policy.AllowedSources", "the flag FromModule of Init".into())),
         ),
-        // Nothing in a request is a setting.
+        // A request cannot change the settings.
         (
             json!({"PlanOnly": true}),
             "ApplyFromPlan",
@@ -334,14 +336,14 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
         (settings(&["key", "bucket=my-*"]), "Init", backend("bucket", "my-state"), None),
         (settings(&["key", "bucket=my-*"]), "Init", backend("bucket", "mine"), setting("bucket")),
         (settings(&["bucket=my-*"]), "Init", backend("bucket", "${X}my-"), setting("bucket")),
-        // Cut where the engine cuts it, whatever the server calls its name.
+        // Split where the engine splits it, not where the server does.
         (settings(&["*=x", "bucket=my-*"]), "Init", backend("address=http://evil", "x"), setting("address")),
         (settings(&["key"]), "Init", backend_flag("key=a=b"), None),
         (settings(&["key"]), "Init", backend_flag("address=http://evil"), setting("address")),
         (settings(&["conf/a.tfbackend"]), "Init", backend_flag("conf/a.tfbackend"), None),
         (settings(&["*"]), "Init", backend_flag("a.tfbackend"), file("a.tfbackend")),
         (settings(&["a$X"]), "Init", backend_flag("a$X"), file("a$X")),
-        // What another list overrides, or a switch leaves out, does not reach the engine.
+        // Settings that another list overrides or a switch ignores do not reach the engine.
         (
             settings(&["key=good"]),
             "Init",
@@ -397,14 +399,14 @@ fn each_rule_refuses_what_it_is_for_and_nothing_else() {
         (json!({"Hooks": "Preapproved"}), "Init", json!({}), None),
     ];
     for (settings, method, own, expected) in rows {
-        let judged = policy(&settings).judge(&request(method, &own));
-        let judged = judged.err().map(|it| (it.rule, it.what));
-        assert_eq!(judged, expected, "{settings} {method} {own}");
+        let refusal = policy(&settings).check(&request(method, &own), &Engines::default());
+        let refusal = refusal.err().map(|it| (it.rule, it.what));
+        assert_eq!(refusal, expected, "{settings} {method} {own}");
     }
 }
 
 #[test]
-fn a_refresh_is_judged_by_its_source() {
+fn a_refresh_is_checked_by_its_source() {
     let refresh = |url: &str| SourceRefresh {
         organization_id: Uuid::nil(),
         source_url: url.to_owned(),
@@ -412,15 +414,15 @@ fn a_refresh_is_judged_by_its_source() {
         source_type: hawser_contract::SourceType::Git,
         source_revision_type: hawser_contract::SourceRevisionType::Default,
     };
-    // There is no module and no engine in it.
+    // A refresh has no module and no engine.
     let policy =
         policy(&json!({"AllowedSources": ["https://h/a/*"], "AllowedModules": [], "AllowedEngines": []}));
-    policy.judge_refresh(&refresh("https://h/a/b")).unwrap();
-    assert_eq!(policy.judge_refresh(&refresh("https://h/c")).unwrap_err().rule, "Policy.AllowedSources");
+    policy.check_refresh(&refresh("https://h/a/b")).unwrap();
+    assert_eq!(policy.check_refresh(&refresh("https://h/c")).unwrap_err().rule, "Policy.AllowedSources");
 }
 
 #[test]
-fn pre_approval_is_one_check_whichever_setting_asks_for_it() {
+fn either_setting_turns_on_the_same_pre_approval() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("ok.sh"), "echo approved\n").unwrap();
     for (hooks, enabled, rule) in [
@@ -432,15 +434,22 @@ fn pre_approval_is_one_check_whichever_setting_asks_for_it() {
         settings.hooks_preapproval.enabled = enabled;
         settings.hooks_preapproval.preapproved_hooks_directory = Some(folder.path().to_owned());
         let policy = Policy::new(&settings);
-        policy.judge(&request("Plan", &json!({"planBeforeHook": "echo approved\r\n"}))).unwrap();
-        let refusal = policy.judge(&request("Plan", &json!({"planBeforeHook": "echo hunter2"}))).unwrap_err();
+        policy
+            .check(&request("Plan", &json!({"planBeforeHook": "echo approved\r\n"})), &Engines::default())
+            .unwrap();
+        let refusal = policy
+            .check(&request("Plan", &json!({"planBeforeHook": "echo hunter2"})), &Engines::default())
+            .unwrap_err();
         assert_eq!((refusal.rule, refusal.what.as_str()), (rule, "the hook PlanBeforeHook"));
         assert!(refusal.to_string().contains("echo hunter2"), "{refusal}");
     }
-    // Pre-approval that is switched on does not widen None.
+    // Pre-approval does not widen None.
     let mut settings = settings(&json!({ "Hooks": "None" }));
     settings.hooks_preapproval.enabled = true;
     settings.hooks_preapproval.preapproved_hooks_directory = Some(folder.path().to_owned());
     let approved = request("Plan", &json!({"planBeforeHook": "echo approved"}));
-    assert_eq!(Policy::new(&settings).judge(&approved).unwrap_err().rule, "Policy.Hooks");
+    assert_eq!(
+        Policy::new(&settings).check(&approved, &Engines::default()).unwrap_err().rule,
+        "Policy.Hooks"
+    );
 }

@@ -1,41 +1,35 @@
-//! The runner as a whole: look at the step folders, connect, recover, work, drain, leave.
+//! The runner as a whole: read the step folders, connect, recover, work, drain, leave.
 
+mod drain;
 pub(crate) mod own_secrets;
 mod recover;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hawser_contract::requests::CancelKind;
-use hawser_signalr::ConnectionStatus;
+use hawser_signalr::{ConnectionStatus, HubClient};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
 use crate::audit::Audit;
+use crate::engines::Engines;
 use crate::executor::ExecutorContext;
 use crate::intake::Intake;
 use crate::masking::SecretStore;
-use crate::scheduler::Scheduler;
+use crate::policy::Policy;
+use crate::scheduler::{Load, Scheduler};
 use crate::settings::Settings;
 use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
-use crate::step::StoreError;
+use crate::step::{StepStore, StoreError};
 use crate::{connect, supervisor};
-use recover::Recovery;
+use recover::{InspectedStep, Recovery};
 
-/// How long interrupted steps get to end by themselves at the drain limit, before they are killed.
-const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
-
-/// How long the parts of the runner get to end when they are told to. One that waits for a thread which hangs with its disk
-/// is left behind.
-const ENDING: Duration = Duration::from_secs(10);
-const ENDING_AT_ONCE: Duration = Duration::from_secs(1);
-
-/// How long shipping may take beyond the drain limit.
-const SHIPPING_GRACE: Duration = Duration::from_secs(10);
-
-const LEAVING_AT_ONCE: &str = "leaving at once; steps that run go on, and the next start picks them up";
+/// How long the parts of the runner get to stop. A part that hangs with its disk is left behind.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_NOW_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
@@ -43,35 +37,40 @@ pub enum RunnerError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Setup(#[from] connect::SetupError),
-    #[error("the {0} of the runner has failed; its log has the details")]
+    #[error("the runner's {0} failed; see the log for details")]
     Part(&'static str),
 }
 
-/// How far a shutdown has got. It only ever goes forward.
+/// How far a shutdown has got. It only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shutdown {
     No,
-    /// Finish what runs, ship everything, leave.
+    /// Finish running steps, ship everything, leave.
     Drain,
-    /// Leave now. Supervisors go on, and the next start adopts them.
+    /// Leave now. Supervisors continue, and the next start adopts them.
     Now,
 }
 
 /// What differs between the program and a test.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The program that is started as `… supervise FOLDER`.
+    /// The program to start as `… supervise FOLDER`.
     pub supervisor: PathBuf,
     pub timing: connect::Timing,
+    pub engines: Engines,
 }
 
 impl Options {
     pub fn of_this_program() -> Self {
-        Self { supervisor: supervisor::program(), timing: connect::Timing::default() }
+        Self {
+            supervisor: supervisor::program(),
+            timing: connect::Timing::default(),
+            engines: Engines::default(),
+        }
     }
 }
 
-/// Runs until `shutdown` says so. `status` gets a line for people whenever something changes.
+/// Runs until `shutdown` asks for the end. `status` gets a line for people whenever the status changes.
 pub async fn run(
     settings: Settings,
     secret_store: SecretStore,
@@ -80,211 +79,198 @@ pub async fn run(
     status: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(), RunnerError> {
     let settings = Arc::new(settings);
-    let stop = CancellationToken::new();
-    // Whatever way this function ends, nothing that it started outlives it.
-    let _stop_all = stop.clone().drop_guard();
-
-    // What was here before comes first. Nothing is begun and nobody connected to until all of it has been looked at, so
-    // whoever is asked to stop meanwhile can simply leave, though the disk may hang.
     let audit = Audit::new(&settings);
-    let opening = async {
+    let open = async {
         let opened = recover::open(&settings, &secret_store).await?;
         audit.open().await;
         Ok::<_, RunnerError>(opened)
     };
-    let (store, found) = tokio::select! {
+    // Nothing starts before every step folder has been read, so a shutdown can leave at once even if the disk hangs.
+    let (store, inspected) = tokio::select! {
         biased;
-        () = asked(&mut shutdown, Shutdown::Drain) => {
-            info!("shutting down before anything was begun; what is in the step folders stays for the next start");
+        () = requested(&mut shutdown, Shutdown::Drain) => {
+            info!("shutting down before start, steps stay in their folders");
             return Ok(());
         }
-        opened = opening => opened?,
+        opened = open => opened?,
     };
-    let endpoint = connect::Endpoint::from(&*settings);
-    let http = connect::http_client(&endpoint, &options.timing)?;
-    let line_stop = CancellationToken::new();
-    let _line_stop = line_stop.clone().drop_guard();
-    let (line, pushes, mut session) =
-        connect::connect(endpoint, options.timing, secret_store.clone(), line_stop.clone())?;
-    let shipping = ShippingSettings::from(&*settings);
-    let shipper =
-        Shipper::start(line.clone(), Arc::clone(&store), &shipping, secret_store.clone(), stop.clone());
-    let tools = ExecutorContext {
-        settings: Arc::clone(&settings),
-        secret_store: secret_store.clone(),
-        line: line.clone(),
-        shipper: shipper.clone(),
-        http,
-        supervisor: options.supervisor,
-        audit,
+    let Some(mut parts) =
+        Parts::start(settings, secret_store, options, audit, store, inspected, &mut shutdown).await?
+    else {
+        return Ok(());
     };
-    let (scheduler, mut scheduling) = Scheduler::start(tools, stop.clone());
-
-    // The socket may be up by now, but nobody looks at the pushes before this is done.
-    let recovery = Recovery {
-        store: Arc::clone(&store),
-        settings: Arc::clone(&settings),
-        secret_store: secret_store.clone(),
-        scheduler: scheduler.clone(),
-        shipper: shipper.clone(),
-    };
-    let leaving = async {
-        asked(&mut shutdown, Shutdown::Drain).await;
-        info!("shutting down: no new work is started; what an earlier run left is still being taken up");
-        tokio::select! {
-            () = async { scheduler.drain().await; std::future::pending().await } => {}
-            () = asked(&mut shutdown, Shutdown::Now) => {}
-        }
-    };
+    let (connection, load) = (parts.hub.status(), parts.scheduler.load());
     tokio::select! {
-        () = recovery.at_start(found) => {}
-        () = leaving => {
-            warn!("{LEAVING_AT_ONCE}");
-            return Ok(());
-        }
+        failed = parts.failed() => return Err(failed),
+        () = publish_status("", connection.clone(), load.clone(), &status) => return Err(RunnerError::Part("connection")),
+        () = requested(&mut shutdown, Shutdown::Drain) => info!("draining"),
     }
-    let recovering = tokio::spawn(recovery.keep_trying(stop.clone()));
-    let intake = Intake::new(
-        Arc::clone(&store),
-        scheduler.clone(),
-        shipper.clone(),
-        line.clone(),
-        secret_store,
-        Duration::from_secs(settings.runner.cancel_grace_seconds),
-        stop.clone(),
-    );
-    let mut taking = tokio::spawn(intake.run(pushes));
-
-    // None of these ends before it is told to, unless it fails: then a fresh start is better than half a runner, and
-    // steps that run go on meanwhile.
-    let failed = |part| Err(RunnerError::Part(part));
-    tokio::select! {
-        () = tell_status("", line.status(), scheduler.load(), &status) => return failed("line to the server"),
-        _ = &mut taking => return failed("intake"),
-        _ = &mut scheduling => return failed("scheduler"),
-        _ = &mut session => return failed("session with the server"),
-        () = shipper.stopped() => return failed("shipper"),
-        () = asked(&mut shutdown, Shutdown::Drain) => {}
-    }
-
-    info!("shutting down: no new work is started, running steps are finished and everything is shipped");
-    let drained = async {
-        scheduler.drain().await;
-        let limit = settings.runner.drain_timeout_seconds.map(Duration::from_secs);
-        let since = Instant::now();
-        finish_running(&scheduler, limit).await;
-        // With a limit, a server that is away does not keep the runner: what is not shipped is on the disk.
-        let patience = limit.map(|limit| limit.saturating_sub(since.elapsed()) + SHIPPING_GRACE);
-        shipper.drain().await;
-        let shipped = everything_shipped(&shipper, &scheduler);
-        let all = match patience {
-            None => shipped.await,
-            Some(patience) => tokio::time::timeout(patience, shipped).await.unwrap_or(false),
-        };
-        if !all {
-            warn!("not everything could be shipped: {}", &*shipper.status().borrow());
-        }
-        all
-    };
-    let ending = tokio::select! {
-        all = drained => {
-            match (all, scheduler.load().borrow().waiting) {
-                (true, 0) => info!("everything is finished and shipped"),
-                (true, waiting) => info!(
-                    "everything that was begun is finished and shipped; {waiting} tasks that wait stay for the next start"
-                ),
-                (false, _) => warn!("leaving; the next start ships the rest"),
-            }
-            ENDING
-        }
-        () = tell_status("shutting down; ", line.status(), scheduler.load(), &status) => {
-            return failed("line to the server");
-        }
-        () = asked(&mut shutdown, Shutdown::Now) => {
-            warn!("{LEAVING_AT_ONCE}");
-            ENDING_AT_ONCE
+    let timeout = tokio::select! {
+        () = drain::drain(&parts) => STOP_TIMEOUT,
+        () = publish_status("shutting down; ", connection, load, &status) => return Err(RunnerError::Part("connection")),
+        () = requested(&mut shutdown, Shutdown::Now) => {
+            log_leaving();
+            STOP_NOW_TIMEOUT
         }
     };
-    stop.cancel();
-    line_stop.cancel();
-    let ended = async {
-        for task in [taking, recovering, scheduling, session] {
-            if let Err(error) = task.await
-                && error.is_panic()
-            {
-                warn!("a part of the runner failed while it was stopping: {error}");
-            }
-        }
-    };
-    if tokio::time::timeout(ending, ended).await.is_err() {
-        warn!("a part of the runner has not ended within {} s and is left behind", ending.as_secs());
-    }
+    parts.stop(timeout).await;
     Ok(())
 }
 
-/// Waits until that much is asked for. When nobody can ask any more, that is a wish to drain and nothing beyond it.
-async fn asked(shutdown: &mut watch::Receiver<Shutdown>, wish: Shutdown) {
-    if shutdown.wait_for(|asked| *asked >= wish).await.is_err() && wish == Shutdown::Now {
+/// The running parts. Dropping them stops them all.
+struct Parts {
+    settings: Arc<Settings>,
+    hub: HubClient,
+    scheduler: Scheduler,
+    shipper: ShipperHandle,
+    session: JoinHandle<()>,
+    intake: JoinHandle<()>,
+    scheduling: JoinHandle<()>,
+    recovery: JoinHandle<()>,
+    /// Stops everything but the connection, and then the connection.
+    stop: [DropGuard; 2],
+}
+
+impl Parts {
+    /// Connects, recovers the steps of earlier processes, and starts to accept pushes. None if a shutdown came first.
+    async fn start(
+        settings: Arc<Settings>,
+        secret_store: SecretStore,
+        options: Options,
+        audit: Audit,
+        store: Arc<StepStore>,
+        inspected: Vec<InspectedStep>,
+        shutdown: &mut watch::Receiver<Shutdown>,
+    ) -> Result<Option<Self>, RunnerError> {
+        let (stop, stop_session) = (CancellationToken::new(), CancellationToken::new());
+        let guards = [stop.clone().drop_guard(), stop_session.clone().drop_guard()];
+        let endpoint = connect::Endpoint::from(&*settings);
+        let http = connect::http_client(&endpoint, &options.timing)?;
+        let (hub, pushes, session) =
+            connect::connect(endpoint, options.timing, secret_store.clone(), stop_session)?;
+        let shipper = Shipper::start(
+            hub.clone(),
+            Arc::clone(&store),
+            &ShippingSettings::from(&*settings),
+            secret_store.clone(),
+            stop.clone(),
+        );
+        let context = ExecutorContext {
+            settings: Arc::clone(&settings),
+            engines: options.engines,
+            secret_store: secret_store.clone(),
+            hub: hub.clone(),
+            shipper: shipper.clone(),
+            http,
+            supervisor: options.supervisor,
+            audit,
+            policy: Arc::new(Policy::new(&settings)),
+        };
+        let (scheduler, scheduling) = Scheduler::start(context, stop.clone());
+
+        // The connection may be up by now, but no push is read before recovery is done.
+        let recovery = Recovery {
+            store: Arc::clone(&store),
+            settings: Arc::clone(&settings),
+            secret_store: secret_store.clone(),
+            scheduler: scheduler.clone(),
+            shipper: shipper.clone(),
+        };
+        tokio::select! {
+            () = recovery.at_start(inspected) => {}
+            () = shutdown_during_recovery(&scheduler, shutdown) => return Ok(None),
+        }
+        let recovery = tokio::spawn(recovery.keep_trying(stop.clone()));
+        let intake = Intake::new(
+            store,
+            scheduler.clone(),
+            shipper.clone(),
+            hub.clone(),
+            secret_store,
+            Duration::from_secs(settings.runner.cancel_grace_seconds),
+            stop.clone(),
+        );
+        let intake = tokio::spawn(intake.run(pushes));
+        Ok(Some(Self {
+            settings,
+            hub,
+            scheduler,
+            shipper,
+            session,
+            intake,
+            scheduling,
+            recovery,
+            stop: guards,
+        }))
+    }
+
+    /// Waits for a part that ends by itself. Then a fresh start is better than half a runner; running steps continue.
+    async fn failed(&mut self) -> RunnerError {
+        RunnerError::Part(tokio::select! {
+            _ = &mut self.intake => "intake",
+            _ = &mut self.scheduling => "scheduler",
+            _ = &mut self.session => "session",
+            () = self.shipper.stopped() => "shipper",
+        })
+    }
+
+    async fn stop(self, timeout: Duration) {
+        drop(self.stop);
+        let stopped = async {
+            for part in [self.intake, self.recovery, self.scheduling, self.session] {
+                if let Err(error) = part.await
+                    && error.is_panic()
+                {
+                    warn!(%error, "part of the runner failed while stopping");
+                }
+            }
+        };
+        if tokio::time::timeout(timeout, stopped).await.is_err() {
+            warn!(?timeout, "part of the runner did not stop in time");
+        }
+    }
+}
+
+/// Waits until a shutdown has got this far. If the sender is gone, that counts as a request to drain.
+async fn requested(shutdown: &mut watch::Receiver<Shutdown>, stage: Shutdown) {
+    if shutdown.wait_for(|requested| *requested >= stage).await.is_err() && stage == Shutdown::Now {
         std::future::pending::<()>().await;
     }
 }
 
-/// Waits for running steps; at the limit they are interrupted, and later killed.
-async fn finish_running(scheduler: &Scheduler, limit: Option<Duration>) {
-    let Some(limit) = limit else { return scheduler.idle().await };
-    if tokio::time::timeout(limit, scheduler.idle()).await.is_ok() {
-        return;
+/// A drain during recovery starts no more steps; only a second request ends the recovery.
+async fn shutdown_during_recovery(scheduler: &Scheduler, shutdown: &mut watch::Receiver<Shutdown>) {
+    requested(shutdown, Shutdown::Drain).await;
+    info!("draining, finishing recovery first");
+    tokio::select! {
+        () = async { scheduler.drain().await; std::future::pending().await } => {}
+        () = requested(shutdown, Shutdown::Now) => {}
     }
-    warn!("Runner.DrainTimeoutSeconds ({}) is over: running steps are interrupted", limit.as_secs());
-    scheduler.cancel_all(CancelKind::Graceful).await;
-    if tokio::time::timeout(INTERRUPT_GRACE, scheduler.idle()).await.is_ok() {
-        return;
-    }
-    warn!("interrupted steps have not ended within {} s and are killed", INTERRUPT_GRACE.as_secs());
-    scheduler.cancel_all(CancelKind::Kill).await;
-    scheduler.idle().await;
+    log_leaving();
 }
 
-/// Waits until nothing is left to ship but the steps that were never started: those stay for the next start. So does, in the
-/// end, what cannot be shipped (false).
-async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) -> bool {
-    let (mut shipping, mut load) = (shipper.status(), scheduler.load());
-    loop {
-        let waiting = load.borrow_and_update().waiting;
-        {
-            let shipping = shipping.borrow_and_update();
-            if shipping.steps <= waiting {
-                return true;
-            }
-            if shipping.steps <= waiting + shipping.stuck {
-                return false;
-            }
-        }
-        tokio::select! {
-            changed = shipping.changed() => if changed.is_err() { return false },
-            changed = load.changed() => if changed.is_err() { return false },
-        }
-    }
+fn log_leaving() {
+    warn!("leaving now, running steps continue and the next start adopts them");
 }
 
-/// Tells how things are whenever that changes. Ends only when a part that it looks at is gone.
-async fn tell_status(
-    stage: &str,
-    mut line: watch::Receiver<ConnectionStatus>,
-    mut load: watch::Receiver<crate::scheduler::Load>,
-    tell: &impl Fn(&str),
+/// Publishes the status whenever it changes. Returns only when the connection or the scheduler is gone.
+async fn publish_status(
+    prefix: &str,
+    mut connection: watch::Receiver<ConnectionStatus>,
+    mut load: watch::Receiver<Load>,
+    publish: &impl Fn(&str),
 ) {
     loop {
-        let link = match &*line.borrow_and_update() {
+        let connected = match &*connection.borrow_and_update() {
             ConnectionStatus::Connected { .. } => "connected".to_owned(),
             ConnectionStatus::Connecting { problem: None } => "connecting".to_owned(),
             ConnectionStatus::Connecting { problem: Some(problem) } => format!("not connected: {problem}"),
             ConnectionStatus::Stopped => "stopped".to_owned(),
         };
-        let now = *load.borrow_and_update();
-        tell(&format!("{stage}{link}; {} running, {} waiting", now.running, now.waiting));
+        let steps = *load.borrow_and_update();
+        publish(&format!("{prefix}{connected}; {} running, {} waiting", steps.running, steps.waiting));
         tokio::select! {
-            changed = line.changed() => if changed.is_err() { return },
+            changed = connection.changed() => if changed.is_err() { return },
             changed = load.changed() => if changed.is_err() { return },
         }
     }

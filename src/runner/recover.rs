@@ -1,20 +1,25 @@
-//! Goes on with every step that an earlier run of the program left behind.
+//! Recovers the steps of earlier processes: [`plan`] decides what to do, and a small loop does it.
 //!
-//! Everything here that the disk may take its time for is done beside the threads of the runtime, so that a signal is
-//! heard though the disk hangs.
+//! All disk access is on blocking threads, so that signals are handled even if the disk hangs.
 //!
-//! A step that cannot be looked at for the moment (no more open files, a disk that stumbles) is sound for all we know. It stays
-//! among those that the [store](StepStore::left) remembers, and is looked at again and again while the runner runs.
+//! A folder that cannot be read at the moment (too many open files, a failing disk) may be intact. The
+//! [store](StepStore::left) remembers it, and it is retried while the runner runs.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
+use hawser_contract::StepOutcome;
+use hawser_contract::requests::CancelKind;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use uuid::Uuid;
 
 use super::RunnerError;
+use crate::base::blocking::blocking;
+use crate::base::retry;
 use crate::intake::{self, RecoveredStep};
 use crate::masking::SecretStore;
 use crate::scheduler::Scheduler;
@@ -25,9 +30,6 @@ use crate::step::{
 };
 use crate::workspace::permissions;
 
-/// Before what could not be looked at is looked at again.
-const PAUSE: Duration = Duration::from_secs(5);
-
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) store: Arc<StepStore>,
@@ -37,240 +39,343 @@ pub(super) struct Recovery {
     pub(super) shipper: ShipperHandle,
 }
 
-/// What was seen of a folder.
+/// A folder and what is in it.
 pub(super) type InspectedStep = (StepFolder, Result<(RecoveryPhase, RecoveredStep), FolderError>);
 
-/// Opens the step folders of this instance and looks at each. Nothing is begun by that, and nobody told.
+/// Opens the step store of this instance and reads every folder. Starts nothing.
 pub(super) async fn open(
     settings: &Arc<Settings>,
     secret_store: &SecretStore,
 ) -> Result<(Arc<StepStore>, Vec<InspectedStep>), RunnerError> {
-    let of_thread = Arc::clone(settings);
+    let settings = Arc::clone(settings);
     let opening = move || -> Result<_, StoreError> {
-        let (places, runner) = (&of_thread.working_directory, &of_thread.runner);
-        let narrowed = permissions::narrow(places);
+        let (directories, runner) = (&settings.working_directory, &settings.runner);
+        let narrowed = permissions::narrow(directories);
         narrowed.done.iter().for_each(|line| info!("{line}"));
         narrowed.warnings.iter().for_each(|line| warn!("{line}"));
-        let store = StepStore::open(&places.working_directory, runner.id, &runner.instance)?;
+        let store = StepStore::open(&directories.working_directory, runner.id, &runner.instance)?;
         store.abandoned_by_others().iter().for_each(|abandoned| warn!("{abandoned}"));
-        if let Err(error) = Scratch::sweep(&places.temp_directory, &store.steps()) {
-            warn!("cannot look for what earlier steps left in {}: {error}", places.temp_directory.display());
+        if let Err(error) = Scratch::sweep(&directories.temp_directory, &store.steps()) {
+            let path = directories.temp_directory.display();
+            warn!(%path, %error, "failed to clean up after earlier steps");
         }
         let listed = store.list()?.into_iter().map(|(folder, _)| folder);
-        // A cancel that is found is noted in the others too, if that can be done.
+        // Unreadable folders too: a cancel is recorded in them if possible.
         let folders = listed.chain(store.left()).collect();
         Ok((Arc::new(store), folders))
     };
-    let opened = tokio::task::spawn_blocking(opening).await;
-    let (store, folders) = opened.map_err(|_| RunnerError::Part("look at the step folders"))??;
-    let looked = look(&store, secret_store, folders).await;
-    Ok((store, looked))
+    let opened = blocking(opening).await;
+    let (store, folders) = opened.map_err(|_| RunnerError::Part("step store"))??;
+    let inspected = inspect(&store, secret_store, folders).await;
+    Ok((store, inspected))
 }
 
 impl Recovery {
-    pub(super) async fn at_start(&self, found: Vec<InspectedStep>) {
-        for (folder, problem) in self.take_up(found).await {
-            warn!(step = folder.name(), "a step could not be looked at, and is tried again: {problem}");
+    pub(super) async fn at_start(&self, inspected: Vec<InspectedStep>) {
+        if !inspected.is_empty() {
+            info!(steps = inspected.len(), "recovering steps of an earlier process");
+        }
+        for (folder, error) in self.recover(inspected).await {
+            warn!(step = folder.name(), error, "failed to recover step, retrying");
         }
     }
 
-    /// Takes up what was left, as soon as that works.
+    /// Retries what could not be recovered.
     pub(super) async fn keep_trying(self, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_some() {
+        while stop.run_until_cancelled(tokio::time::sleep(retry::RECOVERY)).await.is_some() {
             let left = self.store.left();
             if left.is_empty() {
-                // A step may have been set aside while the runner runs.
-                self.tell_of_damaged().await;
+                // The shipper may have set a step aside.
+                self.report_damaged().await;
                 continue;
             }
-            let looked = look(&self.store, &self.secret_store, left).await;
-            for (folder, problem) in self.take_up(looked).await {
-                debug!(step = folder.name(), "a step can still not be looked at: {problem}");
+            let inspected = inspect(&self.store, &self.secret_store, left).await;
+            for (folder, error) in self.recover(inspected).await {
+                debug!(step = folder.name(), error, "failed to recover step, retrying");
             }
         }
     }
 
-    /// Returns what is left, and why.
-    async fn take_up(&self, looked: Vec<InspectedStep>) -> Vec<(StepFolder, String)> {
-        let (mut steps, mut cancels, mut left) = (Vec::new(), Vec::new(), Vec::new());
-        let mut passed_on = Vec::new();
-        for (folder, found) in looked {
-            match found {
-                Ok((_, RecoveredStep::Answer(answer))) => {
-                    drop(self.shipper.add(answer).await);
+    /// Recovers what can be recovered now; returns the rest with the reasons.
+    async fn recover(&self, inspected: Vec<InspectedStep>) -> Vec<(StepFolder, String)> {
+        let mut left = Vec::new();
+        let mut unrecorded = HashMap::new();
+        for action in plan(inspected) {
+            let failed = match action {
+                Recover::ShipAnswer(answer) => {
+                    let folder = answer.folder.clone();
+                    self.shipper.add(answer).await;
                     self.store.taken_up(&folder);
+                    None
                 }
-                Ok((_, RecoveredStep::Cancel { kind, job_id, answer })) => {
-                    cancels.push((kind, job_id, answer));
-                }
-                Ok((stage, RecoveredStep::Step(step))) => steps.push((stage, step)),
-                Err(problem) if problem.is_damage() => {
+                Recover::SetAside(folder, error) => {
                     let (store, damaged) = (Arc::clone(&self.store), folder.clone());
-                    match on_disk(move || store.set_aside(&damaged, &problem.to_string())).await {
-                        Ok(()) => self.store.taken_up(&folder),
-                        Err(problem) => {
-                            self.store.leave(&folder);
-                            left.push((folder, problem));
+                    match on_disk(move || store.set_aside(&damaged, &error.to_string())).await {
+                        Ok(()) => {
+                            self.store.taken_up(&folder);
+                            None
                         }
+                        Err(error) => Some((folder, error)),
                     }
                 }
-                // The machine is at fault, not the folder.
-                Err(problem) => {
-                    self.store.leave(&folder);
-                    left.push((folder, problem.to_string()));
+                Recover::Leave(folder, error) => Some((folder, error.to_string())),
+                Recover::RecordCancel(cancel, folders) => {
+                    if let Err(error) = self.record_cancel(&cancel, folders).await {
+                        unrecorded.insert(cancel.answer.folder.name(), error);
+                    }
+                    None
                 }
-            }
-        }
-        steps.sort_by_key(|(_, step)| step.sequence);
-        // Before anyone takes up a step of the job.
-        for (kind, job_id, answer) in cancels {
-            info!(%job_id, ?kind, "cancel, left by an earlier run of this runner or not noted everywhere");
-            let found = steps
-                .iter()
-                .filter(|(stage, step)| *stage != RecoveryPhase::Ship && step.job_id() == Some(job_id));
-            let found = found.map(|(_, step)| &step.folder);
-            let unseen =
-                left.iter().map(|(folder, _)| folder).filter(|folder| intake::is_of_job(folder, job_id));
-            let folders: Vec<StepFolder> = found.chain(unseen).cloned().collect();
-            let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
-            let note = move |folder: &StepFolder| folder.cancel_as(kind, grace, CancelledBy::Server);
-            let noted = try_on_disk(move || folders.iter().try_for_each(note)).await;
-            passed_on.push((job_id, kind, answer, noted));
-        }
-        for (stage, step) in steps {
-            self.go_on(stage, step).await;
-        }
-        // Those that wait need not wait for their turn to hear of it. It is answered when all have.
-        for (job_id, kind, answer, noted) in passed_on {
-            let passed_on = self.scheduler.cancel(job_id, kind).await;
-            let done = match noted.and(passed_on) {
-                Ok(()) => {
-                    let folder = answer.folder.clone();
-                    try_on_disk(move || folder.set_outcome(&intake::cancel_answer(kind, job_id))).await
+                Recover::Resume(phase, step) => {
+                    self.resume(phase, step).await;
+                    None
                 }
-                problem => problem,
+                Recover::AnswerCancel(cancel) => {
+                    let recorded = unrecorded.remove(&cancel.answer.folder.name()).map_or(Ok(()), Err);
+                    let folder = cancel.answer.folder.clone();
+                    self.answer_cancel(cancel, recorded).await.err().map(|error| (folder, error))
+                }
             };
-            match done {
-                Ok(()) => {
-                    self.store.taken_up(&answer.folder);
-                    drop(self.shipper.add(answer).await);
-                }
-                Err(problem) => {
-                    self.store.leave(&answer.folder);
-                    left.push((answer.folder, problem));
-                }
+            if let Some((folder, error)) = failed {
+                self.store.leave(&folder);
+                left.push((folder, error));
             }
         }
-        self.tell_of_damaged().await;
+        self.report_damaged().await;
         left
     }
 
-    async fn go_on(&self, stage: RecoveryPhase, step: Step) {
-        info!(step = step.name(), ?stage, "left by an earlier run of this runner");
+    async fn record_cancel(&self, cancel: &FoundCancel, folders: Vec<StepFolder>) -> Result<(), String> {
+        let (kind, job) = (cancel.kind, cancel.job_id);
+        info!(%job, ?kind, "resuming cancel of an earlier process");
+        let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
+        let record = move |folder: &StepFolder| folder.cancel_as(kind, grace, CancelledBy::Server);
+        try_on_disk(move || folders.iter().try_for_each(record)).await
+    }
+
+    /// Cancels the waiting steps of the job too, and answers once every step has the cancel.
+    async fn answer_cancel(&self, cancel: FoundCancel, recorded: Result<(), String>) -> Result<(), String> {
+        let FoundCancel { kind, job_id, answer } = cancel;
+        recorded.and(self.scheduler.cancel(job_id, kind).await)?;
+        let folder = answer.folder.clone();
+        try_on_disk(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
+        self.store.taken_up(&answer.folder);
+        self.shipper.add(answer).await;
+        Ok(())
+    }
+
+    async fn resume(&self, phase: RecoveryPhase, step: Step) {
+        debug!(step = step.name(), ?phase, "resuming step of an earlier process");
         let folder = step.folder.clone();
-        if stage == RecoveryPhase::Ship {
-            // Before anyone may ship it: the folder is gone then.
+        if phase == RecoveryPhase::Ship {
+            // First, because the folder is removed once it is shipped.
             self.scheduler.audit().found_finished(&step).await;
         }
         self.shipper.add(ShippedStep::of(&step)).await;
-        if stage != RecoveryPhase::Ship {
-            self.scheduler.adopt(step, stage).await;
+        if phase != RecoveryPhase::Ship {
+            self.scheduler.adopt(step, phase).await;
         }
-        // Not before the scheduler has it: a cancel finds it here or there.
+        // After the scheduler has it, so that a cancel finds it in one of the two.
         self.store.taken_up(&folder);
     }
 
-    async fn tell_of_damaged(&self) {
+    async fn report_damaged(&self) {
         let store = Arc::clone(&self.store);
-        // When this fails they are still noted, and told of the next time.
-        for name in on_disk(move || store.take_set_aside()).await.unwrap_or_default() {
-            let (store, damaged) = (Arc::clone(&self.store), name.clone());
+        // On failure they stay recorded, and are reported next time.
+        for id in on_disk(move || store.take_set_aside()).await.unwrap_or_default() {
+            let (store, damaged) = (Arc::clone(&self.store), id.clone());
             match try_on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
                 Ok(Some(answer)) => {
-                    if let Some((job_id, task)) = intake::identity(&name) {
+                    if let Some((job_id, task)) = id.job_and_task() {
                         let reason = "the record of the task was damaged";
                         self.scheduler.audit().lost(job_id, task, reason).await;
                     }
-                    drop(self.shipper.add(answer).await);
+                    self.shipper.add(answer).await;
                 }
                 Ok(None) => {
                     let store = Arc::clone(&self.store);
-                    // A thread that fails has said so itself.
-                    let _ = on_disk(move || store.told(&name)).await;
+                    let _ = on_disk(move || store.mark_reported(&id)).await;
                 }
-                Err(error) => warn!(step = name, "the server is not told of a damaged step: {error}"),
+                Err(error) => warn!(step = %id, error, "failed to report damaged step"),
             }
         }
     }
 }
 
-async fn look(
+/// A cancel without an answer.
+#[derive(Debug, Clone)]
+struct FoundCancel {
+    kind: CancelKind,
+    job_id: Uuid,
+    answer: ShippedStep,
+}
+
+/// One action of the recovery. The order matters.
+#[derive(Debug)]
+enum Recover {
+    ShipAnswer(ShippedStep),
+    /// The folder is damaged.
+    SetAside(StepFolder, FolderError),
+    /// The folder cannot be read at the moment, and may be intact.
+    Leave(StepFolder, FolderError),
+    /// Before any step of the job resumes.
+    RecordCancel(FoundCancel, Vec<StepFolder>),
+    Resume(RecoveryPhase, Step),
+    AnswerCancel(FoundCancel),
+}
+
+fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
+    let (mut actions, mut steps, mut cancels, mut unreadable) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (folder, contents) in inspected {
+        match contents {
+            Ok((_, RecoveredStep::Answer(answer))) => actions.push(Recover::ShipAnswer(answer)),
+            Ok((_, RecoveredStep::Cancel { kind, job_id, answer })) => {
+                cancels.push(FoundCancel { kind, job_id, answer });
+            }
+            Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
+            Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
+            Err(error) => {
+                unreadable.push(folder.clone());
+                actions.push(Recover::Leave(folder, error));
+            }
+        }
+    }
+    steps.sort_by_key(|(_, step)| step.sequence);
+    for cancel in &cancels {
+        let unfinished = steps
+            .iter()
+            .filter(|(phase, step)| *phase != RecoveryPhase::Ship && step.job_id() == Some(cancel.job_id))
+            .map(|(_, step)| &step.folder);
+        let unreadable = unreadable.iter().filter(|folder| folder.id().is_task_of(cancel.job_id));
+        let folders = unfinished.chain(unreadable).cloned().collect();
+        actions.push(Recover::RecordCancel(cancel.clone(), folders));
+    }
+    actions.extend(steps.into_iter().map(|(phase, step)| Recover::Resume(phase, step)));
+    actions.extend(cancels.into_iter().map(Recover::AnswerCancel));
+    actions
+}
+
+async fn inspect(
     store: &Arc<StepStore>,
     secret_store: &SecretStore,
     folders: Vec<StepFolder>,
 ) -> Vec<InspectedStep> {
     let (store, masker) = (Arc::clone(store), secret_store.masker());
-    let look = move |folder: &StepFolder| {
+    let inspect = move |folder: &StepFolder| {
         let request = store.look(folder)?;
         folder.mend_shipped()?;
         Ok((folder.stage()?, intake::reread(folder.clone(), &request, &masker)?))
     };
-    look_at_each(folders, move |folder| look(folder).map_err(|problem| unless_away(folder, problem))).await
+    inspect_each(folders, move |folder| inspect(folder).map_err(|error| unless_disk_is_away(folder, error)))
+        .await
 }
 
-/// Where not even the place of the folder is there, the disk is away, and the folder may be sound.
-fn unless_away(folder: &StepFolder, problem: FolderError) -> FolderError {
+/// If even the parent directory is missing, the disk is away, and the folder may be intact.
+fn unless_disk_is_away(folder: &StepFolder, error: FolderError) -> FolderError {
     match folder.path().parent().map(fs::read_dir) {
-        Some(Err(source)) if problem.is_damage() => {
+        Some(Err(source)) if error.is_damage() => {
             let source = io::Error::other(format!("its disk is away: {source}"));
-            FolderError::Io { action: "look at", path: folder.path().to_owned(), source }
+            FolderError::Io { action: "read", path: folder.path().to_owned(), source }
         }
-        _ => problem,
+        _ => error,
     }
 }
 
-/// Looks at one after the other, each as a task of its own: when that fails, it is one folder that could not be looked at, and
-/// not all of them.
-async fn look_at_each<T: Send + 'static>(
+/// Reads the folders one by one. A panic fails one folder and not all of them.
+async fn inspect_each<T: Send + 'static>(
     folders: Vec<StepFolder>,
-    look: impl Fn(&StepFolder) -> Result<T, FolderError> + Send + Sync + 'static,
+    inspect: impl Fn(&StepFolder) -> Result<T, FolderError> + Send + Sync + 'static,
 ) -> Vec<(StepFolder, Result<T, FolderError>)> {
-    let (look, mut looked) = (Arc::new(look), Vec::new());
+    let (inspect, mut inspected) = (Arc::new(inspect), Vec::new());
     for folder in folders {
-        let (look, seen) = (Arc::clone(&look), folder.clone());
-        let found = tokio::task::spawn_blocking(move || look(&seen)).await.unwrap_or_else(|failed| {
-            let (path, source) = (folder.path().to_owned(), io::Error::other(failed));
-            Err(FolderError::Io { action: "look at", path, source })
+        let (inspect, of_thread) = (Arc::clone(&inspect), folder.clone());
+        let contents = blocking(move || inspect(&of_thread)).await.unwrap_or_else(|error| {
+            let (path, source) = (folder.path().to_owned(), io::Error::other(error));
+            Err(FolderError::Io { action: "read", path, source })
         });
-        looked.push((folder, found));
+        inspected.push((folder, contents));
     }
-    looked
+    inspected
 }
 
 async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|failed| failed.to_string())
+    blocking(work).await.map_err(|error| error.to_string())
 }
 
 async fn try_on_disk<T: Send + 'static, E: Display + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, String> {
-    on_disk(work).await?.map_err(|problem| problem.to_string())
+    on_disk(work).await?.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use hawser_contract::Push;
+    use serde_json::json;
+
     use super::*;
+    use crate::step::StepWork;
 
     #[tokio::test]
-    async fn a_look_that_panics_is_one_folder_that_could_not_be_looked_at_and_the_others_are_there() {
+    async fn a_panic_while_reading_a_folder_fails_only_that_folder() {
         let folders: Vec<StepFolder> = ["a", "b", "c"].map(StepFolder::at).into();
-        let looked = look_at_each(folders, |folder| {
-            assert_ne!(folder.name(), "b", "this panic is wanted");
+        let inspected = inspect_each(folders, |folder| {
+            assert_ne!(folder.name(), "b", "this panic is intended");
             Ok(folder.name())
         })
         .await;
-        let [(_, Ok(a)), (b, Err(problem)), (_, Ok(c))] = looked.as_slice() else { panic!("{looked:?}") };
+        let [(_, Ok(a)), (b, Err(error)), (_, Ok(c))] = inspected.as_slice() else { panic!("{inspected:?}") };
         assert_eq!((a.as_str(), b.name().as_str(), c.as_str()), ("a", "b", "c"));
-        assert!(!problem.is_damage(), "it is to be tried again: {problem}");
+        assert!(!error.is_damage(), "it must be retried: {error}");
+    }
+
+    fn step(job: u128, sequence: u64) -> RecoveredStep {
+        let payload = json!({
+            "jobId": Uuid::from_u128(job),
+            "organizationId": Uuid::nil(),
+            "reportActiveJobFrequencySeconds": 5,
+            "metadata": {
+                "stackName": "stack", "namespaceName": "namespace", "moduleName": "module", "moduleId": Uuid::nil(),
+            },
+            "engine": "terraform",
+        });
+        let Ok(Push::Task(request)) = Push::read("Validate", std::slice::from_ref(&payload)) else {
+            panic!("{:?}", Push::read("Validate", &[payload]))
+        };
+        let folder = StepFolder::at(format!("/steps/{}.Validate", Uuid::from_u128(job)));
+        RecoveredStep::Step(Step { folder, sequence, work: StepWork::Task(request) })
+    }
+
+    #[test]
+    fn a_cancel_is_recorded_before_steps_resume_in_order_and_answered_after_them() {
+        let job_id = Uuid::from_u128(1);
+        let unreadable = StepFolder::at(format!("/steps/{job_id}.Plan"));
+        let error = || FolderError::Io {
+            action: "read",
+            path: unreadable.path().to_owned(),
+            source: io::Error::other("too many open files"),
+        };
+        let answer = ShippedStep { folder: StepFolder::at("/steps/cancel"), sequence: 3, labels: None };
+        let cancel = RecoveredStep::Cancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
+        let inspected = vec![
+            (answer.folder.clone(), Ok((RecoveryPhase::Prepare, cancel))),
+            (StepFolder::at("/steps/second"), Ok((RecoveryPhase::Running, step(2, 2)))),
+            (StepFolder::at("/steps/first"), Ok((RecoveryPhase::Prepare, step(1, 1)))),
+            (unreadable.clone(), Err(error())),
+        ];
+        let actions = plan(inspected);
+        let [
+            Recover::Leave(left, _),
+            Recover::RecordCancel(_, folders),
+            Recover::Resume(RecoveryPhase::Prepare, first),
+            Recover::Resume(RecoveryPhase::Running, second),
+            Recover::AnswerCancel(_),
+        ] = actions.as_slice()
+        else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(left, &unreadable);
+        assert_eq!((first.sequence, second.sequence), (1, 2));
+        assert_eq!(folders, &[first.folder.clone(), unreadable]);
     }
 }

@@ -1,20 +1,21 @@
-//! Whether a step gets a place in the queue at all: the settings of this runner have the last word.
+//! Checks the policy before a step enters the queue.
 
 use std::sync::Arc;
 
 use super::Scheduler;
 use super::dispatch::SchedulerCommand;
+use crate::base::blocking::blocking;
 use crate::settings::Refusal;
 use crate::step::{Step, StepWork};
 
 impl Scheduler {
-    /// The local veto. A step that is refused waits for no slot and no directory, and nobody claims it.
+    /// Returns the step if the policy allows it. A refused step is not queued and not claimed.
     pub(crate) async fn admit(&self, step: Step) -> Option<Step> {
-        let (policy, judged) = (Arc::clone(&self.policy), step.clone());
-        // Pre-approved hooks are files.
-        let verdict = tokio::task::spawn_blocking(move || match &judged.work {
-            StepWork::Task(request) => policy.judge(request),
-            StepWork::Refresh(refresh) => policy.judge_refresh(refresh),
+        let (policy, engines, checked) = (Arc::clone(&self.policy), self.engines.clone(), step.clone());
+        // Blocking: pre-approved hooks are files.
+        let verdict = blocking(move || match &checked.work {
+            StepWork::Task(request) => policy.check(request, &engines),
+            StepWork::Refresh(refresh) => policy.check_refresh(refresh),
         });
         let refusal = match verdict.await {
             Ok(Ok(())) => {
@@ -22,7 +23,7 @@ impl Scheduler {
                 return Some(step);
             }
             Ok(Err(refusal)) => refusal,
-            // What could not be judged is not done.
+            // A step that could not be checked does not run.
             Err(error) => Refusal::failed(&error),
         };
         self.send(SchedulerCommand::Refuse(Box::new(step), refusal)).await;

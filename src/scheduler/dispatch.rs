@@ -1,68 +1,70 @@
-//! The loop that owns all steps from their arrival to their end: it starts those that [`machine`](super::queue) names, each
-//! in a task of its own ([`drive`](crate::executor::drive)), hears of their ends, and passes cancels on.
+//! The loop that owns all steps from arrival to end: it starts the steps that the [queue](super::queue) selects, one tokio
+//! task per step ([`drive`](crate::executor::drive)), handles their ends, and passes on cancels.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Outcome, Task};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 use uuid::Uuid;
 
 use super::Load;
 use super::queue::{Event, Lane, Queue, QueuedStep};
+use crate::base::blocking::blocking;
+use crate::base::retry;
+use crate::executor::ExecutorContext;
 use crate::executor::drive::{DriveEnd, Executor};
-use crate::executor::{ExecutorContext, LOOK_AGAIN};
 use crate::settings::Refusal;
 use crate::step::{CancelledBy, RecoveryPhase, Step, StepWork};
 
-/// What the handle asks of the loop.
+/// A command from the handle to the loop.
 pub(super) enum SchedulerCommand {
     Submit(Box<Step>),
     Adopt(Box<Step>, RecoveryPhase),
     Refuse(Box<Step>, Refusal),
     ReportAgain(String),
-    Cancel { job_id: Uuid, kind: CancelKind, noted: oneshot::Sender<Noted> },
-    CancelAll { kind: CancelKind, noted: oneshot::Sender<Noted> },
+    Cancel { job_id: Uuid, kind: CancelKind, done: oneshot::Sender<CancelledSteps> },
+    CancelAll { kind: CancelKind, done: oneshot::Sender<CancelledSteps> },
     Drain(oneshot::Sender<()>),
 }
 
-/// Whom a cancel was meant for, and why it could not be noted in the folder of one of them.
-pub(super) struct Noted {
-    pub(super) meant: Vec<Step>,
-    pub(super) problem: Option<String>,
+/// The steps that a cancel applies to, and the error if it could not be recorded in one of their folders.
+pub(super) struct CancelledSteps {
+    pub(super) steps: Vec<Step>,
+    pub(super) error: Option<String>,
 }
 
-/// A step that waits or runs.
+/// A waiting or running step.
 struct Active {
     step: Step,
-    stage: RecoveryPhase,
+    phase: RecoveryPhase,
     cancel: CancellationToken,
     report: Arc<Notify>,
-    /// Not yet started: a cancel ends it at once.
+    /// A waiting step is cancelled at once.
     waiting: bool,
 }
 
 pub(super) struct Dispatch {
-    machine: Queue,
+    queue: Queue,
     steps: HashMap<String, Active>,
-    driver: Arc<Executor>,
+    executor: Arc<Executor>,
     drives: JoinSet<(String, DriveEnd)>,
     load: watch::Sender<Load>,
 }
 
 impl Dispatch {
-    pub(super) fn new(tools: ExecutorContext, load: watch::Sender<Load>) -> Self {
-        let slots = tools.settings.runner.max_concurrent_steps.max(1) as usize;
+    pub(super) fn new(context: ExecutorContext, load: watch::Sender<Load>) -> Self {
+        let slots = context.settings.runner.max_concurrent_steps.max(1) as usize;
         Self {
-            machine: Queue::new(slots),
+            queue: Queue::new(slots),
             steps: HashMap::new(),
-            driver: Arc::new(Executor::new(tools)),
+            executor: Arc::new(Executor::new(context)),
             drives: JoinSet::new(),
             load,
         }
@@ -73,8 +75,8 @@ impl Dispatch {
         mut commands: mpsc::Receiver<SchedulerCommand>,
         stop: CancellationToken,
     ) {
-        let mut look_again = tokio::time::interval(LOOK_AGAIN);
-        look_again.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut retry_locks = tokio::time::interval(retry::MODULE_DIRECTORY);
+        retry_locks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -83,75 +85,73 @@ impl Dispatch {
                     None => break,
                 },
                 Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
-                _ = look_again.tick(), if self.machine.wants_to_look_again() => self.on(Event::LookAgain),
+                _ = retry_locks.tick(), if self.queue.has_busy_directories() => self.on(Event::RetryBusy),
             }
-            self.tell_load();
+            self.publish_load();
         }
-        // Dropping the set aborts the drivers. Their steps are in their folders, scripts go on under their
-        // supervisors, and the next start adopts both.
+        // Scripts continue under their supervisors, and the next start adopts their steps.
         self.drives.abort_all();
     }
 
-    fn tell_load(&self) {
-        let load = Load { running: self.machine.running(), waiting: self.machine.waiting() };
-        self.load.send_if_modified(|seen| std::mem::replace(seen, load) != load);
+    fn publish_load(&self) {
+        let load = Load { running: self.queue.running(), waiting: self.queue.waiting() };
+        self.load.send_if_modified(|current| std::mem::replace(current, load) != load);
     }
 
-    /// One command after the other: none overtakes another, whatever the disk takes for it.
+    /// Commands are handled in order, however slow the disk is.
     async fn on_command(&mut self, command: SchedulerCommand) {
         match command {
             SchedulerCommand::Submit(step) => self.arrive(*step, RecoveryPhase::Prepare),
-            SchedulerCommand::Adopt(step, stage) => self.arrive(*step, stage),
+            SchedulerCommand::Adopt(step, phase) => self.arrive(*step, phase),
             SchedulerCommand::Refuse(step, refusal) => {
-                let (driver, name) = (Arc::clone(&self.driver), step.name());
+                let (executor, name) = (Arc::clone(&self.executor), step.name());
                 self.drives.spawn(async move {
-                    driver.refuse(&step, &refusal).await;
+                    executor.refuse(&step, &refusal).await;
                     (name, DriveEnd::Concluded)
                 });
             }
-            // One that is no longer here has its outcome, and that is sent until it is acknowledged.
+            // A step that is no longer active has an outcome, which the shipper sends until it is acknowledged.
             SchedulerCommand::ReportAgain(name) => {
                 if let Some(active) = self.steps.get(&name) {
                     active.report.notify_one();
                 }
             }
-            SchedulerCommand::Cancel { job_id, kind, noted } => {
-                let is_meant = |active: &Active| active.step.job_id() == Some(job_id);
-                let meant = self.cancel(kind, CancelledBy::Server, is_meant).await;
-                let _ = noted.send(meant);
+            SchedulerCommand::Cancel { job_id, kind, done } => {
+                let of_job = |active: &Active| active.step.job_id() == Some(job_id);
+                let _ = done.send(self.cancel(kind, CancelledBy::Server, of_job).await);
             }
-            SchedulerCommand::CancelAll { kind, noted } => {
-                let _ = noted.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting).await);
+            SchedulerCommand::CancelAll { kind, done } => {
+                let _ = done.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting).await);
             }
             SchedulerCommand::Drain(drained) => {
                 self.on(Event::Drain);
-                self.tell_load();
+                self.publish_load();
                 let _ = drained.send(());
             }
         }
     }
 
-    fn arrive(&mut self, step: Step, stage: RecoveryPhase) {
-        let ticket = ticket(&step, &self.driver.settings().working_directory.working_directory);
+    fn arrive(&mut self, step: Step, phase: RecoveryPhase) {
+        let queued = queued(&step, &self.executor.settings().working_directory.working_directory);
         let name = step.name();
         let active = Active {
             step,
-            stage,
+            phase,
             cancel: CancellationToken::new(),
             report: Arc::new(Notify::new()),
             waiting: true,
         };
         self.steps.insert(name.clone(), active);
-        if stage == RecoveryPhase::Prepare {
-            self.on(Event::Arrived(ticket));
+        if phase == RecoveryPhase::Prepare {
+            self.on(Event::Arrived(queued));
         } else {
-            self.on(Event::Adopted(ticket));
+            self.on(Event::Adopted(queued));
             self.begin(&name);
         }
     }
 
     fn on(&mut self, event: Event) {
-        for name in self.machine.on(event) {
+        for name in self.queue.on(event) {
             self.begin(&name);
         }
     }
@@ -159,24 +159,25 @@ impl Dispatch {
     fn begin(&mut self, name: &str) {
         let Some(active) = self.steps.get_mut(name) else { return };
         active.waiting = false;
-        let driver = Arc::clone(&self.driver);
-        let (step, stage) = (active.step.clone(), active.stage);
+        let executor = Arc::clone(&self.executor);
+        let (step, phase) = (active.step.clone(), active.phase);
         let (cancel, report, name) = (active.cancel.clone(), Arc::clone(&active.report), name.to_owned());
         self.drives.spawn(async move {
-            // A task of its own, so that a panic in it is seen here and becomes the step's outcome.
-            let inner = Arc::clone(&driver);
+            // A separate tokio task, so that a panic in it is caught here and becomes the step's outcome.
+            let since = Instant::now();
+            let inner = Arc::clone(&executor);
             let handle = tokio::spawn({
                 let step = step.clone();
-                async move { inner.drive(&step, stage, &cancel, &report).await }
+                async move { inner.drive(&step, phase, &cancel, &report).await }
             });
             let guard = AbortOnDrop(handle.abort_handle());
             let ended = match handle.await {
                 Ok(ended) => ended,
                 Err(error) => {
-                    // A driver that was only stopped leaves its step as it is, for the next start.
+                    // An aborted task leaves its step as it is, for the next start.
                     if error.is_panic() {
-                        error!(step = step.name(), "the runner itself failed: {error}");
-                        driver.internal_error(&step).await;
+                        error!(step = step.name(), %error, "executor panicked");
+                        executor.internal_error(&step, since).await;
                     }
                     DriveEnd::Concluded
                 }
@@ -190,7 +191,7 @@ impl Dispatch {
         let (name, ended) = match ended {
             Ok((_, ended)) => ended,
             Err(error) => {
-                error!("a driver ended without saying of which step: {error}");
+                error!(%error, "executor task failed");
                 return;
             }
         };
@@ -202,10 +203,10 @@ impl Dispatch {
             DriveEnd::DirectoryBusy { holder } => {
                 let Some(active) = self.steps.get_mut(&name) else { return };
                 if !std::mem::replace(&mut active.waiting, true) {
-                    debug!(step = name, "waits: its module directory is in use by {holder}");
+                    debug!(step = name, holder, "waiting for module directory");
                 }
-                // A cancel may have come while it was being looked at.
-                if active.cancel.is_cancelled() && active.stage == RecoveryPhase::Prepare {
+                // A cancel may have arrived while the lock was tried.
+                if active.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {
                     self.conclude_unstarted(name);
                 } else {
                     self.on(Event::Busy(name));
@@ -214,52 +215,51 @@ impl Dispatch {
         }
     }
 
-    /// Returns the steps that were meant.
+    /// Records the cancel in the folders of the matching steps; a waiting step ends at once.
     async fn cancel(
         &mut self,
         kind: CancelKind,
         by: CancelledBy,
-        is_meant: impl Fn(&Active) -> bool,
-    ) -> Noted {
-        let (mut meant, mut problem) = (Vec::new(), None);
+        matches: impl Fn(&Active) -> bool,
+    ) -> CancelledSteps {
+        let mut cancelled = CancelledSteps { steps: Vec::new(), error: None };
         let names: Vec<String> =
-            self.steps.iter().filter(|(_, active)| is_meant(active)).map(|(name, _)| name.clone()).collect();
+            self.steps.iter().filter(|(_, active)| matches(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
-            let grace = Duration::from_secs(self.driver.settings().runner.cancel_grace_seconds);
+            let grace = Duration::from_secs(self.executor.settings().runner.cancel_grace_seconds);
             let folder = active.step.folder.clone();
-            let noted = tokio::task::spawn_blocking(move || folder.cancel_as(kind, grace, by)).await;
-            let noted = noted.map_err(|error| error.to_string());
-            if let Err(error) = noted.and_then(|noted| noted.map_err(|error| error.to_string())) {
-                warn!(step = name, "the cancel could not be noted in the folder: {error}");
-                problem = Some(error);
+            let recorded = blocking(move || folder.cancel_as(kind, grace, by)).await;
+            let recorded = recorded.map_err(|error| error.to_string());
+            if let Err(error) = recorded.and_then(|recorded| recorded.map_err(|error| error.to_string())) {
+                warn!(step = name, error, "failed to record cancel in step folder");
+                cancelled.error = Some(error);
             }
             active.cancel.cancel();
-            meant.push(active.step.clone());
-            // One whose script has run and that only waits to be concluded ends as the script did.
-            if active.waiting && active.stage == RecoveryPhase::Prepare {
-                info!(step = name, "cancelled before it started");
+            cancelled.steps.push(active.step.clone());
+            // A step that waits for its conclusion has run its script, and ends as the script did.
+            if active.waiting && active.phase == RecoveryPhase::Prepare {
                 self.conclude_unstarted(name);
             }
         }
-        Noted { meant, problem }
+        cancelled
     }
 
-    /// Ends a step that was not started as cancelled: it leaves the queue now, and its outcome is written in a task
-    /// of its own, since the disk may take its time.
+    /// Ends an unstarted step as cancelled. It leaves the queue now; its outcome is written in a separate tokio task,
+    /// since the disk may be slow.
     fn conclude_unstarted(&mut self, name: String) {
         let Some(active) = self.steps.get_mut(&name) else { return };
         active.waiting = false;
-        let (driver, step) = (Arc::clone(&self.driver), active.step.clone());
+        let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
         self.on(Event::Ended(name.clone()));
         self.drives.spawn(async move {
-            driver.conclude_with(&step, &Outcome::Cancelled).await;
+            executor.finish(&step, Outcome::Cancelled, Instant::now()).await;
             (name, DriveEnd::Concluded)
         });
     }
 }
 
-/// Ends a driver with the task that waits for it.
+/// Aborts a tokio task together with the one that waits for it.
 struct AbortOnDrop(tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -268,7 +268,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn ticket(step: &Step, working_directory: &Path) -> QueuedStep {
+fn queued(step: &Step, working_directory: &Path) -> QueuedStep {
     let (lane, module) = match &step.work {
         StepWork::Refresh(_) => (Lane::Light, None),
         StepWork::Task(request) => {

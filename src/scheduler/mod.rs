@@ -1,14 +1,14 @@
-//! Decides when a step starts, and sees it through.
+//! Decides when a step starts, and owns it until it ends.
 //!
-//! A step's way through the files:
+//! The path of a step:
 //!
 //! ```text
 //! Scheduler (this file) ─→ admit ─→ dispatch ⇄ queue (slots, lanes, module directories)
-//!                          policy      └─→ executor, a task per step: claim, prepare, run, conclude
+//!                          policy      └─→ executor, one tokio task per step: claim, prepare, run, conclude
 //!                                            └─→ executor/finish: outcome.json ─→ shipping
 //! ```
 //!
-//! A step that waits is not claimed, so that with several replicas a free one wins the broadcast.
+//! A waiting step is not claimed, so that among several replicas a free one wins the broadcast.
 
 mod admit;
 mod dispatch;
@@ -23,12 +23,13 @@ use tracing::debug;
 use uuid::Uuid;
 
 use crate::audit::Audit;
+use crate::engines::Engines;
 use crate::executor::ExecutorContext;
 use crate::policy::Policy;
 use crate::step::{RecoveryPhase, Step};
-use dispatch::{Dispatch, Noted, SchedulerCommand};
+use dispatch::{CancelledSteps, Dispatch, SchedulerCommand};
 
-/// How much there is to do.
+/// The number of running and waiting steps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     pub running: usize,
@@ -41,37 +42,39 @@ pub struct Scheduler {
     commands: mpsc::Sender<SchedulerCommand>,
     load: watch::Receiver<Load>,
     policy: Arc<Policy>,
+    engines: Engines,
     audit: Audit,
 }
 
 impl Scheduler {
-    /// Starts the loop. It ends when `stop` is cancelled; scripts under supervision go on.
-    pub fn start(tools: ExecutorContext, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    /// Starts the loop. It ends when `stop` is cancelled; supervised scripts continue.
+    pub fn start(context: ExecutorContext, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
         let (commands, received) = mpsc::channel(64);
-        let (load, seen) = watch::channel(Load::default());
-        let (policy, audit) = (Arc::new(Policy::new(&tools.settings)), tools.audit.clone());
-        let task = tokio::spawn(Dispatch::new(tools, load).run(received, stop));
-        (Self { commands, load: seen, policy, audit }, task)
+        let (load, load_receiver) = watch::channel(Load::default());
+        let (policy, audit) = (Arc::clone(&context.policy), context.audit.clone());
+        let engines = context.engines.clone();
+        let task = tokio::spawn(Dispatch::new(context, load).run(received, stop));
+        (Self { commands, load: load_receiver, policy, engines, audit }, task)
     }
 
-    /// Takes a step that has just come in.
+    /// Queues a new step, if the policy allows it.
     pub async fn submit(&self, step: Step) {
         if let Some(step) = self.admit(step).await {
             self.send(SchedulerCommand::Submit(Box::new(step))).await;
         }
     }
 
-    /// Takes over a step of an earlier run of the program. One that was not begun is judged like a new one: the
-    /// settings may allow less by now.
-    pub async fn adopt(&self, step: Step, stage: RecoveryPhase) {
-        let step = if stage == RecoveryPhase::Prepare {
+    /// Takes over a step of an earlier process. The policy is checked again for an unstarted step: the settings may
+    /// have changed.
+    pub async fn adopt(&self, step: Step, phase: RecoveryPhase) {
+        let step = if phase == RecoveryPhase::Prepare {
             self.admit(step).await
         } else {
             self.audit.accepted(&step).await;
             Some(step)
         };
         if let Some(step) = step {
-            self.send(SchedulerCommand::Adopt(Box::new(step), stage)).await;
+            self.send(SchedulerCommand::Adopt(Box::new(step), phase)).await;
         }
     }
 
@@ -79,44 +82,44 @@ impl Scheduler {
         &self.audit
     }
 
-    /// A task was pushed again.
+    /// Reports a running step again, because its task was pushed again.
     pub async fn report_again(&self, name: String) {
         self.send(SchedulerCommand::ReportAgain(name)).await;
     }
 
-    /// Cancels every step of a job; returns when the cancel is noted in their folders, or why it is not in all of them:
-    /// a script that runs hears of it only from there.
+    /// Cancels every step of a job. Returns once the cancel is recorded in their folders, from where it reaches running
+    /// scripts, or the error if one of them could not be written.
     pub async fn cancel(&self, job_id: Uuid, kind: CancelKind) -> Result<(), String> {
-        let (noted, wait) = oneshot::channel();
-        self.send(SchedulerCommand::Cancel { job_id, kind, noted }).await;
+        let (done, wait) = oneshot::channel();
+        self.send(SchedulerCommand::Cancel { job_id, kind, done }).await;
         self.audit_cancels(wait).await
     }
 
-    /// Cancels every step that runs, because the runner is being stopped.
+    /// Cancels every running step at the drain limit.
     pub async fn cancel_all(&self, kind: CancelKind) {
-        let (noted, wait) = oneshot::channel();
-        self.send(SchedulerCommand::CancelAll { kind, noted }).await;
-        // What could not be noted was said; there is nobody to answer to.
+        let (done, wait) = oneshot::channel();
+        self.send(SchedulerCommand::CancelAll { kind, done }).await;
+        // Errors were logged.
         let _ = self.audit_cancels(wait).await;
     }
 
-    async fn audit_cancels(&self, noted: oneshot::Receiver<Noted>) -> Result<(), String> {
-        // The loop drops the sender only when it ends, and then nobody knows what was noted: the next start does it all.
-        let Ok(Noted { meant, problem }) = noted.await else {
+    async fn audit_cancels(&self, done: oneshot::Receiver<CancelledSteps>) -> Result<(), String> {
+        // The loop drops the sender only when it ends; the next start repeats the cancel.
+        let Ok(CancelledSteps { steps, error }) = done.await else {
             return Err("the runner is stopping".to_owned());
         };
-        for step in meant {
+        for step in steps {
             self.audit.cancelled(&step).await;
         }
-        problem.map_or(Ok(()), Err)
+        error.map_or(Ok(()), Err)
     }
 
-    /// Starts nothing any more. What waits stays in its folder for the next start. When this returns, the [load](Self::load)
-    /// tells of everything that was started before.
+    /// Starts no more steps. Waiting steps stay in their folders for the next start. When this returns, the
+    /// [load](Self::load) counts every step that was started before.
     pub async fn drain(&self) {
         let (drained, wait) = oneshot::channel();
         self.send(SchedulerCommand::Drain(drained)).await;
-        // A loop that has ended starts nothing either.
+        // Fails only if the loop has ended.
         let _ = wait.await;
     }
 
@@ -124,7 +127,7 @@ impl Scheduler {
         self.load.clone()
     }
 
-    /// Returns when no step runs any more.
+    /// Waits until no step is running.
     pub async fn idle(&self) {
         let mut load = self.load.clone();
         let _ = load.wait_for(|load| load.running == 0).await;
@@ -132,7 +135,7 @@ impl Scheduler {
 
     async fn send(&self, command: SchedulerCommand) {
         if self.commands.send(command).await.is_err() {
-            debug!("the scheduler has stopped; what was accepted stays in its folder");
+            debug!("scheduler stopped, step stays in its folder");
         }
     }
 }
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_cancel_that_comes_when_the_scheduler_has_stopped_is_not_called_noted() {
+    async fn a_cancel_after_the_scheduler_stopped_is_an_error() {
         let settings = json!({
             "Runner": {
                 "Id": Uuid::from_u128(1), "OrganizationId": Uuid::from_u128(2), "Instance": "test",
@@ -156,7 +159,7 @@ mod tests {
         let (commands, _) = mpsc::channel(1);
         let (_, load) = watch::channel(Load::default());
         let (policy, audit) = (Arc::new(Policy::new(&settings)), Audit::new(&settings));
-        let scheduler = Scheduler { commands, load, policy, audit };
+        let scheduler = Scheduler { commands, load, policy, engines: Engines::default(), audit };
         scheduler.cancel(Uuid::from_u128(3), CancelKind::Graceful).await.unwrap_err();
     }
 }

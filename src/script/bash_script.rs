@@ -1,27 +1,24 @@
 //! The script of a step: before hook, engine commands, after hook in one bash process.
 //!
-//! The three share working directory, environment and shell options: an `export` in a before hook reaches the
-//! engine, and so does a `cd`. The script is written so that nothing a hook may leave behind (`set -eu`,
-//! `set -C`, traps, a changed `IFS`) breaks the lines around it.
+//! They share working directory, environment and shell options: an `export` or a `cd` in a before hook affects the engine. The
+//! script works with any options and traps that a hook leaves behind (`set -eu`, `set -C`, a changed `IFS`).
 //!
-//! * **Hooks** run by `eval` of their text (with CRLF turned to LF, as pre-approval has it), so that a hook with
-//!   a syntax error or an open quote is that hook's failure and swallows nothing that follows. A hook's exit code
-//!   is that of its last command, or the one that it leaves by.
-//! * **Parts**: the script writes the part that it is in to the step folder: `before`, `engine`, `collect`,
-//!   `after`, and `done` at its end. Each is added as a line, which a full disk mostly still has room for behind the first; where
-//!   it cannot be, the engine is not run, because nobody could tell afterwards that it was. A script that ends with 0 while `before` is the last part that it reached
-//!   was ended by its hook (`exit 0`): the engine never ran and the step must not pass for a success. An after hook
-//!   may leave by `exit 0`, nothing comes after it. The file `command` beside it names the engine
-//!   command that runs, where it is not the one that the task is known by.
-//! * **Place**: before the engine runs, the script writes where it does: to the file `place`, each with a NUL byte at its
-//!   end, the working directory and the values of [`PLACE_VARIABLES`]. A hook may have changed all of them.
-//! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a
-//!   failing after hook fails the script. `collect` is what the runner wants to know afterwards (the plan or the
-//!   state as JSON). It runs here rather than later so that it sees the same environment, survives the runner and
-//!   is cancelled like everything else. `publish` is what only people look at: one that fails is told of on stderr, and
-//!   says nothing about what the engine did.
-//! * **Open files**: nothing but stdin (which is empty), stdout and stderr is open in the hooks and the engine. What the
-//!   runner itself opens is never inherited, but whoever started the runner may have left something open for all.
+//! * **Hooks** run by `eval` of their text (with CRLF replaced by LF, as in pre-approval), so that a syntax error or an open
+//!   quote is a failure of the hook and does not affect the lines after it. The exit code of a hook is that of its last
+//!   command or of its `exit`.
+//! * **Phases**: the script appends each phase that it reaches to the file `part` in the step folder: `before`, `engine`,
+//!   `collect`, `after`, and `done` at the end. Even a full disk usually has room for these lines. If `engine` cannot be
+//!   written, the engine is not run, because there would be no record of it. If the script exits with 0 in phase `before`, the
+//!   hook ended it (`exit 0`): the engine never ran, and the step is not a success. An after hook may call `exit 0`, because
+//!   nothing follows it. The file `command` names the running engine command, if it is not the main command of the task.
+//! * **Place**: before the engine runs, the script writes its working directory and the values of [`PLACE_VARIABLES`] to the
+//!   file `place`, each followed by a NUL byte. A hook may have changed all of them.
+//! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a failing after
+//!   hook fails the script. `collect` commands print results for the runner (the plan or the state as JSON). They run here,
+//!   so that they have the same environment, survive the runner and are cancelled like everything else. `publish` commands
+//!   make copies for people: a failure is reported on stderr and does not fail the step.
+//! * **Open files**: only stdin (which is empty), stdout and stderr are open in hooks and engines. The runner's own files are
+//!   never inherited, but the process that started the runner may have left files open.
 //! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
 //!   shutdown and then starts nothing more: in a hook it leaves at once, after an engine command only when
 //!   something would follow. A hook may have replaced the trap, so `cancel.json` is looked for as well. Bash takes an
@@ -35,9 +32,9 @@
 //!   becomes the engine; a bash that was just started does not. Commands of a hook are up to the supervisor, which
 //!   interrupts once more what has missed it, until the script has said that it noticed: in the file `noticed`, before
 //!   anything else. A hook in whose text there is a `trap` may clean up in its own way; there it is said in advance.
-//! * **The environment** reaches the engine whole, with variables that no shell can name (`TF_VAR_my-var`) and exported
-//!   functions: bash passes both on, and other shells drop them. The bash that becomes the engine runs nothing that the
-//!   environment or the home directory holds (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are its own.
+//! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
+//!   names (`TF_VAR_my-var`); other shells than bash drop both. The bash that becomes the engine runs no code from the
+//!   environment or the home directory (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are reset.
 //! * **Job control** that a hook has switched on would put the engine into a group of its own, where no interrupt reaches it.
 //!   It is switched off again behind the hook.
 
@@ -48,32 +45,32 @@ use hawser_contract::Hook;
 
 use super::command::{EngineCommand, path_word, word};
 
-/// The exit code of a script that was interrupted, as shells have it.
+/// The exit code of an interrupted script, as usual in shells.
 pub const INTERRUPTED: i32 = 130;
 
-/// How the script begins to say that there is no such program, after `hawser: `.
-pub const NO_PROGRAM: &str = "there is no program";
+/// How the message for a missing program starts, after `hawser: `.
+pub const NO_PROGRAM: &str = "cannot find program";
 
-/// The variables by which an engine finds the state, besides its configuration.
+/// The variables that, besides the configuration, determine the location of the state.
 pub const PLACE_VARIABLES: [&str; 2] = ["TF_WORKSPACE", "TF_DATA_DIR"];
 
-/// The longest argument, and the longest variable with its name, that Linux hands to a program.
+/// The longest argument, and the longest variable including its name, that Linux passes to a program.
 pub(crate) const LONGEST_WORD: usize = 128 * 1024 - 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    #[error("{what} contains a NUL byte, which no command line can hold")]
+    #[error("{what} contains a NUL byte, which is not allowed in a command line")]
     Nul { what: String },
     #[error(
-        "{what} of {program} would have {bytes} bytes, and no program can be given more than {LONGEST_WORD} in one piece: give \
-         large values as parameters, which travel in a file"
+        "{what} of {program} has {bytes} bytes, but Linux allows at most {LONGEST_WORD}: pass large values as parameters, which \
+         are stored in a file"
     )]
     TooLong { what: &'static str, program: String, bytes: usize },
-    #[error("the path {} is not UTF-8 and cannot stand in a script", path.display())]
+    #[error("the path {} is not UTF-8 and cannot be used in a script", path.display())]
     Path { path: PathBuf },
 }
 
-/// Where a script is, or was when it ended.
+/// The phase that a script is in, or was in when it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptPhase {
     Before,
@@ -86,7 +83,7 @@ pub enum ScriptPhase {
 impl ScriptPhase {
     pub const ALL: [Self; 5] = [Self::Before, Self::Engine, Self::Collect, Self::After, Self::Done];
 
-    /// The word in the step's `part` file.
+    /// The name in the step's `part` file.
     pub fn word(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -102,29 +99,28 @@ impl ScriptPhase {
     }
 }
 
-/// Everything that a script runs.
 #[derive(Debug, Clone, Default)]
 pub struct Script<'a> {
-    /// One line that says what this is for.
+    /// A comment at the top of the script.
     pub title: String,
     pub before: Option<Hook<'a>>,
     /// Run in order until one fails.
     pub engine: Vec<EngineCommand>,
-    /// What the runner wants to know afterwards.
+    /// Print results for the runner.
     pub collect: Vec<EngineCommand>,
-    /// Copies of that for people, made after it. The last word of each says where to.
+    /// Make copies of the results for people. The last word of each is the destination.
     pub publish: Vec<EngineCommand>,
-    /// Whether to collect, as far as it goes, after the engine has failed too.
+    /// Whether to collect as much as possible if the engine fails.
     pub collect_after_failure: bool,
     pub after: Option<Hook<'a>>,
 }
 
-/// What is said when the engine is not run for want of a place to note that.
-const UNNOTED: &str =
-    "Error: hawser cannot write to the step's folder (is the disk full?): the engine was not run";
+/// The message if phase `engine` cannot be recorded.
+const NOT_RECORDED: &str =
+    "Error: hawser cannot write to the step folder (is the disk full?), so the engine was not run";
 
-/// The functions at the head of every script. The umask is the usual one: what hooks and engines make may end up in packages,
-/// and nobody else reaches what is in the working directory through the folders above, which are private. `hawser_go` says whether anything more may be started.
+/// The start of every script. It sets the usual umask, because files of hooks and engines may end up in packages; the private
+/// folders above protect them in the working directory. `hawser_go` checks whether anything more may be started.
 const HEAD: &str = r#"umask 022
 hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
 hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }
@@ -143,7 +139,7 @@ hawser_run() {
   fi
 }
 hawser_become='set +p
-[[ $2 == */* ]] || type -P -- "$2" >/dev/null || echo "hawser: there is no program $2 in PATH, which is ${PATH-not set}" >&2
+[[ $2 == */* ]] || type -P -- "$2" >/dev/null || echo "hawser: cannot find program $2 in PATH (${PATH-not set})" >&2
 [[ ! -e $1 ]] || exit 130
 shift
 exec "$@"'
@@ -152,7 +148,7 @@ hawser_argument() {
   hawser_arguments+=" '${1//$quote/$escaped}'"
 }
 hawser_must_be_set() {
-  if [[ -z $2 ]]; then echo "hawser: \$$1 is not set, nothing is put in its place" >&2; fi
+  if [[ -z $2 ]]; then echo "hawser: \$$1 is not set, using an empty value" >&2; fi
 }
 trap hawser_interrupt INT
 exec </dev/null
@@ -170,7 +166,7 @@ impl Script<'_> {
         let _ = writeln!(text, "hawser_part_file={}", path_word(part)?);
         let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
         let _ = writeln!(text, "hawser_noticed_file={}", path_word(&part.with_file_name("noticed"))?);
-        // Made while the umask is still the supervisor's, so that they are private.
+        // Created with the supervisor's umask, so that they are private.
         let beside = ["place", "command", "noticed"].map(|name| part.with_file_name(name));
         for file in [part.to_owned()].iter().chain(&beside) {
             let _ = writeln!(text, "{{ : >>{}; }} 2>/dev/null || :", path_word(file)?);
@@ -184,10 +180,10 @@ impl Script<'_> {
         let place = path_word(&part.with_file_name("place"))?;
         let _ = writeln!(text, "printf '%s\\0' \"${{PWD-}}\" {variables} >|{place} || :");
         let _ = writeln!(text, "hawser_at {} || {{", ScriptPhase::Engine.word());
-        let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", UNNOTED)?);
+        let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", NOT_RECORDED)?);
         let mut known_as = None;
         for command in &self.engine {
-            // `||` keeps a `set -e` or an ERR trap of the hook out of it.
+            // `||` prevents a `set -e` or an ERR trap of the hook from taking effect.
             let _ = writeln!(text, "if [[ $hawser_code == 0 ]]; then");
             let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
             if known_as != command.known_as {
@@ -234,11 +230,11 @@ impl Script<'_> {
         for command in self.publish.iter().filter(|it| has_failed || !it.only_after_failure) {
             let place = command.words.last().map_or("its place", String::as_str);
             let failed = format!(
-                "hawser: the result could not be copied to {place}, where there may now be none or only a part of it; \
-                 the task does not need that copy"
+                "hawser: failed to copy the result to {place}, which may now be missing or incomplete; the task does not \
+                 need this copy"
             );
             let failed = word("a path", &failed)?;
-            // A hook may have closed stderr, and `set -e` looks at the last command of such a list.
+            // The final `:` is for `set -e`, because `printf` fails if a hook has closed stderr.
             let _ = writeln!(
                 text,
                 "if hawser_go; then {} || printf '%s\\n' {failed} >&2 || :; fi",
@@ -249,7 +245,7 @@ impl Script<'_> {
     }
 
     fn hook(&self, text: &mut String, part: ScriptPhase, hook: Hook<'_>) -> Result<(), ScriptError> {
-        // To bash, a carriage return or a no-break space at the end is a part of the last word; to pre-approval it is nothing.
+        // Pre-approval ignores trailing white space. To bash, a carriage return or a no-break space is part of the last word.
         let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
         let _ = writeln!(text, "\n# {}", hook.name);
         // Looked at twice: a script that ends here has not reached the part. In the part, an interrupt leaves by itself.
@@ -258,7 +254,7 @@ impl Script<'_> {
         if hook.text.contains("trap") {
             text.push_str("printf '1\\n' >|\"$hawser_noticed_file\"\n");
         }
-        // Not in an `if` or before `||`: that would switch off a `set -e` inside the hook.
+        // Not in an `if` or before `||`, which would disable a `set -e` inside the hook.
         let _ = writeln!(text, "eval {code}\nhawser_code=$?\nset +m");
         let _ = writeln!(text, "if [[ $hawser_code != 0 ]]; then exit \"$hawser_code\"; fi");
         Ok(())

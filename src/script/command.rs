@@ -1,44 +1,44 @@
-//! Commands as lines of bash, with every value quoted.
+//! Engine commands as lines of bash, with every value quoted.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::{LONGEST_WORD, ScriptError, quote};
 
-/// One command of an engine: a program with its arguments.
+/// One engine command: a program with its arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineCommand {
     pub words: Vec<String>,
-    /// Arguments that travel in an environment variable.
+    /// Arguments that are passed in an environment variable.
     pub hidden: Option<HiddenArguments>,
-    /// Variables for this command alone. Like arguments they are taken as they are, but nobody else can read them.
+    /// Variables for this command only. They are literal like arguments, but other users cannot read them.
     pub variables: Vec<(&'static str, String)>,
-    /// Where stdout goes instead of the log.
+    /// Receives stdout instead of the log.
     pub stdout: Option<PathBuf>,
-    /// What the command reads; nothing when not set.
+    /// The input of the command; empty if not set.
     pub stdin: Option<String>,
-    /// An exit code that means success besides 0, but only when there is this file.
+    /// Another exit code that means success, if this file exists.
     pub also_success: Option<(i32, PathBuf)>,
-    /// What people call it, where it is not the command that the task is known by. Without arguments, which may be secret.
+    /// The name for messages, if this is not the main command of the task. Without arguments, which may be secret.
     pub known_as: Option<&'static str>,
-    /// When it is there to collect: only for what a failed engine has left.
+    /// For commands in `collect`: run only after the engine has failed.
     pub only_after_failure: bool,
 }
 
-/// Arguments that may hold secrets. Anyone on the machine can read an argument list, so these go through an
-/// environment variable that the engine reads more arguments from (`TF_CLI_ARGS_init`), each in single quotes.
+/// Arguments that may contain secrets. Every user of the machine can read argument lists, so these are passed in an
+/// environment variable from which the engine reads more arguments (`TF_CLI_ARGS_init`), each in single quotes.
 ///
-/// They stand as if they were on the command line, where the later wins: an engine reads the variable of the command, then
-/// `TF_CLI_ARGS`, then its command line (tried with Terraform 1.11). So they come after all that the user has put there, and
-/// `TF_CLI_ARGS` is moved into the variable, so that the order holds.
+/// Later arguments win, and the engine reads the variable of the command, then `TF_CLI_ARGS`, then its command line (checked
+/// with Terraform 1.11). To have the precedence of the command line, the arguments come after the user's own, and the value
+/// of `TF_CLI_ARGS` is moved into the variable before them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HiddenArguments {
     pub variable: &'static str,
     pub arguments: Vec<Vec<Piece>>,
 }
 
-/// A stretch of a text with references to environment variables in it. They are looked up when the script runs,
-/// so that a before hook may have exported them, and what they stand for is never read as shell.
+/// A part of a text with references to environment variables. The references are resolved when the script runs, so that a
+/// before hook can export the variables. Their values are never interpreted as shell code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     Text(String),
@@ -46,7 +46,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Finds `$NAME` and `${NAME}` in a text; a dollar sign before anything else is just that.
+    /// Finds `$NAME` and `${NAME}` in a text. Other dollar signs are literal.
     pub fn split(text: &str) -> Vec<Self> {
         let mut pieces = Vec::new();
         let mut plain = String::new();
@@ -84,14 +84,14 @@ impl Piece {
 }
 
 impl HiddenArguments {
-    /// How long the variable becomes, with its name, at the least.
+    /// The minimum length of the variable, including its name.
     fn length(&self) -> usize {
         let texts = self.arguments.iter().flatten().map(|piece| match piece {
             // A single quote becomes four characters.
             Piece::Text(text) => text.len() + 3 * text.matches('\'').count(),
             Piece::Variable(_) => 0,
         });
-        // Each argument has its quotes and a space, and two stand between them and what is there already.
+        // Each argument has its quotes and a space, and two spaces separate them from the existing value.
         self.variable.len() + 1 + 2 + 3 * self.arguments.len() + texts.sum::<usize>()
     }
 
@@ -130,14 +130,14 @@ impl EngineCommand {
         self
     }
 
-    /// Sets a variable for this command alone.
+    /// Sets a variable for this command only.
     pub fn variable(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.variables.push((name, value.into()));
         self
     }
 
-    pub fn also_success(mut self, code: i32, when_there_is: PathBuf) -> Self {
-        self.also_success = Some((code, when_there_is));
+    pub fn also_success(mut self, code: i32, if_exists: PathBuf) -> Self {
+        self.also_success = Some((code, if_exists));
         self
     }
 
@@ -151,8 +151,8 @@ impl EngineCommand {
         self
     }
 
-    /// Refuses what the operating system would, in words that say which value it is and what to do. What references in
-    /// hidden arguments stand for is only known when the script runs.
+    /// Returns a helpful error for values that are too long for the operating system. The values of references in hidden
+    /// arguments are only known when the script runs.
     fn check_lengths(&self) -> Result<(), ScriptError> {
         let hidden = self.hidden.as_ref().map(|it| ("the arguments in the environment", it.length()));
         let variables =
@@ -169,7 +169,7 @@ impl EngineCommand {
 
     /// The line of bash that runs it.
     ///
-    /// It runs in a subshell, so that `hawser_run` may replace that by the program.
+    /// It runs in a subshell, which `hawser_run` replaces by the program with `exec`.
     pub(super) fn line(&self) -> Result<String, ScriptError> {
         self.check_lengths()?;
         let mut line = String::from("(");
@@ -185,11 +185,11 @@ impl EngineCommand {
         let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
         let _ = write!(line, "hawser_run {})", words?.join(" "));
         if let Some(path) = &self.stdout {
-            // `>|` overwrites even when a hook has said `set -o noclobber`.
+            // `>|` overwrites even if a hook has set `noclobber`.
             let _ = write!(line, " >|{}", path_word(path)?);
         }
         if let Some(text) = &self.stdin {
-            // A here-string ends with a newline of its own.
+            // Bash adds a newline to a here-string.
             let _ = write!(line, " <<<{}", word("an input", text)?);
         }
         Ok(line)

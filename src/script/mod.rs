@@ -1,4 +1,4 @@
-//! Hooks: the user's own commands before and after an engine command, and the script that runs all three.
+//! The bash script of a step: hooks and engine commands.
 
 pub mod bash_script;
 pub mod command;

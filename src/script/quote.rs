@@ -1,17 +1,15 @@
-//! Quoting for bash: a value from the server never becomes more or less than one word.
+//! Quoting for bash: a value from the server is always exactly one word.
 
-/// Makes `text` one word of a bash command line that stands for exactly this text. It must not contain a NUL
-/// byte, which no argument can; [`super::Script`] refuses those.
+/// Quotes `text` as one word of a bash command line. It must not contain a NUL byte; [`super::Script`] refuses those.
 pub fn quote(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(is_plain) && !text.starts_with('=') {
         return text.to_owned();
     }
-    // Inside single quotes bash takes everything literally but the single quote itself.
+    // Inside single quotes only the single quote itself is special.
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Bytes that mean nothing to bash wherever they stand in a word. `~` and `=` would matter at the start of a
-/// word or of an assignment; a word is only left bare when it cannot be read as either.
+/// Bytes that are not special to bash inside a word. A leading `=` is quoted as well.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_./:@%+,-=".contains(&byte)
 }
@@ -22,10 +20,10 @@ mod tests {
     use proptest::prelude::*;
     use std::process::Command;
 
-    /// What bash makes of the words.
+    /// Passes the words through bash.
     fn through_bash(words: &[String]) -> Vec<String> {
         let line: Vec<_> = words.iter().map(|word| quote(word)).collect();
-        // The command stands first, as in our scripts: a word that looks like an assignment stays a word.
+        // The command comes first, as in our scripts, so a word that looks like an assignment stays a word.
         let script = format!("printf '%s\\0' {}", line.join(" "));
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
@@ -34,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_quote_comes_through_bash_unchanged() {
+    fn special_characters_pass_through_bash_unchanged() {
         let words = [
             "",
             " ",
@@ -83,7 +81,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn any_text_comes_through_bash_unchanged(
+        fn any_text_passes_through_bash_unchanged(
             words in prop::collection::vec("[^\0]{0,24}", 1..8),
         ) {
             prop_assert_eq!(through_bash(&words), words);

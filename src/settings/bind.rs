@@ -1,48 +1,48 @@
-//! From the merged texts to checked values: every key of the shape gets its value, its default or a problem.
+//! Converts the merged texts to checked values: every key of the schema gets its value, its default, or a problem.
 
 use serde_json::{Map as JsonMap, Value as Json};
 
 use super::diagnostics::{Diagnostics, Origin};
 use super::merge::Merged;
-use super::resolve::Placed;
+use super::resolve::ResolvedValue;
 use super::schema_tree::{Key, Leaf, SchemaNode};
-use super::values::{self, Fault, PathRoots};
+use super::values::{self, PathRoots, SettingFault};
 
-/// One setting as it is in effect, for people to read.
+/// The effective value of one setting, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effective {
     pub key: String,
-    /// A secret is masked.
+    /// Masked if it is secret.
     pub value: String,
     pub origin: Origin,
 }
 
-/// Stands for a secret, whatever its length.
+/// Replaces a secret of any length.
 const MASK: &str = "********";
 const NOT_SET: &str = "not set";
 const MISSING: &str = "not set (required)";
 const EMPTY: &str = "[]";
-/// A list that restricts means one thing when it is not set, and the opposite when it is empty.
+/// A restricting list that is not set allows everything; an empty one allows nothing.
 const NOT_RESTRICTED: &str = "not set (everything is allowed)";
 const NOTHING_ALLOWED: &str = "[] (nothing is allowed)";
-/// What is logged when `Logging.LogLevel` says nothing; [`crate::observe::log_filter`] has it so.
+/// The default of [`crate::observe::log_filter`].
 const DEFAULT_LEVEL: &str = "Information";
 
 pub(super) struct Binder<'a> {
-    pub(super) places: PathRoots<'a>,
+    pub(super) roots: PathRoots<'a>,
     pub(super) host_name: &'a str,
     pub(super) merged: Merged,
-    pub(super) findings: &'a mut Diagnostics,
+    pub(super) diagnostics: &'a mut Diagnostics,
     pub(super) effective: Vec<Effective>,
 }
 
 impl Binder<'_> {
-    /// The JSON of a section, from which the types are read when there was no problem.
+    /// The JSON of a section, to deserialize if there was no problem.
     pub(super) fn section(&mut self, keys: &[Key], above: &[String]) -> JsonMap<String, Json> {
         let mut object = JsonMap::new();
         for key in keys {
             let path = [above, std::slice::from_ref(&key.name)].concat();
-            let value = match &key.shape {
+            let value = match &key.node {
                 SchemaNode::Section(keys) => Some(Json::Object(self.section(keys, &path))),
                 SchemaNode::List(leaf) => Some(self.list(key, leaf, &path)),
                 SchemaNode::Map(leaf) => Some(self.map(leaf, &path)),
@@ -55,7 +55,7 @@ impl Binder<'_> {
         object
     }
 
-    /// A list that no layer gives an item of has its default, unless one says that it is empty.
+    /// A list without items has its default, unless a layer sets it to an empty list.
     fn list(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Json {
         let mut items = self.items(path);
         if !items.is_empty() {
@@ -70,12 +70,12 @@ impl Binder<'_> {
         }
         let defaults: Vec<&str> =
             key.default.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
-        let shown = match defaults.join(", ") {
+        let text = match defaults.join(", ") {
             _ if restricts => NOT_RESTRICTED.to_owned(),
             none if none.is_empty() => EMPTY.to_owned(),
             some => some,
         };
-        self.effect(path.join("."), &shown, Origin::Default);
+        self.effect(path.join("."), &text, Origin::Default);
         key.default.clone()
     }
 
@@ -83,20 +83,21 @@ impl Binder<'_> {
         let items = self.items(path);
         let name = path.join(".");
         if name == "Logging.LogLevel" && items.is_empty() {
-            // Nothing at all would read as if nothing were logged.
+            // Without a row it would look as if logging were off.
             self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::Default);
         }
         Json::Object(self.read_items(leaf, items).into_iter().collect())
     }
 
-    /// The items of a list or a map that are set; one that a later layer took back is not there.
-    fn items(&self, path: &[String]) -> Vec<Placed> {
-        let is_below = |one: &&Placed| one.path.split_last().is_some_and(|(_, above)| above == path);
-        self.merged.values().filter(is_below).filter(|one| one.text.is_some()).cloned().collect()
+    /// The items of a list or a map, without those that a later layer reset.
+    fn items(&self, path: &[String]) -> Vec<ResolvedValue> {
+        let is_below =
+            |value: &&ResolvedValue| value.path.split_last().is_some_and(|(_, above)| above == path);
+        self.merged.values().filter(is_below).filter(|value| value.text.is_some()).cloned().collect()
     }
 
-    fn read_items(&mut self, leaf: &Leaf, items: Vec<Placed>) -> Vec<(String, Json)> {
-        let read = |Placed { mut path, text, origin, .. }: Placed| {
+    fn read_items(&mut self, leaf: &Leaf, items: Vec<ResolvedValue>) -> Vec<(String, Json)> {
+        let read = |ResolvedValue { mut path, text, origin, .. }: ResolvedValue| {
             let value = self.read(leaf, &path.join("."), &text?, &origin)?;
             Some((path.pop()?, value))
         };
@@ -106,10 +107,10 @@ impl Binder<'_> {
     fn leaf(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Option<Json> {
         let name = path.join(".");
         let (text, origin) = match self.merged.get(path) {
-            Some(placed) => (placed.text.clone(), Some(placed.origin.clone())),
+            Some(resolved) => (resolved.text.clone(), Some(resolved.origin.clone())),
             None => (None, None),
         };
-        // As .NET has it, an empty text is no value where none is needed.
+        // As in .NET, an empty text means "not set" for an optional value.
         let text = text.filter(|text| !leaf.nullable || !text.trim().is_empty());
         if let (Some(text), Some(origin)) = (text, &origin) {
             return self.read(leaf, &name, &text, origin);
@@ -120,8 +121,8 @@ impl Binder<'_> {
         }
         if key.required || name == "Runner.Instance" {
             let how = how_to_set(path, leaf.secret);
-            self.findings.problem(&name, None, origin.as_ref(), Fault::Missing { how });
-            self.effect(name, MISSING, Origin::Nowhere);
+            self.diagnostics.problem(&name, None, origin.as_ref(), SettingFault::Missing { how });
+            self.effect(name, MISSING, Origin::NotSet);
             return None;
         }
         let origin = origin.unwrap_or(Origin::Default);
@@ -136,19 +137,19 @@ impl Binder<'_> {
     }
 
     fn read(&mut self, leaf: &Leaf, key: &str, text: &str, origin: &Origin) -> Option<Json> {
-        match values::read(&leaf.kind, text, self.places) {
+        match values::read(&leaf.kind, text, self.roots) {
             Ok(value) => {
-                let shown = match &value {
+                let text = match &value {
                     _ if leaf.secret => MASK.to_owned(),
                     Json::String(text) => text.clone(),
                     other => other.to_string(),
                 };
-                self.effect(key.to_owned(), &shown, origin.clone());
+                self.effect(key.to_owned(), &text, origin.clone());
                 Some(value)
             }
             Err(fault) => {
-                let value = (!leaf.secret).then(|| values::shown(&leaf.kind, text));
-                self.findings.problem(key, value, Some(origin), fault);
+                let value = (!leaf.secret).then(|| values::for_message(&leaf.kind, text));
+                self.diagnostics.problem(key, value, Some(origin), fault);
                 None
             }
         }
@@ -162,12 +163,12 @@ impl Binder<'_> {
 fn how_to_set(path: &[String], secret: bool) -> String {
     let variable = path.join("__");
     if secret {
-        // Anybody on the machine can read a command line.
+        // Every user of the machine can read a command line.
         return format!(
-            "Set {variable} in the environment, or put it into an appsettings.json that others cannot read"
+            "Set {variable} in the environment, or add it to an appsettings.json that only you can read"
         );
     }
     let file = path.iter().rev().fold("…".to_owned(), |inner, name| format!("{{ \"{name}\": {inner} }}"));
     let option = path.join(":");
-    format!("Put {file} into appsettings.json, set {variable} in the environment, or pass --{option}=…")
+    format!("Add {file} to appsettings.json, set {variable} in the environment, or pass --{option}=…")
 }

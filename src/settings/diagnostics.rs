@@ -1,20 +1,20 @@
-//! What is wrong with the settings, and what only looks so.
+//! Problems and warnings found while loading the settings.
 
 use std::fmt;
 
 use thiserror::Error;
 
-use super::values::Fault;
+use super::values::SettingFault;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     Default,
     /// Required, and not set.
-    Nowhere,
+    NotSet,
     HostName,
     File(String),
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(String),
     /// The command line as a whole.
     CommandLine,
@@ -32,7 +32,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::Nowhere => f.write_str("nowhere"),
+            Self::NotSet => f.write_str("-"),
             Self::HostName => f.write_str("host name"),
             Self::File(name) => f.write_str(name),
             Self::Variable(name) => write!(f, "environment variable {name}"),
@@ -42,17 +42,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that keeps the runner from starting.
+/// A problem that prevents the runner from starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsProblem {
-    /// The setting, as in `Runner.Id`; none when the trouble is a whole layer.
+    /// The setting, such as `Runner.Id`; None for a problem with a whole layer.
     pub key: Option<String>,
-    /// What it was set to, unless that may be secret.
+    /// Its value, unless it may be secret.
     pub value: Option<String>,
-    /// Where that came from; none when it is set nowhere.
+    /// None if it is not set.
     pub origin: Option<Origin>,
-    /// What is wrong with it. Its display says what to do, too.
-    pub fault: Fault,
+    pub fault: SettingFault,
 }
 
 impl fmt::Display for SettingsProblem {
@@ -68,39 +67,34 @@ impl fmt::Display for SettingsProblem {
     }
 }
 
-/// One thing that the runner can live with and the user should know.
+/// A problem that does not prevent the runner from starting.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Warning {
-    /// A key that means nothing. Its value is never shown: it may be a secret under a wrong name.
+    /// The value is never shown: it may be a secret under a wrong name.
     #[error("{key} ({origin}) is not a setting and has no effect{}", did_you_mean(nearest.as_deref()))]
     Unknown { key: String, origin: Origin, nearest: Option<String> },
-    /// A key of an earlier version.
-    #[error("{older} ({origin}) is the older name of {newer}, which wins where both are set")]
+    #[error("{older} ({origin}) is the old name of {newer}, which wins if both are set")]
     OlderName { older: &'static str, newer: &'static str, origin: Origin },
-    /// One layer sets a key twice, in different spellings, to different values.
-    #[error("{key} is set more than once in the same layer; the last one counts ({origin})")]
-    GivenTwice { key: String, origin: Origin },
-    /// The file with references to secrets is not read by this version.
+    /// One layer sets a key to different values, in different spellings.
+    #[error("{key} is set more than once in the same layer; the last value wins ({origin})")]
+    SetTwice { key: String, origin: Origin },
     #[error(
-        "{file} is there, but this version does not read external settings: set what it refers to in another layer"
+        "{file} is ignored: this version does not read external settings; set its values in another layer"
     )]
     ExternalNotRead { file: String },
-    /// A file with a secret in it can be read by other users of the machine.
     #[error(
-        "{key} stands in {file}, which others on this machine can read (mode {mode:o}): chmod 600 it, or set the secret \
+        "{key} is in {file}, which other users of this machine can read (mode {mode:o}); run chmod 600, or set the secret \
          in another layer"
     )]
     SecretReadable { key: String, file: String, mode: u32 },
-    /// A secret stands on the command line, which everybody on the machine can read.
     #[error(
-        "{key} stands on the command line, which everybody on this machine can read: set it in the environment, or in \
-         a file that others cannot read"
+        "{key} is on the command line, which every user of this machine can read; set it in the environment, or in a file \
+         that only you can read"
     )]
     SecretOnCommandLine { key: String },
-    /// Pre-approval is on, and nothing is approved.
     #[error(
-        "hooks must be pre-approved (HooksPreapproval.Enabled, Policy.Hooks), and \
-         HooksPreapproval.PreapprovedHooksDirectory is not set or not there: every hook will be refused"
+        "hooks must be pre-approved (HooksPreapproval.Enabled, Policy.Hooks), but \
+         HooksPreapproval.PreapprovedHooksDirectory is not set or does not exist; every hook will be refused"
     )]
     NothingPreapproved,
 }
@@ -109,7 +103,7 @@ pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))
 }
 
-/// What came up while reading, in order.
+/// Problems and warnings, in the order they were found.
 #[derive(Debug, Default)]
 pub(super) struct Diagnostics {
     pub(super) problems: Vec<SettingsProblem>,
@@ -122,7 +116,7 @@ impl Diagnostics {
         key: &str,
         value: Option<String>,
         origin: Option<&Origin>,
-        fault: Fault,
+        fault: SettingFault,
     ) {
         let problem = SettingsProblem { key: Some(key.to_owned()), value, origin: origin.cloned(), fault };
         if !self.problems.contains(&problem) {
@@ -130,8 +124,8 @@ impl Diagnostics {
         }
     }
 
-    /// Trouble with a layer as a whole.
-    pub(super) fn layer_problem(&mut self, origin: Origin, fault: Fault) {
+    /// Adds a problem with a whole layer.
+    pub(super) fn layer_problem(&mut self, origin: Origin, fault: SettingFault) {
         self.problems.push(SettingsProblem { key: None, value: None, origin: Some(origin), fault });
     }
 
@@ -141,18 +135,18 @@ impl Diagnostics {
         }
     }
 
-    /// Drops missing keys that only follow from another problem: with the key, with its section, or with a layer that
-    /// could not be read.
-    pub(super) fn drop_echoes(&mut self) {
-        let is_missing = |problem: &SettingsProblem| matches!(problem.fault, Fault::Missing { .. });
-        // A problem with a whole layer has no key, and every key starts with that.
+    /// Drops missing keys that another problem explains: with the key, with its section, or with an unreadable layer.
+    pub(super) fn drop_consequences(&mut self) {
+        let is_missing = |problem: &SettingsProblem| matches!(problem.fault, SettingFault::Missing { .. });
+        // A problem with a whole layer has no key, so its prefix is empty and matches every key.
         let prefix_of = |problem: &SettingsProblem| {
             problem.key.as_ref().map_or_else(String::new, |key| format!("{}.", key.to_lowercase()))
         };
-        let blamed: Vec<String> =
+        let explained: Vec<String> =
             self.problems.iter().filter(|problem| !is_missing(problem)).map(prefix_of).collect();
         self.problems.retain(|problem| {
-            !is_missing(problem) || !blamed.iter().any(|blamed| prefix_of(problem).starts_with(blamed))
+            !is_missing(problem)
+                || !explained.iter().any(|explained| prefix_of(problem).starts_with(explained))
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that settings are read from, as a value: loading looks at nothing else, so a test can say it all.
+//! Everything that settings are read from, as a value. Loading uses nothing else, so a test controls all of it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -6,25 +6,24 @@ use std::path::PathBuf;
 
 use super::SettingsError;
 use super::diagnostics::{Diagnostics, Origin};
-use super::values::Fault;
+use super::values::SettingFault;
 
 /// The inputs of [`load`](super::load).
 #[derive(Clone, Default)]
-pub struct Origins {
-    /// Where the settings files are, and what relative paths count from.
+pub struct SettingsInputs {
+    /// Contains the settings files; relative paths are resolved against it.
     pub working_dir: PathBuf,
-    /// The environment, as the process got it.
     pub environment: Vec<(OsString, OsString)>,
-    /// `--Runner:Id=…` and the like, without program name and subcommand.
+    /// Arguments such as `--Runner:Id=…`, without program name and subcommand.
     pub arguments: Vec<String>,
-    /// What a leading `~` stands for.
+    /// Replaces a leading `~`.
     pub home: Option<PathBuf>,
-    /// What `Runner.Instance` falls back to.
+    /// The default of `Runner.Instance`.
     pub host_name: String,
 }
 
-impl Origins {
-    /// Those of this process, with the arguments that the command line keeps for settings.
+impl SettingsInputs {
+    /// The inputs of this process. `arguments` are the settings from its command line.
     pub fn from_process(arguments: Vec<String>) -> Result<Self, SettingsError> {
         Ok(Self {
             working_dir: std::env::current_dir().map_err(SettingsError::CurrentDirectory)?,
@@ -36,22 +35,22 @@ impl Origins {
     }
 
     /// The name in `appsettings.{Environment}.json`.
-    pub(super) fn environment_name(&self, findings: &mut Diagnostics) -> String {
+    pub(super) fn environment_name(&self, diagnostics: &mut Diagnostics) -> String {
         const DEFAULT: &str = "Production";
-        for wanted in ["DOTNET_ENVIRONMENT", "ASPNETCORE_ENVIRONMENT"] {
-            let Some((variable, value)) = self.variable(wanted) else { continue };
+        for name in ["DOTNET_ENVIRONMENT", "ASPNETCORE_ENVIRONMENT"] {
+            let Some((variable, value)) = self.variable(name) else { continue };
             match value.to_str() {
                 Some(name) if !name.contains(['/', '\0']) => return name.to_owned(),
                 _ => {
                     let variable = Origin::Variable(variable.to_string_lossy().into_owned());
-                    findings.layer_problem(variable, Fault::NotEnvironment);
+                    diagnostics.layer_problem(variable, SettingFault::NotEnvironment);
                 }
             }
         }
         DEFAULT.to_owned()
     }
 
-    /// A variable by name in any case; an empty one counts as not set.
+    /// Finds a variable, case-insensitive; an empty one counts as not set.
     fn variable(&self, wanted: &str) -> Option<(&OsStr, &OsStr)> {
         self.environment
             .iter()
@@ -60,10 +59,10 @@ impl Origins {
     }
 }
 
-impl fmt::Debug for Origins {
-    /// Without values: the environment and the arguments may hold secrets.
+impl fmt::Debug for SettingsInputs {
+    /// Omits the environment and the arguments, which may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Origins")
+        f.debug_struct("SettingsInputs")
             .field("working_dir", &self.working_dir)
             .field("home", &self.home)
             .field("host_name", &self.host_name)

@@ -1,6 +1,6 @@
-//! Settings: where they come from, what they are, and what is wrong with them.
+//! Settings: their layers, their types, and their diagnostics.
 //!
-//! Layers, a later one wins, value by value:
+//! Layers; a later one wins, value by value:
 //!
 //! 1. the defaults of the types in [`model`],
 //! 2. `appsettings.json` in the working directory (comments and trailing commas allowed),
@@ -8,14 +8,14 @@
 //! 4. environment variables: `Runner__Credentials__ClientSecret`, list items by index (`…__0`),
 //! 5. the command line: `--Runner:Id=…` or `--Runner:Id …`.
 //!
-//! Keys match in any case. `null` takes back what earlier layers said about a value; for a list or a section it is the same
-//! as leaving it out, and in `Policy` only a list may be `null`. A wrong value is a [`SettingsProblem`], and all of them are reported
-//! together. An unknown key is a [`Warning`], and a [`SettingsProblem`] where it looks like a rule of `Policy`. Only variables below
-//! one of our sections are looked at.
+//! Keys are case-insensitive. `null` resets a value of earlier layers; for a list or a section it is the same as leaving it
+//! out, and in `Policy` only a list may be `null`. A wrong value is a [`SettingsProblem`], and all problems are reported
+//! together. An unknown key is a [`Warning`], or a [`SettingsProblem`] if it looks like a rule of `Policy`. Only environment
+//! variables below our sections are read.
 //!
-//! The way of a value: a layer is read into flat pairs of path and value (`layers`), each path finds its
-//! setting (`resolve`), the layers are merged (`merge`), and the texts become checked values (`bind`,
-//! `values`). All knowledge about keys comes from the types, through their schema (`schema_tree`).
+//! Each layer is read into flat pairs of path and value (`layers`), each path is resolved to a setting (`resolve`), the layers
+//! are merged (`merge`), and the texts are converted and checked (`bind`, `values`). The keys come from the types in
+//! [`model`], through their schema (`schema_tree`).
 
 mod bind;
 mod diagnostics;
@@ -39,52 +39,51 @@ use thiserror::Error;
 
 pub use bind::Effective;
 pub use diagnostics::{Origin, SettingsProblem, Warning};
-pub use inputs::Origins;
+pub use inputs::SettingsInputs;
 pub use model::Settings;
 pub use refusal::Refusal;
 pub use schema::settings_schema;
-pub use values::Fault;
+pub use values::SettingFault;
 
 use bind::Binder;
 use diagnostics::Diagnostics;
 use layers::LayerValue;
 use model::WorkingDirectorySettings;
-use resolve::Placer;
+use resolve::Resolver;
 use schema_tree::SchemaNode;
 use values::PathRoots;
 
 use crate::base::tls;
 
-/// Files with references to secrets, by their present and their older name.
+/// Files with references to secrets, by their current and their old name.
 const EXTERNAL_FILES: [&str; 2] = ["appsettings.External.json", "externalsettings.json"];
 
 const CA_FILE: &str = "Server.CaFile";
 
-/// Settings that are complete and checked.
+/// The result of a successful load.
 #[derive(Debug)]
 pub struct Loaded {
     pub settings: Settings,
     pub warnings: Vec<Warning>,
-    /// Every setting with its value and where it came from, sorted by section.
+    /// Every setting with its value and origin, sorted by section.
     pub effective: Vec<Effective>,
 }
 
-/// Why there are no settings.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    #[error("cannot tell the current directory")]
+    #[error("cannot determine the current directory")]
     CurrentDirectory(#[source] io::Error),
-    #[error("{}", told(problems))]
+    #[error("{}", summary(problems))]
     Invalid {
         problems: Vec<SettingsProblem>,
-        /// A misspelt key is often the reason for a missing one.
+        /// A misspelled key often explains a missing one.
         warnings: Vec<Warning>,
-        /// The settings as far as they are known.
+        /// The settings without problems.
         effective: Vec<Effective>,
     },
 }
 
-fn told(problems: &[SettingsProblem]) -> String {
+fn summary(problems: &[SettingsProblem]) -> String {
     let count = problems.len();
     let mut text = format!("{count} {} with the settings", if count == 1 { "problem" } else { "problems" });
     for problem in problems {
@@ -93,36 +92,36 @@ fn told(problems: &[SettingsProblem]) -> String {
     text
 }
 
-/// Reads all layers. What it says depends on `origins` and the files in its working directory, and on nothing else.
-pub fn load(origins: &Origins) -> Result<Loaded, SettingsError> {
-    let Read { object, mut findings, effective } = read(origins);
-    findings.drop_echoes();
-    let Diagnostics { mut problems, mut warnings } = findings;
+/// Reads all layers. The result depends only on `inputs` and the files in its working directory.
+pub fn load(inputs: &SettingsInputs) -> Result<Loaded, SettingsError> {
+    let Read { object, mut diagnostics, effective } = read(inputs);
+    diagnostics.drop_consequences();
+    let Diagnostics { mut problems, mut warnings } = diagnostics;
     if problems.is_empty() {
         match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
             Ok(settings) => {
                 let hooks = &settings.hooks_preapproval;
-                let only_approved = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
-                if only_approved
+                let needs_approval = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
+                if needs_approval
                     && !hooks.preapproved_hooks_directory.as_ref().is_some_and(|directory| directory.is_dir())
                 {
                     warnings.push(Warning::NothingPreapproved);
                 }
                 return Ok(Loaded { settings, warnings, effective });
             }
-            Err(error) => problems.push(refused(error)),
+            Err(error) => problems.push(invalid(error)),
         }
     }
     Err(SettingsError::Invalid { problems, warnings, effective })
 }
 
-/// Reads all layers for the one section that cleaning up needs. What is wrong with other settings keeps nobody from that; a
-/// layer that cannot be read might name another directory, and a slip on the command line was made just now.
+/// Reads all layers for the section that `hawser clean` needs, and ignores problems with other settings. Unreadable layers
+/// count, because they may contain another directory, and so do all problems on the command line.
 pub fn load_working_directory(
-    origins: &Origins,
+    inputs: &SettingsInputs,
 ) -> Result<(WorkingDirectorySettings, Vec<Warning>), SettingsError> {
     const SECTION: &str = "WorkingDirectory";
-    let Read { mut object, findings: Diagnostics { mut problems, warnings }, effective } = read(origins);
+    let Read { mut object, diagnostics: Diagnostics { mut problems, warnings }, effective } = read(inputs);
     problems.retain(|SettingsProblem { key, origin, .. }| {
         let section = key.as_ref().and_then(|key| key.split('.').next());
         section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
@@ -131,73 +130,73 @@ pub fn load_working_directory(
     if problems.is_empty() {
         match serde_path_to_error::deserialize(object.remove(SECTION).unwrap_or_default()) {
             Ok(section) => return Ok((section, warnings)),
-            Err(error) => problems.push(refused(error)),
+            Err(error) => problems.push(invalid(error)),
         }
     }
     Err(SettingsError::Invalid { problems, warnings, effective })
 }
 
-fn refused(error: serde_path_to_error::Error<serde_json::Error>) -> SettingsProblem {
+fn invalid(error: serde_path_to_error::Error<serde_json::Error>) -> SettingsProblem {
     SettingsProblem {
         key: Some(error.path().to_string()),
         value: None,
         origin: None,
-        fault: Fault::Refused(error.into_inner().to_string()),
+        fault: SettingFault::Invalid(error.into_inner().to_string()),
     }
 }
 
-/// What all layers say together.
+/// The merged layers.
 struct Read {
-    /// From which the types are read when there was no problem.
+    /// To deserialize if there was no problem.
     object: serde_json::Map<String, serde_json::Value>,
-    findings: Diagnostics,
+    diagnostics: Diagnostics,
     effective: Vec<Effective>,
 }
 
-fn read(origins: &Origins) -> Read {
-    let shape = SchemaNode::of_settings();
-    let mut findings = Diagnostics::default();
-    let mut placer = Placer { shape: &shape, map_keys: HashMap::new(), placed: Vec::new() };
-    for layer in read_layers(origins, &shape, &mut findings) {
-        warn_of_open_secrets(origins, &shape, &layer, &mut findings);
-        placer.place(layer, &mut findings);
+fn read(inputs: &SettingsInputs) -> Read {
+    let node = SchemaNode::of_settings();
+    let mut diagnostics = Diagnostics::default();
+    let mut resolver = Resolver { node: &node, map_keys: HashMap::new(), resolved: Vec::new() };
+    for layer in read_layers(inputs, &node, &mut diagnostics) {
+        warn_about_readable_secrets(inputs, &node, &layer, &mut diagnostics);
+        resolver.resolve(layer, &mut diagnostics);
     }
     let mut binder = Binder {
-        places: PathRoots { working_dir: &origins.working_dir, home: origins.home.as_deref() },
-        host_name: &origins.host_name,
-        merged: merge::merge(placer.placed),
-        findings: &mut findings,
+        roots: PathRoots { working_dir: &inputs.working_dir, home: inputs.home.as_deref() },
+        host_name: &inputs.host_name,
+        merged: merge::merge(resolver.resolved),
+        diagnostics: &mut diagnostics,
         effective: Vec::new(),
     };
-    let object = binder.section(shape.keys(), &[]);
+    let object = binder.section(node.keys(), &[]);
     let effective = binder.effective;
-    patterns::check(&effective, &mut findings);
+    patterns::check(&effective, &mut diagnostics);
     if let Some(path) = object["Server"]["CaFile"].as_str()
         && let Err(error) = tls::authorities(Path::new(path))
     {
-        let fault = Fault::NotAuthorities(error);
-        let origin = effective.iter().find(|one| one.key == CA_FILE).map(|one| &one.origin);
-        findings.problem(CA_FILE, Some(path.to_owned()), origin, fault);
+        let fault = SettingFault::NotAuthorities(error);
+        let origin = effective.iter().find(|setting| setting.key == CA_FILE).map(|setting| &setting.origin);
+        diagnostics.problem(CA_FILE, Some(path.to_owned()), origin, fault);
     }
-    Read { object, findings, effective }
+    Read { object, diagnostics, effective }
 }
 
-/// Warns of secrets where others can read them: in a file, or on the command line.
-fn warn_of_open_secrets(
-    origins: &Origins,
-    shape: &SchemaNode,
+/// Warns about secrets that other users can read: in a file, or on the command line.
+fn warn_about_readable_secrets(
+    inputs: &SettingsInputs,
+    node: &SchemaNode,
     layer: &[LayerValue],
-    findings: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
-    for given in layer.iter().filter(|given| shape.is_secret(&given.path)) {
-        let key = given.path.join(".");
-        match &given.origin {
-            Origin::Option(_) => findings.warn(Warning::SecretOnCommandLine { key }),
+    for secret in layer.iter().filter(|value| node.is_secret(&value.path)) {
+        let key = secret.path.join(".");
+        match &secret.origin {
+            Origin::Option(_) => diagnostics.warn(Warning::SecretOnCommandLine { key }),
             Origin::File(file) => {
-                let Ok(found) = std::fs::metadata(origins.working_dir.join(file)) else { continue };
-                let mode = found.permissions().mode() & 0o7777;
+                let Ok(metadata) = std::fs::metadata(inputs.working_dir.join(file)) else { continue };
+                let mode = metadata.permissions().mode() & 0o7777;
                 if mode & 0o044 != 0 {
-                    findings.warn(Warning::SecretReadable { key, file: file.clone(), mode });
+                    diagnostics.warn(Warning::SecretReadable { key, file: file.clone(), mode });
                 }
             }
             _ => {}
@@ -205,17 +204,21 @@ fn warn_of_open_secrets(
     }
 }
 
-/// What each layer gives, lowest first.
-fn read_layers(origins: &Origins, shape: &SchemaNode, findings: &mut Diagnostics) -> [Vec<LayerValue>; 4] {
-    let dir = &origins.working_dir;
-    let environment = origins.environment_name(findings);
+/// Reads the layers, lowest first.
+fn read_layers(
+    inputs: &SettingsInputs,
+    node: &SchemaNode,
+    diagnostics: &mut Diagnostics,
+) -> [Vec<LayerValue>; 4] {
+    let dir = &inputs.working_dir;
+    let environment = inputs.environment_name(diagnostics);
     for file in EXTERNAL_FILES.into_iter().filter(|file| dir.join(file).exists()) {
-        findings.warn(Warning::ExternalNotRead { file: file.to_owned() });
+        diagnostics.warn(Warning::ExternalNotRead { file: file.to_owned() });
     }
     [
-        layers::file::read(dir, "appsettings.json", findings),
-        layers::file::read(dir, &format!("appsettings.{environment}.json"), findings),
-        layers::from_environment(&origins.environment, shape, findings),
-        layers::from_command_line(&origins.arguments, findings),
+        layers::file::read(dir, "appsettings.json", diagnostics),
+        layers::file::read(dir, &format!("appsettings.{environment}.json"), diagnostics),
+        layers::from_environment(&inputs.environment, node, diagnostics),
+        layers::from_command_line(&inputs.arguments, diagnostics),
     ]
 }

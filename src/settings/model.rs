@@ -1,16 +1,15 @@
-//! Every setting with its type, its default and what it is for.
+//! Every setting with its type, its default, and its description.
 //!
-//! This is the only place that names the keys. The schema is generated from these types, and the loader takes
-//! its knowledge from the schema: which keys there are, what each may hold (`format`, `minimum`, `maximum`,
-//! `enum`), which are required, which are secret (`writeOnly`). So a new field here is a new setting everywhere.
-//! Numbers have an upper bound so that no arithmetic on times and sizes can overflow later.
+//! Only these types define the keys. The schema is generated from them, and the loader uses the schema: the keys, their values
+//! (`format`, `minimum`, `maximum`, `enum`), which keys are required, and which are secret (`writeOnly`). A new field here is
+//! a new setting everywhere. Numbers have an upper bound, so that arithmetic on times and sizes cannot overflow.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use hawser_contract::Engine;
+use hawser_contract::EngineName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::SecretString;
 use serde::de::Error as _;
@@ -20,7 +19,7 @@ use uuid::Uuid;
 
 use super::patterns::{BackendPattern, FilePattern, FlagName, ModulePattern, SourcePattern, VariablePattern};
 
-/// All settings of a runner, complete and checked.
+/// All settings of a runner.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct Settings {
@@ -44,27 +43,27 @@ pub struct Settings {
     pub logging: LoggingSettings,
 }
 
-/// Who this runner is, and how much it does at once.
+/// The identity of this runner, and how much it does at once.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct RunnerSettings {
-    /// Identifier of the runner record on the server that this process binds to.
+    /// Identifier of the runner record on the server.
     pub id: Uuid,
     /// Identifier of the organization that the runner record belongs to.
     pub organization_id: Uuid,
-    /// Name that tells the replicas of one runner record apart. Falls back to the host name.
+    /// Name that tells the replicas of one runner record apart. Not set: the host name.
     #[schemars(with = "Option<String>")]
     pub instance: String,
     pub credentials: CredentialSettings,
-    /// How many steps (plans, applies, …) run at once. Revisions, refreshes and variables have a lane of their own.
+    /// How many steps (plans, applies, …) run at once. Revisions, refreshes, and variables do not count.
     #[serde(default = "default_max_concurrent_steps")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_concurrent_steps: u32,
-    /// How long a shutdown waits for running steps before it interrupts them. Not set: as long as they take.
+    /// How long a drain waits for running steps before it interrupts them. Not set: until they finish.
     #[serde(default)]
     #[schemars(range(max = 31_536_000))]
     pub drain_timeout_seconds: Option<u64>,
-    /// How long an engine that was interrupted by a graceful cancel may take to end before it is killed.
+    /// How long an engine may take to stop after a graceful cancel before it is killed.
     #[serde(default = "default_cancel_grace_seconds")]
     #[schemars(range(max = 31_536_000))]
     pub cancel_grace_seconds: u64,
@@ -82,9 +81,9 @@ fn default_max_concurrent_steps() -> u32 {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct CredentialSettings {
-    /// Client id of the service principal, without the organization in front of it.
+    /// Client ID of the service principal, without the organization prefix.
     pub client_id: String,
-    /// Client secret of the service principal. Secret: keep it out of files that others can read.
+    /// Client secret of the service principal. Keep it out of files that others can read.
     #[schemars(with = "String", extend("writeOnly" = true))]
     pub client_secret: SecretString,
 }
@@ -93,10 +92,10 @@ pub struct CredentialSettings {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase")]
 pub struct ServerSettings {
-    /// Base URL of the server, `http` or `https`, with its port; a path prefix and a trailing slash are fine.
+    /// Base URL, `http` or `https`, with the port. A path prefix and a trailing slash are fine.
     #[schemars(with = "String", extend("format" = "uri"))]
     pub url: url::Url,
-    /// PEM file with certificate authorities to trust besides the system's.
+    /// PEM file with certificate authorities to trust in addition to the system's.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub ca_file: Option<PathBuf>,
@@ -104,10 +103,10 @@ pub struct ServerSettings {
     #[serde(default = "default_max_message_bytes")]
     #[schemars(range(min = 4096, max = 1_073_741_824))]
     pub max_message_bytes: usize,
-    /// Refuse to start with a `Url` that is plain `http` and not on this machine, instead of warning about it.
+    /// Refuse to start if `Url` is plain `http` to another machine. Otherwise the runner only warns.
     #[serde(default)]
     pub refuse_plain_http: bool,
-    /// Talk to any server whatever certificate it shows: everybody on the way can read the credentials and send tasks.
+    /// Accept any server certificate. Anyone on the network path can then read the credentials and send tasks.
     #[serde(default)]
     pub dangerously_accept_any_certificate: bool,
 }
@@ -116,15 +115,15 @@ fn default_max_message_bytes() -> usize {
     32 * 1024
 }
 
-/// Directories for module sources, engine state and scratch space. A leading `~` expands to the home directory,
-/// and a relative path counts from the directory that the runner was started in.
+/// Directories for module sources, local state, and scratch space. A leading `~` expands to the home directory, and a relative
+/// path is resolved against the directory that the runner was started in.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WorkingDirectorySettings {
-    /// Root of the module directories and of the runner's own state.
+    /// Module directories, local state, caches, and the runner's step folders.
     #[schemars(with = "String", extend("format" = "path"))]
     pub working_directory: PathBuf,
-    /// Scratch space per job, empty between jobs.
+    /// Scratch space. Each step gets a folder here as its `TMPDIR`; the folder is removed with the step.
     #[schemars(with = "String", extend("format" = "path"))]
     pub temp_directory: PathBuf,
 }
@@ -146,18 +145,18 @@ pub struct HooksPreapprovalSettings {
     pub preapproved_hooks_directory: Option<PathBuf>,
 }
 
-/// How engine binaries are found, and what they share.
+/// How engines are found, and what they share.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EngineSettings {
-    /// Directories put in front of PATH when looking for terraform, tofu and pulumi.
+    /// Directories put in front of `PATH` when looking for an engine.
     #[schemars(schema_with = "paths")]
     pub additional_binary_paths: Vec<PathBuf>,
-    /// Keep the providers of terraform and tofu once for all modules, in `plugincache` of the working directory.
+    /// Store each Terraform or OpenTofu provider once for all modules, in `plugincache` of the working directory.
     pub plugin_cache_enabled: bool,
-    /// Names of the host's environment variables that engines and hooks get, `*` standing for any text. Not set: all
-    /// but the runner's own. `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TMPDIR`, `TZ`, `LANG`, `LANGUAGE`, `LC_*`,
-    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` are always there, proxies only when they are named. Not for git.
+    /// Environment variables of the host that engines and hooks get, such as `AWS_*`. Not set: all except the runner's own,
+    /// which are never passed on. `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TMPDIR`, `TZ`, `LANG`, `LANGUAGE`, `LC_*`,
+    /// `SSL_CERT_FILE`, and `SSL_CERT_DIR` always are. Name the proxy variables if engines need them. Git is not affected.
     pub environment_allow_list: Option<Vec<String>>,
 }
 
@@ -171,9 +170,9 @@ impl Default for EngineSettings {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SourceSettings {
-    /// Keep a bare copy of every repository in `{WorkingDirectory}/sourcecache`, so that only what is new is fetched.
+    /// Keep a bare copy of every repository in `sourcecache` of the working directory, so that only new commits are fetched.
     pub cache_enabled: bool,
-    /// Disk space in bytes that these copies may use. Beyond it the least recently used goes first.
+    /// Disk space for these copies, in bytes. Beyond it, the least recently used copy is removed first.
     #[schemars(range(max = 1_125_899_906_842_624_u64))]
     pub cache_max_bytes: u64,
     /// How long one transfer from a Git server may take.
@@ -187,15 +186,15 @@ impl Default for SourceSettings {
     }
 }
 
-/// What this runner refuses to do, whatever a server asks for. A list that is not set allows everything, an empty
-/// one nothing. `*` stands for any text.
+/// What this runner refuses to do, whatever a server asks for. A list that is not set allows everything; an empty list allows
+/// nothing. `*` matches any text.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PolicySettings {
-    /// The engines that may be run.
-    pub allowed_engines: Option<Vec<Engine>>,
-    /// URLs that module sources may come from, with their scheme: those of requests, of registries' answers and of
-    /// submodules. `git@host:path` counts as `ssh://git@host/path`.
+    /// Engines that may run.
+    pub allowed_engines: Option<Vec<EngineName>>,
+    /// URLs that module sources may come from, with their scheme, such as `https://github.com/my-org/*`. Applies to registry
+    /// answers and submodules too. `git@host:path` counts as `ssh://git@host/path`.
     #[serde(deserialize_with = "parsed")]
     #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
     pub allowed_sources: Option<Vec<SourcePattern>>,
@@ -203,40 +202,40 @@ pub struct PolicySettings {
     #[serde(deserialize_with = "parsed")]
     #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
     pub allowed_modules: Option<Vec<ModulePattern>>,
-    /// Flags that may stand on an engine's command line, as in the contract: `Target`, `Parallelism`, `Var`.
+    /// Engine flags that may be used, by their names in the protocol: `Target`, `Parallelism`, `Var`.
     #[serde(deserialize_with = "parsed")]
     #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
     pub allowed_flags: Option<Vec<FlagName>>,
-    /// Files that a server may add to a module, by their names and paths below its directory: `backend.tf`, `conf/*.yaml`.
-    /// `*` stays between two slashes. Such a file can be code.
+    /// Files that a server may add to a module, by their paths below its directory: `backend.tf`, `conf/*.yaml`. `*` does not
+    /// match a slash. Such a file can contain code.
     #[serde(deserialize_with = "parsed")]
     #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
     pub allowed_extra_files: Option<Vec<FilePattern>>,
-    /// Names of environment variables that a server may give to a module: `AWS_REGION`, `TF_VAR_*`. A variable can be
-    /// code (`GIT_SSH_COMMAND`, `LD_PRELOAD`, `AWS_CONFIG_FILE`).
+    /// Environment variables that a server may give to a module: `AWS_REGION`, `TF_VAR_*`. A variable can lead to code
+    /// (`GIT_SSH_COMMAND`, `LD_PRELOAD`, `AWS_CONFIG_FILE`).
     #[serde(deserialize_with = "parsed")]
     #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
     pub allowed_variables: Option<Vec<VariablePattern>>,
-    /// Backend settings that a server may give to an init, by name or with the values that they may have: `key`,
-    /// `bucket=my-state-*`. A setting can be code (`shared_config_files`) and read the host's environment. For Pulumi:
-    /// `CloudUrl`. A file of settings counts by its exact name.
+    /// Backend settings that a server may give to an init, by name or by name and value: `key`, `bucket=my-state-*`. A setting
+    /// can lead to code (`shared_config_files`) and read the host's environment. For Pulumi: `CloudUrl`. A file of settings
+    /// must be listed by its exact name.
     #[serde(deserialize_with = "parsed")]
     #[schemars(with = "Option<Vec<String>>", extend("default" = null))]
     pub allowed_backend_settings: Option<Vec<BackendPattern>>,
-    /// Refuse applies and destroys, and an init that moves a state; everything before them is done.
+    /// Refuse applies and destroys, and an init that moves a state.
     pub plan_only: bool,
-    /// Which hooks are run. `Preapproved`: those that match a file of `HooksPreapproval.PreapprovedHooksDirectory`, as
-    /// `HooksPreapproval.Enabled` has it too. `None`: a task with a hook is refused.
+    /// Which hooks may run. `Preapproved`: those that match a file in `HooksPreapproval.PreapprovedHooksDirectory`, the same as
+    /// `HooksPreapproval.Enabled`. `None`: refuse a task that has a hook.
     pub hooks: HookPolicy,
 }
 
-/// Every entry as the type that requests are compared with.
+/// Parses every entry of a list.
 fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(list: D) -> Result<Option<Vec<T>>, D::Error> {
     let Some(texts) = Option::<Vec<String>>::deserialize(list)? else { return Ok(None) };
     texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect::<Result<_, _>>().map(Some)
 }
 
-/// Which hooks are run.
+/// Which hooks may run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum HookPolicy {
     #[default]
@@ -245,46 +244,46 @@ pub enum HookPolicy {
     None,
 }
 
-/// The record of what was asked of this runner and what it did.
+/// The record of what this runner was asked to do and what it did.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AuditSettings {
-    /// File to which one line of JSON is appended for every task that is accepted, refused, cancelled or finished. Not
-    /// set: `audit.jsonl` in `.hawser` of the working directory.
+    /// File for the audit log: one line of JSON for every task that is accepted, refused, cancelled, or finished. Not set:
+    /// `.hawser/audit.jsonl` in the working directory.
     #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub file: Option<PathBuf>,
 }
 
-/// How job logs are batched on their way to the server, and what is masked in them.
+/// How job logs are sent, and what is masked in them.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobLogStreamSettings {
     /// Entries that make a batch full.
     #[schemars(range(min = 1, max = 100_000))]
     pub batch_size_limit: u32,
-    /// Seconds after its first entry at which a batch is sent though it is not full.
+    /// Age in seconds at which a batch is sent even if it is not full.
     #[schemars(range(max = 86_400))]
     pub period_seconds: u64,
-    /// Send the first entry after a silence at once.
+    /// Send the first entry after a pause at once.
     pub eagerly_emit_first_event: bool,
-    /// Disk space in bytes that unsent logs may use. Not set: no cap. At the cap the oldest unsent lines of the
-    /// largest step give way, and one entry says how many.
+    /// Disk space in bytes that unsent logs may use. Beyond it, the oldest lines of the largest step are dropped, and a log
+    /// entry states how many. Not set: nothing is dropped.
     pub max_unsent_bytes: Option<u64>,
-    /// Names of environment variables, backend settings, parameters and outputs whose values are masked, `*` standing for
-    /// any text, in any case. A name with `!` in front is taken out again.
+    /// Names of variables, backend settings, parameters, and outputs whose values are masked, case-insensitive. `*` matches any
+    /// text, and `!` in front of a pattern excludes names again.
     pub redact_names: Vec<String>,
-    /// More values to mask. Secret: keep them out of files that others can read.
+    /// More values to mask. Keep them out of files that others can read.
     #[schemars(schema_with = "secrets", extend("default" = []))]
     pub redact_values: Vec<SecretString>,
-    /// Regular expressions; what they match within a line is masked too.
+    /// Regular expressions for text to mask within a line.
     #[schemars(schema_with = "regexes", extend("default" = []))]
     pub redact_patterns: Vec<String>,
-    /// A value shorter than this is never masked.
+    /// Shorter values are never masked.
     #[schemars(range(min = 4, max = 1024))]
     pub redact_minimum_length: usize,
 }
 
-/// What names of secrets look like. `_FILE` and its like say where a secret is or what it is called, not what it is.
+/// Typical names of secrets. Names such as `*_FILE` contain the location or the name of a secret, not the secret.
 const SECRET_NAMES: [&str; 41] = [
     "*SECRET*",
     "*PASSWORD*",
@@ -344,16 +343,16 @@ impl Default for JobLogStreamSettings {
     }
 }
 
-/// Filters of the runtime log on stdout.
+/// The runtime log on stdout.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LoggingSettings {
-    /// Category to minimum level. The longest category that a module's name begins with counts, `Default` where
-    /// there is none. `hawser::shipping` and `Hawser.Shipping` are the same category.
+    /// Minimum levels by module. The longest matching name counts, `Default` otherwise. `hawser::shipping` and
+    /// `Hawser.Shipping` are the same name.
     pub log_level: BTreeMap<String, Level>,
 }
 
-/// Level names as .NET writes them.
+/// Levels by their names in .NET.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Level {
     Trace,
@@ -365,7 +364,6 @@ pub enum Level {
     None,
 }
 
-/// A list in the schema, of texts with more to say about each.
 fn list_of(item: &Value) -> Schema {
     json_schema!({ "type": "array", "items": item })
 }

@@ -1,12 +1,12 @@
-//! Why a rule of `Policy.*` did not allow something.
+//! Why a rule of `Policy.*` refused a task.
 
-/// A task, or a part of one, that the settings do not allow.
+/// A task, or a part of a task, that the settings do not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{rule} refuses {what}: {why}. Only whoever runs this runner can allow it")]
+#[error("{rule} refuses {what}: {why}. Only the operator of this runner can allow it")]
 pub struct Refusal {
-    /// The setting.
+    /// The name of the setting.
     pub rule: &'static str,
-    /// What was asked for, without anything secret: this goes into the audit log.
+    /// The refused part, without secrets: it is written to the audit log.
     pub what: String,
     pub why: String,
 }
@@ -16,8 +16,8 @@ impl Refusal {
         Self { rule, what: what.into(), why: why.into() }
     }
 
-    /// What nobody could judge is not done.
+    /// A task that could not be checked is refused.
     pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
-        Self::new("Policy", "the task", format!("the runner failed while it judged it ({error})"))
+        Self::new("Policy", "the task", format!("the check failed: {error}"))
     }
 }

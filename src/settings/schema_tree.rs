@@ -1,10 +1,9 @@
-//! The shape of the settings as the loader needs it, taken from the schema of the types.
+//! The schema of the settings in the form that the loader needs.
 
 use serde_json::Value;
 
 use super::schema::complete_schema;
 
-/// What stands at one place of the tree.
 #[derive(Debug)]
 pub(super) enum SchemaNode {
     /// Named keys, sorted by name.
@@ -19,9 +18,9 @@ pub(super) enum SchemaNode {
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) name: String,
-    pub(super) shape: SchemaNode,
+    pub(super) node: SchemaNode,
     pub(super) required: bool,
-    /// As the schema has it, not yet expanded.
+    /// From the schema, not expanded.
     pub(super) default: Value,
 }
 
@@ -45,7 +44,7 @@ pub(super) enum ValueKind {
 }
 
 impl SchemaNode {
-    /// The shape of all settings.
+    /// The root: all settings.
     pub(super) fn of_settings() -> Self {
         Self::of(&complete_schema())
     }
@@ -55,7 +54,7 @@ impl SchemaNode {
             let required = schema.get("required").and_then(Value::as_array);
             let keys = properties.iter().map(|(name, property)| Key {
                 name: name.clone(),
-                shape: Self::of(property),
+                node: Self::of(property),
                 required: required.is_some_and(|names| names.iter().any(|required| required == name)),
                 default: property.get("default").cloned().unwrap_or_default(),
             });
@@ -69,7 +68,7 @@ impl SchemaNode {
         }
     }
 
-    /// The keys of a section; of anything else, none.
+    /// The keys of a section; empty for other nodes.
     pub(super) fn keys(&self) -> &[Key] {
         match self {
             Self::Section(keys) => keys,
@@ -77,7 +76,7 @@ impl SchemaNode {
         }
     }
 
-    /// The key with this name, whatever its case.
+    /// Finds a key, case-insensitive.
     pub(super) fn key(&self, name: &str) -> Option<&Key> {
         self.keys().iter().find(|key| key.name.eq_ignore_ascii_case(name))
     }
@@ -86,7 +85,7 @@ impl SchemaNode {
     pub(super) fn is_secret(&self, path: &[String]) -> bool {
         match (self, path) {
             (Self::Section(_), [first, rest @ ..]) => {
-                self.key(first).is_some_and(|key| key.shape.is_secret(rest))
+                self.key(first).is_some_and(|key| key.node.is_secret(rest))
             }
             (Self::Leaf(leaf), []) | (Self::List(leaf) | Self::Map(leaf), [_]) => leaf.secret,
             _ => false,
@@ -128,28 +127,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shape_knows_what_the_types_say() {
-        let shape = SchemaNode::of_settings();
-        let runner = &shape.key("RUNNER").unwrap().shape;
+    fn the_tree_matches_the_types() {
+        let node = SchemaNode::of_settings();
+        let runner = &node.key("RUNNER").unwrap().node;
         let id = runner.key("id").unwrap();
         assert!(id.required);
         assert!(matches!(
-            &id.shape,
+            &id.node,
             SchemaNode::Leaf(Leaf { kind: ValueKind::Guid, secret: false, nullable: false })
         ));
         assert!(!runner.key("Instance").unwrap().required);
-        let secret = runner.key("Credentials").unwrap().shape.key("ClientSecret").unwrap();
-        assert!(matches!(&secret.shape, SchemaNode::Leaf(Leaf { kind: ValueKind::Text, secret: true, .. })));
-        let batch = shape.key("JobLogStream").unwrap().shape.key("BatchSizeLimit").unwrap();
+        let secret = runner.key("Credentials").unwrap().node.key("ClientSecret").unwrap();
+        assert!(matches!(&secret.node, SchemaNode::Leaf(Leaf { kind: ValueKind::Text, secret: true, .. })));
+        let batch = node.key("JobLogStream").unwrap().node.key("BatchSizeLimit").unwrap();
         assert_eq!(batch.default, 50);
         assert!(matches!(
-            &batch.shape,
+            &batch.node,
             SchemaNode::Leaf(Leaf { kind: ValueKind::Integer { min: 1, max: 100_000 }, .. })
         ));
-        let paths = shape.key("Engine").unwrap().shape.key("AdditionalBinaryPaths").unwrap();
-        assert!(matches!(&paths.shape, SchemaNode::List(Leaf { kind: ValueKind::Path, .. })));
-        let levels = shape.key("Logging").unwrap().shape.key("LogLevel").unwrap();
-        let SchemaNode::Map(Leaf { kind: ValueKind::OneOf(names), .. }) = &levels.shape else {
+        let paths = node.key("Engine").unwrap().node.key("AdditionalBinaryPaths").unwrap();
+        assert!(matches!(&paths.node, SchemaNode::List(Leaf { kind: ValueKind::Path, .. })));
+        let levels = node.key("Logging").unwrap().node.key("LogLevel").unwrap();
+        let SchemaNode::Map(Leaf { kind: ValueKind::OneOf(names), .. }) = &levels.node else {
             panic!("{levels:?}")
         };
         assert_eq!(names.len(), 7);
@@ -157,16 +156,16 @@ mod tests {
 
     #[test]
     fn every_number_that_becomes_a_time_or_a_count_has_an_upper_bound() {
-        // `MaxUnsentBytes` is only ever compared with, so any size is good.
-        fn unbounded(shape: &SchemaNode) -> Vec<&str> {
+        // `MaxUnsentBytes` is only compared, so any size is fine.
+        fn unbounded(node: &SchemaNode) -> Vec<&str> {
             let mut found = Vec::new();
-            for key in shape.keys() {
+            for key in node.keys() {
                 if let SchemaNode::Leaf(Leaf { kind: ValueKind::Integer { max: u64::MAX, .. }, .. }) =
-                    &key.shape
+                    &key.node
                 {
                     found.push(key.name.as_str());
                 }
-                found.extend(unbounded(&key.shape));
+                found.extend(unbounded(&key.node));
             }
             found
         }

@@ -6,7 +6,7 @@ use tokio::time::{Duration, Instant};
 use tracing::warn;
 
 use super::cap;
-use super::round_robin::LaneId;
+use super::round_robin::StreamId;
 use super::step_stream::StepStream;
 
 /// How often the disk is measured when there is a cap.
@@ -28,7 +28,7 @@ impl CapWatch {
     /// Measures the disk when it is time to, and lets lines give way. Returns when to measure again.
     pub(super) fn keep_below(
         &mut self,
-        lanes: &mut BTreeMap<LaneId, StepStream>,
+        lanes: &mut BTreeMap<StreamId, StepStream>,
         now: Instant,
     ) -> Option<Instant> {
         let limit = self.limit?;
@@ -39,7 +39,7 @@ impl CapWatch {
             return Some(self.next_check);
         }
         self.next_check = now + CAP_CHECK;
-        let mut sizes: BTreeMap<LaneId, u64> =
+        let mut sizes: BTreeMap<StreamId, u64> =
             lanes.iter().map(|(id, lane)| (*id, lane.unsent_bytes().unwrap_or(0))).collect();
         while let Some((id, bytes)) = cap::gives_way(&sizes, limit) {
             let Some(lane) = lanes.get_mut(&id) else { break };

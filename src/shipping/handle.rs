@@ -1,37 +1,37 @@
-//! What the rest of the runner sees of the shipper: a handle that only sends messages, and its state.
+//! The handle through which the rest of the runner uses the shipper, and its status.
 
 use std::fmt;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::step_stream::ShippedStep;
 use crate::step::StepFolder;
 
-/// What the shipper is told.
+/// A command from the handle to the shipper.
 #[derive(Debug)]
 pub(super) enum ShipperCommand {
-    Add { step: ShippedStep, done: oneshot::Sender<()> },
-    Concluded { name: String },
+    Add(ShippedStep),
+    Concluded(StepFolder),
     Drain,
 }
 
-/// Where shipping stands; its text is the human status line.
+/// The status of shipping; its text is for people.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShippingStatus {
     /// Steps that are not yet completely shipped.
     pub steps: usize,
-    /// Those of them that have ended and whose lines or result are refused again and again, or wait behind such a one. Counted from
-    /// [`ShipperHandle::drain`] on.
+    /// Ended steps whose lines or result are refused repeatedly, and the steps behind them. Counted after
+    /// [`ShipperHandle::drain`].
     pub stuck: usize,
     /// Calls that the server has not answered.
     pub unanswered: usize,
-    /// Bytes of logs in memory. Everything else that waits is on the disk.
+    /// Bytes of logs in memory. All other unsent logs are on disk.
     pub buffered_bytes: usize,
     pub connected: bool,
-    /// What the server or the disk says no to at present, with the step's name.
+    /// The current error of the server or the disk, with the step's name.
     pub problem: Option<String>,
-    /// The shipper has been stopped and sends no more.
+    /// The shipper has ended.
     pub stopped: bool,
 }
 
@@ -63,44 +63,25 @@ pub struct ShipperHandle {
     pub(super) status: Arc<watch::Sender<ShippingStatus>>,
 }
 
-/// The promise that a step will be shipped. It may be dropped; the step is shipped all the same.
-#[derive(Debug)]
-pub struct Shipped(
-    #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests wait for it"))]
-    oneshot::Receiver<()>,
-);
-
-#[cfg(feature = "testing")]
-impl Shipped {
-    /// True when the result is acknowledged and the folder removed; false when the shipper was stopped before,
-    /// or has set the step aside.
-    pub async fn wait(self) -> bool {
-        self.0.await.is_ok()
-    }
-}
-
 impl ShipperHandle {
-    /// Begins to ship a step, from where an earlier shipper has left off. Steps of one job are to be added in
-    /// their order. Adding a step again changes nothing.
-    pub async fn add(&self, step: ShippedStep) -> Shipped {
-        let (done, promise) = oneshot::channel();
+    /// Starts to ship a step, continuing where an earlier process left off. Steps of one job must be added in order.
+    /// Adding a step again has no effect.
+    pub async fn add(&self, step: ShippedStep) {
         self.status.send_modify(|status| status.steps += 1);
-        if self.commands.send(ShipperCommand::Add { step, done }).await.is_err() {
+        if self.commands.send(ShipperCommand::Add(step)).await.is_err() {
             self.status.send_modify(|status| status.steps -= 1);
         }
-        Shipped(promise)
     }
 
-    /// Says that `outcome.json` has been written. It would be found anyway, a moment later.
+    /// Notifies the shipper that `outcome.json` exists. Polling would find it a moment later.
     pub async fn concluded(&self, folder: &StepFolder) {
-        // A shipper that has stopped leaves the rest to the next start.
-        let _ = self.commands.send(ShipperCommand::Concluded { name: folder.name() }).await;
+        // If the shipper has stopped, the next start ships the rest.
+        let _ = self.commands.send(ShipperCommand::Concluded(folder.clone())).await;
     }
 
-    /// Says that the runner only waits for what is left to ship. What was refused before is tried at once, and from then
-    /// on it is counted what seems to be refused for ever.
+    /// Starts the drain: refused calls are retried at once, and stuck steps are counted from now on.
     pub async fn drain(&self) {
-        // One that has stopped ships nothing more.
+        // Fails only if the shipper has stopped.
         let _ = self.commands.send(ShipperCommand::Drain).await;
     }
 
@@ -108,7 +89,7 @@ impl ShipperHandle {
         self.status.subscribe()
     }
 
-    /// Waits until nothing is left to ship. False when the shipper was stopped before that.
+    /// Waits until nothing is left to ship. False if the shipper stops first.
     #[cfg(feature = "testing")]
     pub async fn drained(&self) -> bool {
         let mut status = self.status.subscribe();
@@ -116,10 +97,10 @@ impl ShipperHandle {
         end.is_ok_and(|status| status.steps == 0)
     }
 
-    /// Waits until the shipper has ended, after its token was cancelled.
+    /// Waits until the shipper has ended.
     pub async fn stopped(&self) {
         let mut status = self.status.subscribe();
-        // It cannot fail: this handle holds the sender.
+        // Cannot fail: this handle holds the sender.
         let _ = status.wait_for(|status| status.stopped).await;
     }
 }

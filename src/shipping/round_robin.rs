@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use uuid::Uuid;
 
 /// Names a step for as long as it is being shipped.
-pub(super) type LaneId = u64;
+pub(super) type StreamId = u64;
 
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
@@ -18,11 +18,11 @@ struct Queue {
     /// A step that belongs to no job waits for no other.
     job: Option<Uuid>,
     /// By order of arrival.
-    lanes: BTreeSet<(u64, LaneId)>,
+    lanes: BTreeSet<(u64, StreamId)>,
 }
 
 impl RoundRobin {
-    pub(super) fn add(&mut self, job: Option<Uuid>, sequence: u64, id: LaneId) {
+    pub(super) fn add(&mut self, job: Option<Uuid>, sequence: u64, id: StreamId) {
         match self.queues.iter_mut().find(|queue| job.is_some() && queue.job == job) {
             Some(queue) => {
                 queue.lanes.insert((sequence, id));
@@ -37,18 +37,18 @@ impl RoundRobin {
     }
 
     /// The steps of each that takes turns, the one that is being shipped first.
-    pub(super) fn queues(&self) -> impl Iterator<Item = Vec<LaneId>> {
+    pub(super) fn queues(&self) -> impl Iterator<Item = Vec<StreamId>> {
         self.queues.iter().map(|queue| queue.lanes.iter().map(|(_, id)| *id).collect())
     }
 
     /// The step whose turn it is; its job goes to the end.
-    pub(super) fn next(&mut self) -> Option<LaneId> {
+    pub(super) fn next(&mut self) -> Option<StreamId> {
         let (_, id) = *self.queues.front()?.lanes.first()?;
         self.queues.rotate_left(1);
         Some(id)
     }
 
-    pub(super) fn remove(&mut self, id: LaneId) {
+    pub(super) fn remove(&mut self, id: StreamId) {
         for queue in &mut self.queues {
             queue.lanes.retain(|(_, lane)| *lane != id);
         }
@@ -60,7 +60,7 @@ impl RoundRobin {
 mod tests {
     use super::*;
 
-    fn round(turns: &mut RoundRobin) -> Vec<LaneId> {
+    fn round(turns: &mut RoundRobin) -> Vec<StreamId> {
         (0..turns.jobs()).filter_map(|_| turns.next()).collect()
     }
 

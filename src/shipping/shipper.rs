@@ -1,8 +1,8 @@
-//! The loop that ships for all steps of the runner.
+//! The loop that ships all steps of the runner.
 //!
-//! Everything that happens (a command, an answer, a change of the line, a time) wakes the loop, which then lets each
-//! job's first step in turn ([`round_robin`](super::round_robin)) send one batch, until the window is full or nobody has anything to
-//! send. What a step wants to send is its [`step_stream`](super::step_stream)'s to decide.
+//! Every event (a command, an answer, a change of the connection, a timer) wakes the loop. It then lets the first step of each
+//! job send one batch in turn ([`round_robin`](super::round_robin)), until the window is full or nothing is left to send.
+//! The [`step_stream`](super::step_stream) of a step decides what to send.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -19,17 +19,18 @@ use tracing::error;
 use super::batch::BatchLimits;
 use super::cap_watch::CapWatch;
 use super::handle::{ShipperCommand, ShipperHandle, ShippingStatus};
-use super::round_robin::{LaneId, RoundRobin};
+use super::round_robin::{RoundRobin, StreamId};
 use super::step_stream::{Next, Reaction, ShippedStep, StepStream};
+use crate::base::blocking::blocking;
 use crate::masking::SecretStore;
 use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
-use crate::step::{StepStore, StoreError};
+use crate::step::StepStore;
 
-/// Calls that may be unanswered in all. A claim or a cancel answer waits behind no more than these.
+/// The maximum of unanswered calls. A claim or the answer to a cancel waits for no more than these.
 const WINDOW: usize = 8;
 const QUEUED_COMMANDS: usize = 64;
-/// A connection that failed a call is not used again, unless it claims to live for this long.
+/// How long to avoid a connection after a failed call on it.
 const DISTRUST: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
@@ -50,43 +51,37 @@ impl From<&Settings> for ShippingSettings {
 
 #[derive(Debug)]
 struct Answered {
-    lane: LaneId,
+    stream: StreamId,
     call: u64,
     generation: u64,
     answer: Result<(), CallError>,
 }
 
-#[derive(Debug)]
-struct Removed {
-    name: String,
-    waiting: Vec<oneshot::Sender<()>>,
-    result: Result<(), StoreError>,
-}
+/// Publishes that the shipper has ended, even after a panic.
+struct PublishStopped(Arc<watch::Sender<ShippingStatus>>);
 
-/// Says that the shipper has ended, in whatever way.
-struct SayStopped(Arc<watch::Sender<ShippingStatus>>);
-
-impl Drop for SayStopped {
+impl Drop for PublishStopped {
     fn drop(&mut self) {
         self.0.send_modify(|status| status.stopped = true);
     }
 }
 
-/// Ships for all steps of a runner.
+/// Ships all steps of a runner.
 #[derive(Debug)]
 pub struct Shipper {
-    line: HubClient,
-    line_status: watch::Receiver<ConnectionStatus>,
+    hub: HubClient,
+    connection_status: watch::Receiver<ConnectionStatus>,
     store: Arc<StepStore>,
-    policy: BatchLimits,
+    limits: BatchLimits,
     max_message_bytes: usize,
     secret_store: SecretStore,
     stop: CancellationToken,
     status: Arc<watch::Sender<ShippingStatus>>,
-    lanes: BTreeMap<LaneId, StepStream>,
+    streams: BTreeMap<StreamId, StepStream>,
     turns: RoundRobin,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
-    removals: FuturesUnordered<BoxFuture<'static, Removed>>,
+    /// Step folders that are being removed.
+    removals: FuturesUnordered<BoxFuture<'static, ()>>,
     last_id: u64,
     draining: bool,
     distrusted: Option<(u64, Instant)>,
@@ -96,7 +91,7 @@ pub struct Shipper {
 impl Shipper {
     /// Starts shipping, until the token is cancelled.
     pub fn start(
-        line: HubClient,
+        hub: HubClient,
         store: Arc<StepStore>,
         settings: &ShippingSettings,
         secret_store: SecretStore,
@@ -105,15 +100,15 @@ impl Shipper {
         let (commands, received) = mpsc::channel(QUEUED_COMMANDS);
         let status = Arc::new(watch::Sender::new(ShippingStatus::default()));
         let shipper = Self {
-            line_status: line.status(),
-            line,
+            connection_status: hub.status(),
+            hub,
             store,
-            policy: BatchLimits::new(&settings.job_log_stream, settings.max_message_bytes),
+            limits: BatchLimits::new(&settings.job_log_stream, settings.max_message_bytes),
             max_message_bytes: settings.max_message_bytes,
             secret_store,
             stop,
             status: Arc::clone(&status),
-            lanes: BTreeMap::new(),
+            streams: BTreeMap::new(),
             turns: RoundRobin::default(),
             answers: FuturesUnordered::new(),
             removals: FuturesUnordered::new(),
@@ -127,56 +122,52 @@ impl Shipper {
     }
 
     async fn run(mut self, mut commands: mpsc::Receiver<ShipperCommand>) {
-        let _say_stopped = SayStopped(Arc::clone(&self.status));
+        let _stopped = PublishStopped(Arc::clone(&self.status));
         let stop = self.stop.clone();
-        let mut line_open = true;
+        let mut hub_open = true;
         loop {
             let wake = self.pump().await;
             self.report();
             tokio::select! {
                 () = stop.cancelled() => break,
-                Some(command) = commands.recv() => self.obey(command),
+                Some(command) = commands.recv() => self.on_command(command),
                 Some(answered) = self.answers.next() => {
                     self.take_answer(answered);
-                    // Those that came in the meantime too, so that the place is noted once for all of them.
+                    // All pending answers, so that the position is saved once.
                     while let Some(Some(answered)) = self.answers.next().now_or_never() {
                         self.take_answer(answered);
                     }
-                    self.lanes.values_mut().for_each(StepStream::save);
+                    self.streams.values_mut().for_each(StepStream::save);
                 }
-                Some(removed) = self.removals.next() => self.forget(removed),
-                changed = self.line_status.changed(), if line_open => line_open = changed.is_ok(),
+                Some(()) = self.removals.next() => self.count_shipped(),
+                changed = self.connection_status.changed(), if hub_open => hub_open = changed.is_ok(),
                 () = until(wake) => {}
             }
         }
     }
 
-    fn obey(&mut self, command: ShipperCommand) {
+    fn on_command(&mut self, command: ShipperCommand) {
         match command {
-            ShipperCommand::Add { step, done } => self.add(step, done),
-            ShipperCommand::Concluded { name } => {
-                if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder.name() == name) {
-                    lane.conclude();
+            ShipperCommand::Add(step) => self.add(step),
+            ShipperCommand::Concluded(folder) => {
+                if let Some(stream) = self.streams.values_mut().find(|stream| stream.step.folder == folder) {
+                    stream.conclude();
                 }
             }
             ShipperCommand::Drain => {
                 self.draining = true;
-                self.lanes.values_mut().for_each(StepStream::start_over);
+                self.streams.values_mut().for_each(StepStream::start_over);
             }
         }
     }
 
-    fn add(&mut self, step: ShippedStep, done: oneshot::Sender<()>) {
-        if let Some(lane) = self.lanes.values_mut().find(|lane| lane.step.folder == step.folder) {
-            lane.waiting.push(done);
-            self.status.send_modify(|status| status.steps -= 1);
-            return;
+    fn add(&mut self, step: ShippedStep) {
+        if self.streams.values().any(|stream| stream.step.folder == step.folder) {
+            return self.count_shipped();
         }
         let id = self.new_id();
         self.turns.add(step.labels.as_ref().map(|labels| labels.job_id), step.sequence, id);
-        let mut lane = StepStream::new(step, &self.secret_store, Instant::now());
-        lane.waiting.push(done);
-        self.lanes.insert(id, lane);
+        self.streams.insert(id, StepStream::new(step, &self.secret_store, Instant::now()));
     }
 
     fn new_id(&mut self) -> u64 {
@@ -184,9 +175,9 @@ impl Shipper {
         self.last_id
     }
 
-    /// The connection that calls may be made on, if there is one; otherwise when to look again.
+    /// The generation of a usable connection, or when to check again.
     fn connection(&mut self, now: Instant) -> Result<u64, Option<Instant>> {
-        let ConnectionStatus::Connected { generation } = *self.line_status.borrow_and_update() else {
+        let ConnectionStatus::Connected { generation } = *self.connection_status.borrow_and_update() else {
             return Err(None);
         };
         match self.distrusted {
@@ -195,30 +186,30 @@ impl Shipper {
         }
     }
 
-    /// Sends what can be sent now and returns when to look again, if time alone can change anything.
+    /// Sends what can be sent now. Returns when to check again, if only time can change the result.
     async fn pump(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let mut wake = self.cap.keep_below(&mut self.lanes, now);
-        for lane in self.lanes.values_mut() {
-            lane.expire(now);
-            wake = earlier(wake, lane.deadline());
+        let mut wake = self.cap.keep_below(&mut self.streams, now);
+        for stream in self.streams.values_mut() {
+            stream.expire(now);
+            wake = earlier(wake, stream.deadline());
         }
         let generation = match self.connection(now) {
             Ok(generation) => generation,
             Err(again) => return earlier(wake, again),
         };
-        let mut unanswered: usize = self.lanes.values().map(StepStream::in_flight).sum();
+        let mut unanswered: usize = self.streams.values().map(StepStream::in_flight).sum();
         let mut idle = 0;
         while idle < self.turns.jobs() && unanswered < WINDOW {
             let Some(id) = self.turns.next() else { break };
             idle += 1;
             let call = self.new_id();
-            let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            match lane.next(call, &self.policy, self.max_message_bytes, now) {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            match stream.next(call, &self.limits, self.max_message_bytes, now) {
                 Next::Send { method, arguments } => {
                     idle = 0;
                     unanswered += 1;
-                    wake = earlier(wake, lane.deadline());
+                    wake = earlier(wake, stream.deadline());
                     if !self.send(id, call, generation, &method, arguments).await {
                         break;
                     }
@@ -226,15 +217,13 @@ impl Shipper {
                 Next::At(time) => wake = earlier(wake, Some(time)),
                 Next::Wait => {}
                 Next::Gone => {
-                    if let Some(lane) = self.take_out(id) {
-                        let name = lane.step.folder.name();
-                        self.forget(Removed { name, waiting: lane.waiting, result: Ok(()) });
-                    }
+                    self.take_out(id);
+                    self.count_shipped();
                 }
                 Next::GiveUp { reason } => {
-                    if let Some(lane) = self.take_out(id) {
-                        self.store.set_aside(&lane.step.folder, &reason);
-                        self.status.send_modify(|status| status.steps -= 1);
+                    if let Some(stream) = self.take_out(id) {
+                        self.store.set_aside(&stream.step.folder, &reason);
+                        self.count_shipped();
                     }
                 }
             }
@@ -242,10 +231,10 @@ impl Shipper {
         wake
     }
 
-    /// Hands a call to the line. False when the line is closed or the shipper is to stop.
+    /// Starts a call. False if the client is closed or the shipper stops.
     async fn send(
         &mut self,
-        lane: LaneId,
+        stream: StreamId,
         call: u64,
         generation: u64,
         method: &str,
@@ -253,85 +242,80 @@ impl Shipper {
     ) -> bool {
         let started = tokio::select! {
             () = self.stop.cancelled() => return false,
-            started = self.line.start(method, arguments) => started,
+            started = self.hub.start(method, arguments) => started,
         };
         match started {
             Ok(pending) => {
                 let answered = async move {
-                    Answered { lane, call, generation, answer: pending.answer().await.map(drop) }
+                    Answered { stream, call, generation, answer: pending.answer().await.map(drop) }
                 };
                 self.answers.push(answered.boxed());
                 true
             }
             Err(error) => {
-                self.take_answer(Answered { lane, call, generation, answer: Err(error) });
+                self.take_answer(Answered { stream, call, generation, answer: Err(error) });
                 false
             }
         }
     }
 
-    fn take_answer(&mut self, Answered { lane: id, call, generation, answer }: Answered) {
+    fn take_answer(&mut self, Answered { stream: id, call, generation, answer }: Answered) {
         let now = Instant::now();
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
-        match lane.answered(call, answer, now) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        match stream.answered(call, answer, now) {
             Reaction::Nothing => {}
             Reaction::Disconnected => self.distrusted = Some((generation, now + DISTRUST)),
             Reaction::Finished => {
-                let Some(StepStream { step, waiting, .. }) = self.take_out(id) else { return };
-                let name = step.folder.name();
-                // At once, and not when the disk gets to it: the server may push the same again from now on, and
-                // that is new.
+                let Some(StepStream { step, .. }) = self.take_out(id) else { return };
+                // Right now, even if the disk is slow: from here on, a push of the same task is a new step.
                 match self.store.retire(&step.folder) {
                     Ok(gone) => {
                         let store = Arc::clone(&self.store);
-                        let discarding = tokio::task::spawn_blocking(move || store.discard(&gone));
+                        let discarding = blocking(move || store.discard(&gone));
                         let removed = async move {
-                            // A thread that fails has said so itself, and the next start removes the rest.
+                            // After a panic, the next start removes the rest.
                             let _ = discarding.await;
-                            Removed { name, waiting, result: Ok(()) }
                         };
                         self.removals.push(removed.boxed());
                     }
-                    Err(error) => self.forget(Removed { name, waiting, result: Err(error) }),
+                    Err(error) => {
+                        let step = step.folder.name();
+                        error!(step, %error, "failed to remove shipped step, the next start sends its result again");
+                        self.count_shipped();
+                    }
                 }
             }
         }
     }
 
-    fn take_out(&mut self, id: LaneId) -> Option<StepStream> {
+    fn take_out(&mut self, id: StreamId) -> Option<StepStream> {
         self.turns.remove(id);
-        self.lanes.remove(&id)
+        self.streams.remove(&id)
     }
 
-    fn forget(&self, Removed { name, waiting, result }: Removed) {
-        if let Err(error) = result {
-            error!(step = name, "{error}; the next start will send its result again");
-        }
-        for done in waiting {
-            // Nobody has to wait for it.
-            let _ = done.send(());
-        }
+    fn count_shipped(&self) {
         self.status.send_modify(|status| status.steps -= 1);
     }
 
-    /// Steps that have ended and cannot be shipped as things are.
+    /// The number of ended steps that cannot be shipped at the moment.
     fn stuck(&self) -> usize {
         if !self.draining {
             return 0;
         }
-        let of_queue = |queue: Vec<LaneId>| {
-            let lanes: Vec<&StepStream> = queue.iter().filter_map(|id| self.lanes.get(id)).collect();
-            let is_stuck = lanes.first().is_some_and(|first| first.is_stuck());
-            if is_stuck { lanes.iter().filter(|lane| lane.has_outcome()).count() } else { 0 }
+        let of_queue = |queue: Vec<StreamId>| {
+            let streams: Vec<&StepStream> = queue.iter().filter_map(|id| self.streams.get(id)).collect();
+            let is_stuck = streams.first().is_some_and(|first| first.is_stuck());
+            if is_stuck { streams.iter().filter(|stream| stream.has_outcome()).count() } else { 0 }
         };
         self.turns.queues().map(of_queue).sum()
     }
 
     fn report(&self) {
-        let connected = matches!(*self.line_status.borrow(), ConnectionStatus::Connected { .. });
-        let unanswered = self.lanes.values().map(StepStream::in_flight).sum();
-        let buffered_bytes = self.lanes.values().map(StepStream::buffered).sum();
-        let problem = self.lanes.values().find_map(|lane| Some((lane.step.folder.name(), lane.problem()?)));
+        let connected = matches!(*self.connection_status.borrow(), ConnectionStatus::Connected { .. });
+        let unanswered = self.streams.values().map(StepStream::in_flight).sum();
+        let buffered_bytes = self.streams.values().map(StepStream::buffered).sum();
+        let problem =
+            self.streams.values().find_map(|stream| Some((stream.step.folder.name(), stream.problem()?)));
         let stuck = self.stuck();
         self.status.send_if_modified(|status| {
             let new = ShippingStatus {

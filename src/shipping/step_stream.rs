@@ -1,4 +1,4 @@
-//! One step on its way to the server: what was sent, what was acknowledged, and what comes next.
+//! The stream of one step to the server: what was sent, what was acknowledged, and what is next.
 //!
 //! ```text
 //!            next() → Send                  all calls answered, one of them badly
@@ -7,16 +7,15 @@
 //!      └────────────────────────┘ … until the log has ended → the result → finished
 //! ```
 //!
-//! What is on its way stands in [`window`](super::window). After a refusal one call at a time is made until one is accepted, so
-//! that what was accepted behind it is sent twice once, and not with every attempt.
+//! The [`window`](super::window) holds the calls in flight. After a refusal, one call at a time is sent until one is
+//! accepted, so that calls accepted behind it are repeated once and not with every attempt.
 
 use std::io;
 
 use hawser_contract::names::method;
 use hawser_signalr::CallError;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::batch::BatchLimits;
 use super::cap::{self, Dropped};
@@ -29,20 +28,19 @@ use crate::base::retry::Retry;
 use crate::masking::{JobSecrets, SecretStore};
 use crate::step::{FolderError, Step, StepFolder, StepWork};
 
-/// Calls of one step that may be unacknowledged: enough to hide the way to the server and back.
-const LANE_WINDOW: usize = 4;
+/// The maximum of unacknowledged calls of one step: enough to hide the round trip to the server.
+const STREAM_WINDOW: usize = 4;
 
-/// What was refused so often in a row is not taken for a moment's trouble. With the delays in between this takes some ten
-/// seconds.
+/// A step is stuck after this many failures in a row, which takes about ten seconds.
 const STUCK: u32 = 5;
 
-/// A step whose log and result are to be sent.
+/// A step to ship.
 #[derive(Debug, Clone)]
 pub struct ShippedStep {
     pub folder: StepFolder,
-    /// None for a source refresh, which belongs to no job and has no log on the server.
+    /// None for a source refresh, which has no job and no log on the server.
     pub labels: Option<Labels>,
-    /// Order of arrival: steps of one job go in this order, each completely before the next.
+    /// Order of arrival: steps of one job are shipped in this order, one after the other.
     pub sequence: u64,
 }
 
@@ -56,20 +54,20 @@ impl ShippedStep {
     }
 }
 
-/// What a lane wants to do.
+/// What a stream does next.
 #[derive(Debug)]
 pub(super) enum Next {
     Send {
         method: String,
         arguments: String,
     },
-    /// Nothing before this time.
+    /// Nothing until this time.
     At(Instant),
-    /// Nothing before an answer or a nudge.
+    /// Nothing until an answer or a command arrives.
     Wait,
-    /// The folder is no longer there: an earlier lane, or a person, was done with it.
+    /// The folder was removed.
     Gone,
-    /// The step cannot be finished: it is to be put aside for a person to look at.
+    /// The step cannot be shipped, and is set aside for inspection.
     GiveUp {
         reason: String,
     },
@@ -88,16 +86,14 @@ pub(super) enum Reaction {
 #[derive(Debug)]
 pub(super) struct StepStream {
     pub(super) step: ShippedStep,
-    /// Whoever waits for the step to be shipped.
-    pub(super) waiting: Vec<oneshot::Sender<()>>,
-    /// What the step must not say.
+    /// Masked in the log of this step.
     secrets: JobSecrets,
     log: Option<LogReader>,
     acknowledged: Mark,
     unsaved: bool,
     concluded: bool,
     looked: Option<Instant>,
-    /// There is nothing to do before this time, unless something happens to the lane.
+    /// Nothing to do until this time, unless a command or an answer arrives.
     rests_until: Option<Instant>,
     window: Window,
     last_sent: Option<Instant>,
@@ -108,13 +104,12 @@ impl StepStream {
     pub(super) fn new(step: ShippedStep, secret_store: &SecretStore, now: Instant) -> Self {
         let position = step.folder.shipped();
         let acknowledged = Mark::at(&step.folder.output_path(), position).unwrap_or_else(|error| {
-            warn!(step = step.folder.name(), "cannot look back in output.log: {error}");
+            warn!(step = step.folder.name(), %error, "failed to read output.log");
             Mark { position, ..Mark::default() }
         });
         Self {
             secrets: secret_store.job(step.labels.as_ref().map(|labels| labels.job_id)),
             step,
-            waiting: Vec::new(),
             log: None,
             acknowledged,
             unsaved: false,
@@ -127,18 +122,18 @@ impl StepStream {
         }
     }
 
-    /// The outcome is written, so the log will not grow any more.
+    /// The outcome is written, so the log is complete.
     pub(super) fn conclude(&mut self) {
         self.concluded = true;
         self.rests_until = None;
     }
 
-    /// Calls that wait for their answer.
+    /// The number of unanswered calls.
     pub(super) fn in_flight(&self) -> usize {
         self.window.in_flight()
     }
 
-    /// Bytes in memory: the batch in the making and the calls that are not answered.
+    /// Bytes in memory: the current batch and the unanswered calls.
     pub(super) fn buffered(&self) -> usize {
         self.log.as_ref().map_or(0, LogReader::buffered) + self.window.bytes()
     }
@@ -147,23 +142,22 @@ impl StepStream {
         self.retry.problem()
     }
 
-    /// Whatever was refused is tried at once, and counted from now on.
+    /// Retries refused calls at once, and counts failures from zero.
     pub(super) fn start_over(&mut self) {
         self.retry.start_over();
         self.rests_until = None;
     }
 
-    /// Whether it goes wrong again and again.
     pub(super) fn is_stuck(&self) -> bool {
         self.retry.failures() >= STUCK
     }
 
-    /// Whether the step has ended, for a lane that may not have had its turn yet.
+    /// Whether the step has ended, even if this stream has not had its turn yet.
     pub(super) fn has_outcome(&self) -> bool {
         self.concluded || self.step.folder.path().join("outcome.json").exists()
     }
 
-    /// What to do now. A call that is handed out counts as sent, under this id.
+    /// What to do now. A returned call counts as sent under this id.
     pub(super) fn next(
         &mut self,
         id: u64,
@@ -171,7 +165,7 @@ impl StepStream {
         max_message_bytes: usize,
         now: Instant,
     ) -> Next {
-        // Others' answers wake the loop too, and a flood makes many: the disk is not asked each time.
+        // Answers to other streams wake the loop often: do not read the disk each time.
         if let Some(time) = self.rests_until.filter(|time| *time > now) {
             return Next::At(time);
         }
@@ -181,7 +175,7 @@ impl StepStream {
     }
 
     fn decide(&mut self, id: u64, policy: &BatchLimits, max_message_bytes: usize, now: Instant) -> Next {
-        if !self.window.has_room(if self.retry.problem().is_some() { 1 } else { LANE_WINDOW }) {
+        if !self.window.has_room(if self.retry.problem().is_some() { 1 } else { STREAM_WINDOW }) {
             return Next::Wait;
         }
         if let Some(until) = self.retry.not_before(now) {
@@ -199,11 +193,11 @@ impl StepStream {
             Ok(Offer::At(time)) => Next::At(time),
             Ok(Offer::Ended) if !self.window.is_empty() => Next::Wait,
             Ok(Offer::Ended) => self.result(id, max_message_bytes, now),
-            Err(error) => self.stumble(&format!("its log cannot be read: {error}"), now),
+            Err(error) => self.retry_later(&format!("failed to read the log: {error}"), now),
         }
     }
 
-    /// Looks whether the outcome has been written; false when somebody has removed the folder.
+    /// Checks for `outcome.json`; false if the folder was removed.
     fn look_for_outcome(&mut self, now: Instant) -> bool {
         if self.concluded || self.looked.is_some_and(|last| now.duration_since(last) < POLL) {
             return true;
@@ -220,11 +214,11 @@ impl StepStream {
         let log = match &mut self.log {
             Some(log) => log,
             none => {
-                // Nothing is sent before the secrets are known that an earlier run has noted in the folder.
+                // Load the secrets that an earlier process recorded before sending anything.
                 self.step.folder.recall_secrets(&self.secrets).map_err(io::Error::other)?;
                 let path = self.step.folder.output_path();
-                let veil = LineMasker::new(&path, self.secrets.clone(), policy.period());
-                none.insert(LogReader::open(&path, labels, self.acknowledged, veil))
+                let masker = LineMasker::new(&path, self.secrets.clone(), policy.period());
+                none.insert(LogReader::open(&path, labels, self.acknowledged, masker))
             }
         };
         let silence = policy.is_silence(self.last_sent, now);
@@ -232,63 +226,60 @@ impl StepStream {
     }
 
     fn result(&mut self, id: u64, max_message_bytes: usize, now: Instant) -> Next {
-        match outcome_call::parcel(&self.step.folder, self.step.labels.as_ref(), max_message_bytes) {
-            Ok(parcel) => {
-                if let Some(reason) = parcel.replaced
+        match outcome_call::read(&self.step.folder, self.step.labels.as_ref(), max_message_bytes) {
+            Ok(call) => {
+                if let Some(reason) = call.replaced
                     && self.retry.problem().is_none()
                 {
-                    warn!(
-                        step = self.step.folder.name(),
-                        "sent {} instead of the result: {reason}", parcel.method
-                    );
+                    let (step, method) = (self.step.folder.name(), &call.method);
+                    warn!(step, method, reason, "result replaced");
                 }
-                self.window.send(id, Payload::Result, parcel.arguments.len(), now);
-                Next::Send { method: parcel.method, arguments: parcel.arguments }
+                self.window.send(id, Payload::Result, call.arguments.len(), now);
+                Next::Send { method: call.method, arguments: call.arguments }
             }
-            // The nudge was early; the file will come.
             Err(OutcomeCallError::Missing) => {
                 self.concluded = false;
                 Next::At(now + POLL)
             }
             Err(OutcomeCallError::Folder(error @ FolderError::Io { .. })) => {
-                self.stumble(&error.to_string(), now)
+                self.retry_later(&error.to_string(), now)
             }
             Err(error) => Next::GiveUp { reason: error.to_string() },
         }
     }
 
-    fn stumble(&mut self, problem: &str, now: Instant) -> Next {
+    fn retry_later(&mut self, problem: &str, now: Instant) -> Next {
         if self.retry.failed(problem, now) {
-            warn!(step = self.step.folder.name(), "{problem}; trying again until it works");
+            warn!(step = self.step.folder.name(), error = problem, "shipping failed, retrying");
         }
         self.retry.not_before(now).map_or(Next::Wait, Next::At)
     }
 
-    /// Takes the answer of a call. An id that is not known any more was given up before.
+    /// Handles the answer to a call. An unknown id belongs to a call that was given up.
     pub(super) fn answered(&mut self, id: u64, answer: Result<(), CallError>, now: Instant) -> Reaction {
-        let Some(cargo) = self.window.answer(id, answer.is_ok(), now) else { return Reaction::Nothing };
+        let Some(payload) = self.window.answer(id, answer.is_ok(), now) else { return Reaction::Nothing };
         self.rests_until = None;
         let mut reaction = Reaction::Nothing;
         if let Err(error) = answer {
             if error == CallError::Disconnected {
                 reaction = Reaction::Disconnected;
             } else if self.retry.failed(&error.to_string(), now) {
-                let what = if cargo == Payload::Result { "the result" } else { "log lines" };
-                warn!(step = self.step.folder.name(), "{what}: {error}; sending again until it is accepted");
+                let payload = if payload == Payload::Result { "result" } else { "logs" };
+                warn!(step = self.step.folder.name(), payload, %error, "server refused call, retrying");
             }
         }
         if self.settle() { Reaction::Finished } else { reaction }
     }
 
-    /// Moves on over what was accepted, or back when all is answered and not all was accepted. True when the
-    /// result was accepted.
+    /// Moves forward over accepted calls, or back once all calls are answered and one was refused. True once the result
+    /// is accepted.
     fn settle(&mut self) -> bool {
-        while let Some(cargo) = self.window.take_accepted() {
+        while let Some(payload) = self.window.take_accepted() {
             if let Some(problem) = self.retry.problem() {
-                info!(step = self.step.folder.name(), "accepted after all, after: {problem}");
+                debug!(step = self.step.folder.name(), error = problem, "call accepted after retries");
             }
             self.retry.succeeded();
-            let Payload::Lines(end) = cargo else { return true };
+            let Payload::Lines(end) = payload else { return true };
             self.acknowledged = end;
             self.unsaved = true;
         }
@@ -318,14 +309,14 @@ impl StepStream {
         self.settle();
     }
 
-    /// Notes on disk how far the server has acknowledged.
+    /// Saves the acknowledged position.
     pub(super) fn save(&mut self) {
         if !std::mem::take(&mut self.unsaved) {
             return;
         }
         if let Err(error) = self.step.folder.set_shipped(self.acknowledged.position) {
-            // Nothing is lost by this: after a restart more is sent again.
-            warn!(step = self.step.folder.name(), "{error}");
+            // Harmless: after a restart, more is sent again.
+            warn!(step = self.step.folder.name(), %error, "failed to save position");
         }
     }
 

@@ -1,17 +1,17 @@
-//! The folder with bare copies of repositories, one per URL.
+//! The source cache: a folder of bare repositories, one per URL.
 //!
 //! ```text
-//! sourcecache/github.com-org-repo-0123456789abcdef.git    the copy
-//! sourcecache/github.com-org-repo-0123456789abcdef.lock   held shared by readers, alone by whoever changes the copy;
-//!                                                         its time of change is when the copy was last used
-//! sourcecache/github.com-org-repo-0123456789abcdef.busy   there while the copy is being changed
+//! sourcecache/github.com-org-repo-0123456789abcdef.git    the cached repository
+//! sourcecache/github.com-org-repo-0123456789abcdef.lock   locked shared for reading, exclusively for writing;
+//!                                                         its modification time is the time of the last use
+//! sourcecache/github.com-org-repo-0123456789abcdef.busy   exists while the repository is being changed
 //! ```
 //!
-//! - The name has the URL's host and path for people, and a hash of the URL without credentials.
-//! - Locks end with their holder, in this process or another ([`crate::base::lock`]).
-//! - A `.busy` that nobody holds the lock for is from somebody who was killed. Such a copy is not trusted.
-//! - One runner is one circle of trust: whoever may run jobs on it could read the folder anyway, so a commit that
-//!   is in the cache is given to every job that names the repository, without asking the server again.
+//! - The name consists of the URL's host and path, for people, and a hash of the URL without credentials.
+//! - A lock ends with its process ([`crate::base::lock`]).
+//! - A `.busy` without a lock means that its process was killed. The repository is not trusted then.
+//! - All jobs of a runner trust each other: every job could read the folder anyway. So a job that names a repository gets a
+//!   commit from the cache without asking the server again.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -21,13 +21,13 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::SourceError;
+use crate::base::digest::hex;
 use crate::base::files::{create_private_dir_all, remove_all};
-use crate::base::git_url::mask_url;
+use crate::base::git_url::{GitUrl, mask_url};
 use crate::base::lock::{self, LockMode};
+use crate::base::retry;
 
-/// How often a lock that another one holds is tried. The wait is for a transfer, so a human does not notice.
-const RETRY: Duration = Duration::from_millis(50);
-/// The readable part of a name. Longer ones keep their end, which says more than the beginning.
+/// The length of the readable part of a name. The end of a longer one is kept, because it says more.
 const MAX_READABLE: usize = 80;
 
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ pub(super) struct Cache {
     max_bytes: u64,
 }
 
-/// The place of one repository in the cache, whether it is filled or not.
+/// The paths of one repository in the cache, which may not exist yet.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) folder: PathBuf,
@@ -49,43 +49,41 @@ impl Cache {
         Self { folder: folder.to_owned(), max_bytes }
     }
 
-    /// A repository has one kind of object ids, but who knows what was at the URL before.
-    pub(super) fn entry(&self, url: &str, sha256: bool) -> Entry {
-        let url = mask_url(url).replace("://***@", "://");
-        let url = url.trim_end_matches('/');
-        let digest = Sha256::digest(format!("{url}\n{sha256}"));
-        let hash: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    /// SHA-1 and SHA-256 repositories have separate entries, because the repository at a URL may have been replaced.
+    pub(super) fn entry(&self, url: &GitUrl, sha256: bool) -> Entry {
+        let address = mask_url(&url.argument());
+        let digest = Sha256::digest(format!("{}\n{sha256}", address.trim_end_matches('/')));
+        let hash = hex(&digest[..8]);
         self.named(&format!("{}-{hash}", readable(url)))
     }
 
-    pub(super) fn named(&self, name: &str) -> Entry {
+    fn named(&self, name: &str) -> Entry {
         let path = |extension: &str| self.folder.join(format!("{name}.{extension}"));
         Entry { folder: path("git"), lock: path("lock"), busy: path("busy") }
     }
 
-    /// Deletes least recently used copies until the rest is small enough. What somebody holds stays. Returns the
-    /// names of those that went.
-    pub(super) fn shrink(&self) -> io::Result<Vec<String>> {
-        let mut found = Vec::new();
-        for name in fs::read_dir(&self.folder)?.filter_map(|file| file.ok()?.file_name().into_string().ok()) {
-            if let Some(name) = name.strip_suffix(".git") {
-                let entry = self.named(name);
-                found.push((entry.last_use(), size(&entry.folder), name.to_owned(), entry));
-            }
-        }
-        found.sort_by_key(|(last_use, ..)| *last_use);
-        let mut total: u64 = found.iter().map(|(_, size, ..)| size).sum();
-        let mut gone = Vec::new();
-        for (_, size, name, entry) in found {
+    pub(super) fn entries(&self) -> io::Result<Vec<Entry>> {
+        let names = fs::read_dir(&self.folder)?.filter_map(|file| file.ok()?.file_name().into_string().ok());
+        Ok(names.filter_map(|name| Some(self.named(name.strip_suffix(".git")?))).collect())
+    }
+
+    /// Deletes the least recently used repositories until the rest fits, except those in use. Returns what was deleted.
+    pub(super) fn shrink(&self) -> io::Result<Vec<Entry>> {
+        let mut entries: Vec<_> =
+            self.entries()?.into_iter().map(|it| (it.last_use(), it.size(), it)).collect();
+        entries.sort_by_key(|(last_use, ..)| *last_use);
+        let mut total: u64 = entries.iter().map(|(_, size, _)| size).sum();
+        let mut deleted = Vec::new();
+        for (_, size, entry) in entries {
             if total <= self.max_bytes {
                 break;
             }
-            let Some(_held) = entry.try_lock(LockMode::Alone)? else { continue };
+            let Some(_lock) = entry.try_lock(LockMode::Alone)? else { continue };
             entry.discard()?;
             total = total.saturating_sub(size);
-            gone.push(name);
+            deleted.push(entry);
         }
-        Ok(gone)
+        Ok(deleted)
     }
 }
 
@@ -94,47 +92,47 @@ impl Entry {
         SourceError::Folder { folder: self.folder.clone(), source }
     }
 
-    /// Waits for the others, and says so when it has to. Nothing when they took longer than `patience`.
+    /// Waits for the lock, and calls `on_wait` once if it is not free. `None` after `timeout`.
     pub(super) async fn lock(
         &self,
-        hold: LockMode,
-        patience: Duration,
-        say: impl Fn(),
+        mode: LockMode,
+        timeout: Duration,
+        on_wait: impl Fn(),
         cancel: &CancellationToken,
     ) -> Result<Option<lock::OwnLock>, SourceError> {
         let wait = async {
-            let mut said = false;
+            let mut has_waited = false;
             loop {
-                if let Some(file) = self.try_lock(hold).map_err(|error| self.failed(error))? {
-                    return Ok(file);
+                if let Some(lock) = self.try_lock(mode).map_err(|error| self.failed(error))? {
+                    return Ok(lock);
                 }
-                if !said {
-                    say();
-                    said = true;
+                if !has_waited {
+                    on_wait();
+                    has_waited = true;
                 }
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(retry::SOURCE_CACHE).await;
             }
         };
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(SourceError::Cancelled),
-            held = tokio::time::timeout(patience, wait) => held.ok().transpose(),
+            lock = tokio::time::timeout(timeout, wait) => lock.ok().transpose(),
         }
     }
 
-    pub(super) fn try_lock(&self, hold: LockMode) -> io::Result<Option<lock::OwnLock>> {
+    pub(super) fn try_lock(&self, mode: LockMode) -> io::Result<Option<lock::OwnLock>> {
         if let Some(folder) = self.lock.parent() {
             create_private_dir_all(folder)?;
         }
-        lock::try_own(&self.lock, hold)
+        lock::try_own(&self.lock, mode)
     }
 
-    /// Whether there is a copy that nobody was killed over.
+    /// Whether there is a repository whose last change was completed.
     pub(super) fn is_whole(&self) -> bool {
         self.folder.is_dir() && !self.busy.exists()
     }
 
-    /// From here to [`end_change`](Self::end_change) a crash makes the copy worthless.
+    /// A crash before [`end_change`](Self::end_change) makes the repository unusable.
     pub(super) fn begin_change(&self) -> Result<(), SourceError> {
         fs::write(&self.busy, "").map_err(|error| self.failed(error))
     }
@@ -143,23 +141,37 @@ impl Entry {
         absent_is_fine(fs::remove_file(&self.busy)).map_err(|error| self.failed(error))
     }
 
-    pub(super) fn create(&self) -> Result<(), SourceError> {
-        create_private_dir_all(&self.folder).map_err(|error| self.failed(error))
+    /// Starts over with an empty folder. The caller holds the exclusive lock.
+    pub(super) fn recreate(&self) -> Result<(), SourceError> {
+        let recreate = || {
+            self.discard()?;
+            fs::write(&self.busy, "")?;
+            create_private_dir_all(&self.folder)
+        };
+        recreate().map_err(|error| self.failed(error))
     }
 
-    /// Counts as a use of the copy.
-    pub(super) fn touch(held: &lock::OwnLock) {
-        // Without it the copy goes a little early.
-        let _ = held.file().set_modified(SystemTime::now());
+    pub(super) fn name(&self) -> std::borrow::Cow<'_, str> {
+        self.folder.file_stem().unwrap_or_default().to_string_lossy()
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        size(&self.folder)
+    }
+
+    /// Records a use of the repository.
+    pub(super) fn touch(lock: &lock::OwnLock) {
+        // If this fails, the repository is deleted a little early.
+        let _ = lock.file().set_modified(SystemTime::now());
     }
 
     pub(super) fn last_use(&self) -> SystemTime {
-        fs::metadata(&self.lock).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+        fs::metadata(&self.lock).and_then(|file| file.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Removes the copy. The caller holds it alone.
+    /// Deletes the repository. The caller holds the exclusive lock.
     pub(super) fn discard(&self) -> io::Result<()> {
-        // A removal that is cut short must not leave half a copy that looks whole.
+        // An interrupted deletion must not leave a repository that looks complete.
         fs::write(&self.busy, "")?;
         remove_all(&self.folder)?;
         absent_is_fine(fs::remove_file(&self.busy))
@@ -173,28 +185,27 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Files may go while they are counted; then they take no space.
-pub(super) fn size(folder: &Path) -> u64 {
+/// Files that disappear meanwhile do not count.
+fn size(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files
         .map(|file| match file.metadata() {
-            Ok(found) if found.is_dir() => size(&file.path()),
-            Ok(found) => found.len(),
+            Ok(metadata) if metadata.is_dir() => size(&file.path()),
+            Ok(metadata) => metadata.len(),
             Err(_) => 0,
         })
         .sum()
 }
 
-/// Host and path of a URL without credentials, as a file name.
-fn readable(url: &str) -> String {
-    let url = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let url = &url[..url.find(['?', '#']).unwrap_or(url.len())];
-    let authority = &url[..url.find('/').unwrap_or(url.len())];
-    let url = authority.rfind('@').map_or(url, |at| &url[at + 1..]);
+/// Host and path of a URL, as a file name.
+fn readable(url: &GitUrl) -> String {
+    let path = url.path();
+    let path = path[..path.find(['?', '#']).unwrap_or(path.len())].trim_start_matches('/');
+    let text = format!("{}/{}", url.server(), path.strip_suffix(".git").unwrap_or(path));
     let plain = |char: char| if char.is_ascii_alphanumeric() || "._".contains(char) { char } else { '-' };
-    let name: String = url.strip_suffix(".git").unwrap_or(url).chars().map(plain).collect();
+    let name: String = text.chars().map(plain).collect();
     let name = name.trim_matches(['-', '.']);
-    // One byte per character by now.
+    // All characters are ASCII here.
     name[name.len().saturating_sub(MAX_READABLE)..].trim_start_matches(['-', '.']).to_owned()
 }
 
@@ -203,12 +214,12 @@ mod tests {
     use super::*;
 
     fn name(url: &str) -> String {
-        let entry = Cache::new(Path::new("/c"), 0).entry(url, false);
-        entry.folder.file_stem().unwrap().to_str().unwrap().to_owned()
+        let url = GitUrl::parse(url).unwrap();
+        Cache::new(Path::new("/c"), 0).entry(&url, false).name().into_owned()
     }
 
     #[test]
-    fn names_tell_repositories_apart_and_are_readable_and_without_credentials() {
+    fn names_are_unique_readable_and_without_credentials() {
         for (url, start) in [
             ("https://github.com/org/repo.git", "github.com-org-repo-"),
             ("https://u:hunter2@github.com/org/repo?token=hunter2", "github.com-org-repo-"),
@@ -232,6 +243,7 @@ mod tests {
         }
         assert!(name(&format!("https://host/{}/repo", "x".repeat(5000))).len() < 120);
         let cache = Cache::new(Path::new("/c"), 0);
-        assert_ne!(cache.entry("/srv/r", true).folder, cache.entry("/srv/r", false).folder);
+        let url = GitUrl::parse("/srv/r").unwrap();
+        assert_ne!(cache.entry(&url, true).folder, cache.entry(&url, false).folder);
     }
 }

@@ -1,14 +1,14 @@
-//! Checkouts by way of the cache.
+//! Checkouts through the cache.
 //!
-//! A copy holds single commits, each kept by a ref `refs/hawser/commits/{time}/{commit}`. git sets a ref only when
-//! all of its objects are there, so the ref means that the commit can be checked out without the server. A
-//! fetch offers these commits to the server, which then sends only what is different. The checkout fetches its
-//! commit from the copy: it shares no files with it and does not need it afterwards, and git checks every object on
-//! the way.
+//! A cached repository contains single commits, each kept by a ref `refs/hawser/commits/{time}/{commit}`. git sets a ref only
+//! when all of its objects are there, so the ref means that the commit can be checked out without the server. A fetch offers
+//! these commits to the server, which then sends only the differences. The checkout fetches its commit from the cached
+//! repository: the two share no files, and git verifies every object on the way.
 //!
-//! The cache is there to save time. Whatever is wrong with it, the copy is made anew once, and after that the
-//! job goes on without it. Only what the server itself refuses is an error.
+//! The cache only saves time. If anything is wrong with a cached repository, it is created again once, and after that the job
+//! continues without it. Only a refusal by the server itself is an error.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,172 +18,175 @@ use super::cache::{Cache, Entry};
 use super::commits::FetchTarget;
 use super::git::{IN_BARE, IN_CHECKOUT};
 use super::{Fetcher, JobLog, SourceError};
-use crate::base::git_url::mask_url;
+use crate::base::blocking::blocking;
+use crate::base::git_url::GitUrl;
 use crate::base::lock::{self, LockMode};
 use crate::base::process::ProcessError;
 
 const KEPT: &str = "refs/hawser/commits/";
-/// A copy with this many commits is made anew instead of getting one more. More would make for slow talks with the
-/// server, and old ones are hardly ever asked for again.
+/// A repository with this many commits is created again instead of getting one more. More commits would slow down the
+/// negotiation with the server, and old ones are hardly ever requested again.
 const MAX_KEPT: usize = 64;
-/// The copy is ours, whoever owns its files: some network disks make all of them somebody else's. git asks only at this
-/// end who the owner is, and hears of no other setting there.
-const READ_COPY: &str = "--upload-pack=git -c safe.directory=* upload-pack";
+/// On some network disks, all files belong to another user. git checks the owner on this end only, where it ignores other
+/// ways to set `safe.directory`.
+const UPLOAD_PACK: &str = "--upload-pack=git -c safe.directory=* upload-pack";
 
-enum Trouble {
-    /// Another copy would not help.
+enum CacheError {
+    /// The server failed: creating the cached repository again would not help.
     Server(SourceError),
     Cache(SourceError),
 }
 
-/// By default it is the cache that failed.
-impl From<SourceError> for Trouble {
+impl From<SourceError> for CacheError {
     fn from(error: SourceError) -> Self {
         if error.is_cancelled() { Self::Server(error) } else { Self::Cache(error) }
     }
 }
 
-enum Used {
-    FromCache,
+enum CacheUse {
+    Hit,
     Fetched,
-    /// Others needed it for too long.
-    NotAtAll,
+    /// Other steps used the cached repository for too long.
+    TimedOut,
 }
 
-/// What is wanted, and where.
+/// The checkout that a commit is for.
 #[derive(Clone, Copy)]
-struct Wish<'a> {
-    url: &'a str,
+struct CachedCheckout<'a> {
+    url: &'a GitUrl,
     commit: &'a str,
     folder: &'a Path,
     log: JobLog<'a>,
     cancel: &'a CancellationToken,
-    /// Said once per checkout is enough.
+    /// Waiting is logged once per checkout.
     has_waited: &'a AtomicBool,
 }
 
 impl Fetcher {
-    /// Brings a commit from the cache into a new repository, and into the cache before that if need be. False
-    /// when the cache is of no use.
+    /// Fetches a commit from the cache into a new repository, and before that into the cache if necessary. False if the cache
+    /// cannot be used.
     pub(super) async fn fill_from_cache(
         &self,
         cache: &Cache,
-        url: &str,
+        url: &GitUrl,
         commit: &str,
         folder: &Path,
         log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<bool, SourceError> {
         let has_waited = AtomicBool::new(false);
-        let wish = Wish { url, commit, folder, log, cancel, has_waited: &has_waited };
+        let checkout = CachedCheckout { url, commit, folder, log, cancel, has_waited: &has_waited };
         let entry = cache.entry(url, commit.len() == 64);
         for is_damaged in [false, true] {
-            match self.use_copy(&entry, is_damaged, wish).await {
-                Ok(Used::FromCache) => return Ok(true),
-                Ok(Used::Fetched) => {
+            match self.fill_from_entry(&entry, is_damaged, checkout).await {
+                Ok(CacheUse::Hit) => return Ok(true),
+                Ok(CacheUse::Fetched) => {
                     shrink(cache, log).await;
                     return Ok(true);
                 }
-                Ok(Used::NotAtAll) => break,
-                Err(Trouble::Server(error)) => return Err(error),
-                Err(Trouble::Cache(error)) => {
-                    log(&format!("The cached copy of {} cannot be used: {error}", mask_url(url)));
+                Ok(CacheUse::TimedOut) => break,
+                Err(CacheError::Server(error)) => return Err(error),
+                Err(CacheError::Cache(error)) => {
+                    log(&format!("Cannot use the cached copy of {url}: {error}"));
                 }
             }
         }
-        log(&format!("Fetching {} without the cache", mask_url(url)));
+        log(&format!("Fetching {url} without the cache"));
         Ok(false)
     }
 
-    async fn use_copy(&self, entry: &Entry, is_damaged: bool, wish: Wish<'_>) -> Result<Used, Trouble> {
-        let Wish { commit, log, cancel, .. } = wish;
-        let say = || {
-            if !wish.has_waited.swap(true, Ordering::Relaxed) {
-                log(&format!("Waiting for another step that uses the cached copy of {}", mask_url(wish.url)));
+    async fn fill_from_entry(
+        &self,
+        entry: &Entry,
+        is_damaged: bool,
+        checkout: CachedCheckout<'_>,
+    ) -> Result<CacheUse, CacheError> {
+        let CachedCheckout { url, commit, log, cancel, .. } = checkout;
+        let on_wait = || {
+            if !checkout.has_waited.swap(true, Ordering::Relaxed) {
+                log(&format!("Waiting for another step that uses the cached copy of {url}"));
             }
         };
-        let lock = async |hold| entry.lock(hold, self.fetch_timeout, say, cancel).await;
+        let lock = async |mode| entry.lock(mode, self.fetch_timeout, on_wait, cancel).await;
         if !is_damaged {
-            let Some(held) = lock(LockMode::Shared).await? else { return Ok(Used::NotAtAll) };
-            if entry.is_whole() && self.read_out(entry, &held, wish).await? {
+            let Some(shared) = lock(LockMode::Shared).await? else { return Ok(CacheUse::TimedOut) };
+            if entry.is_whole() && self.fetch_from_entry(entry, &shared, checkout).await? {
                 log(&format!("{commit} was in the cache already"));
-                return Ok(Used::FromCache);
+                return Ok(CacheUse::Hit);
             }
         }
-        let Some(held) = lock(LockMode::Alone).await? else { return Ok(Used::NotAtAll) };
+        let Some(exclusive) = lock(LockMode::Alone).await? else { return Ok(CacheUse::TimedOut) };
         let mut is_new = is_damaged || !entry.is_whole();
         if !is_new {
-            if self.read_out(entry, &held, wish).await? {
-                // Whoever we waited for has fetched it.
-                return Ok(Used::FromCache);
+            // Another step may have fetched it while this one waited.
+            if self.fetch_from_entry(entry, &exclusive, checkout).await? {
+                return Ok(CacheUse::Hit);
             }
-            is_new = self.kept(entry, cancel).await?.len() >= MAX_KEPT;
+            is_new = self.kept_refs(entry, cancel).await?.len() >= MAX_KEPT;
         }
         if is_new {
-            let failed = |source| SourceError::Folder { folder: entry.folder.clone(), source };
-            entry.discard().map_err(failed)?;
-            entry.begin_change()?;
-            entry.create()?;
-            let format = if commit.len() == 64 { "--object-format=sha256" } else { "--object-format=sha1" };
-            let init = ["init", "--quiet", "--bare", "--template=", "--initial-branch=main", format];
-            self.local(&entry.folder, "make a cached copy".to_owned(), &init, cancel).await?;
+            entry.recreate()?;
+            self.init(&entry.folder, commit.len() == 64, &["--bare"], cancel).await?;
         }
         entry.begin_change()?;
         let keep = format!("{KEPT}{:015}/{commit}", jiff::Timestamp::now().as_millisecond());
         let target = FetchTarget { folder: &entry.folder, keep: Some(&keep) };
-        let fetched = self.fetch_commit(target, wish.url, commit, log, cancel).await;
-        // git has ended, in whatever way, so nothing is written any more.
+        let fetched = self.fetch_commit(target, url, commit, log, cancel).await;
+        // git has exited, with or without success, so nothing writes to the repository any more.
         entry.end_change()?;
         if let Err(error) = fetched {
-            let may_be_ours = !is_new && matches!(error, SourceError::Git(ProcessError::Failed { .. }));
-            // If the server answers otherwise, it is the copy.
-            if may_be_ours && self.list_refs(wish.url, &["HEAD".to_owned()], cancel).await.is_ok() {
-                return Err(Trouble::Cache(error));
+            let may_be_cache = !is_new && matches!(error, SourceError::Git(ProcessError::Failed { .. }));
+            // If the server answers another request, the cached repository is the cause.
+            if may_be_cache && self.list_refs(url, &[], &["HEAD".to_owned()], cancel).await.is_ok() {
+                return Err(CacheError::Cache(error));
             }
-            return Err(Trouble::Server(if cancel.is_cancelled() { SourceError::Cancelled } else { error }));
-        }
-        if !self.read_out(entry, &held, wish).await? {
-            return Err(Trouble::Cache(SourceError::UnknownCommit {
-                revision: commit.to_owned(),
-                url: mask_url(wish.url),
+            return Err(CacheError::Server(if cancel.is_cancelled() {
+                SourceError::Cancelled
+            } else {
+                error
             }));
         }
-        Ok(Used::Fetched)
+        if !self.fetch_from_entry(entry, &exclusive, checkout).await? {
+            let (revision, url) = (commit.to_owned(), url.to_string());
+            return Err(CacheError::Cache(SourceError::UnknownCommit { revision, url }));
+        }
+        Ok(CacheUse::Fetched)
     }
 
     /// The refs that keep commits, oldest first.
-    async fn kept(&self, entry: &Entry, cancel: &CancellationToken) -> Result<Vec<String>, SourceError> {
+    async fn kept_refs(&self, entry: &Entry, cancel: &CancellationToken) -> Result<Vec<String>, SourceError> {
         let list = [IN_BARE, "for-each-ref", "--format=%(refname)", KEPT];
-        let output = self.local(&entry.folder, "look into the cached copy".to_owned(), &list, cancel).await?;
+        let output = self.local(&entry.folder, "list the cached commits".to_owned(), &list, cancel).await?;
         Ok(output.text()?.lines().map(str::to_owned).collect())
     }
 
-    /// False when the copy does not have the commit.
-    async fn read_out(
+    /// Fetches the commit into the checkout. False if it is not cached.
+    async fn fetch_from_entry(
         &self,
         entry: &Entry,
-        held: &lock::OwnLock,
-        wish: Wish<'_>,
+        lock: &lock::OwnLock,
+        checkout: CachedCheckout<'_>,
     ) -> Result<bool, SourceError> {
-        let kept = self.kept(entry, wish.cancel).await?;
-        let Some(name) = kept.iter().find(|name| name.ends_with(wish.commit)) else { return Ok(false) };
-        let copy = entry.folder.to_string_lossy();
-        let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--no-prune", "--depth=1", READ_COPY];
-        self.fetch(wish.folder, &copy, &fetch, &[name], wish.cancel).await?;
-        Entry::touch(held);
+        let CachedCheckout { commit, folder, cancel, .. } = checkout;
+        let kept = self.kept_refs(entry, cancel).await?;
+        let Some(name) = kept.iter().find(|name| name.ends_with(commit)) else { return Ok(false) };
+        let url = GitUrl::parse(&entry.folder.to_string_lossy())?;
+        let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--no-prune", "--depth=1", UPLOAD_PACK];
+        self.fetch(folder, &url, &fetch, &[name], cancel).await?;
+        Entry::touch(lock);
         Ok(true)
     }
 }
 
 async fn shrink(cache: &Cache, log: JobLog<'_>) {
     let cache = cache.clone();
-    match tokio::task::spawn_blocking(move || cache.shrink()).await {
-        Ok(Ok(gone)) => {
-            for name in gone {
-                log(&format!("The source cache is full: {name} was removed from it"));
+    let shrunk = blocking(move || cache.shrink()).await;
+    match shrunk.map_err(io::Error::from).flatten() {
+        Ok(deleted) => {
+            for entry in deleted {
+                log(&format!("The source cache is full: deleted {}", entry.name()));
             }
         }
-        Ok(Err(error)) => log(&format!("The source cache cannot be kept to its size: {error}")),
-        Err(error) => log(&format!("The source cache cannot be kept to its size: {error}")),
+        Err(error) => log(&format!("Failed to shrink the source cache: {error}")),
     }
 }

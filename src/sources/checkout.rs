@@ -1,4 +1,4 @@
-//! A folder with the files of one commit: filling it, and telling later which of them nobody has changed.
+//! Writes the files of one commit into a folder, and later finds out which of them have changed.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,61 +15,60 @@ use super::submodules::{MAX_SUBMODULES, SubmoduleCommit};
 use super::{Fetcher, JobLog, SourceError, refs};
 use crate::base::confined_dir::open_regular;
 use crate::base::files::create_private_dir_all;
-use crate::base::git_url::{self, mask_url};
+use crate::base::git_url::GitUrl;
 
-/// The files of a checkout that its repository knows.
+/// The files of a checkout that are in its commit.
 #[derive(Debug, Default)]
 pub(crate) struct Tracked {
-    /// As they are in the repository.
+    /// The same as in the commit.
     pub(crate) unchanged: HashSet<PathBuf>,
-    /// Changed since, or gone.
+    /// Changed or deleted.
     pub(crate) changed: HashSet<PathBuf>,
 }
 
 impl Fetcher {
-    /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the
-    /// server allows: that commit alone, or the whole history from a server that gives out no single commits. With
-    /// a cache, it is what the cache does not have yet.
+    /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the server
+    /// allows: that commit alone, or the whole history if the server does not serve single commits. With a cache, only
+    /// objects that are not in the cache are transferred.
     pub async fn check_out(
         &self,
-        url: &str,
+        url: &GitUrl,
         commit: &str,
         folder: &Path,
         log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
-        // A list and no recursion: how deep a repository nests must not decide how much stack we need.
+        // A list instead of recursion, so that deeply nested repositories cannot exhaust the stack.
         let mut todo = vec![SubmoduleCommit::new(url, commit, folder)];
         let mut submodules = 0;
-        while let Some(wanted) = todo.pop() {
-            let inside = self.check_out_alone(&wanted, log, cancel).await;
-            let inside = inside.map_err(|error| wanted.blame(error))?;
-            // Before any of them is fetched: a few commits that name each other often enough are without end.
+        while let Some(next) = todo.pop() {
+            let inside = self.check_out_alone(&next, log, cancel).await;
+            let inside = inside.map_err(|error| next.locate_error(error))?;
+            // Checked before any of them is fetched: a few commits that name each other can multiply without end.
             submodules += inside.len();
             if submodules > MAX_SUBMODULES {
-                return Err(wanted.blame(SourceError::TooManySubmodules(MAX_SUBMODULES)));
+                return Err(next.locate_error(SourceError::TooManySubmodules(MAX_SUBMODULES)));
             }
             todo.extend(inside.into_iter().rev());
         }
         Ok(())
     }
 
-    /// Returns the submodules, whose folders are still empty.
+    /// Returns the submodules, which are not checked out yet.
     async fn check_out_alone(
         &self,
-        wanted: &SubmoduleCommit,
+        source: &SubmoduleCommit,
         log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<Vec<SubmoduleCommit>, SourceError> {
-        let SubmoduleCommit { url, commit, folder, .. } = wanted;
-        git_url::check(url)?;
-        self.allowed.judge(url).map_err(SourceError::Refused)?;
+        let SubmoduleCommit { url, commit, folder, .. } = source;
+        self.check_allowed(&url.with_credentials())?;
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
         }
-        log(&format!("Cloning {} at {commit}", mask_url(url)));
-        self.init(folder, commit.len() == 64, cancel).await?;
-        self.name_origin(folder, url, cancel).await?;
+        log(&format!("Cloning {url} at {commit}"));
+        self.init(folder, commit.len() == 64, &[], cancel).await?;
+        self.set_origin(folder, url, cancel).await?;
         let filled = match &self.cache {
             Some(cache) => self.fill_from_cache(cache, url, commit, folder, log, cancel).await?,
             None => false,
@@ -78,15 +77,14 @@ impl Fetcher {
             self.fetch_commit(FetchTarget { folder, keep: None }, url, commit, log, cancel).await?;
         }
         self.write_files(folder, url, commit, cancel).await?;
-        self.submodules(wanted, log, cancel).await
+        self.submodules(source, log, cancel).await
     }
 
-    /// The files that a checkout has from its commit, with their paths below `root`, those of its submodules included.
-    /// Nothing when `root` is no checkout.
+    /// The files of a checkout and its submodules that are in their commits, as paths below `root`. Empty if `root` is not a
+    /// checkout.
     ///
-    /// Whatever ran in the module could write to its `.git`, and settings of git can be programs (`filter.*.clean`,
-    /// `core.sshCommand`). So git works with a repository of our own, and of the old one it sees the index and the
-    /// objects, which are data.
+    /// Code in the module could write to its `.git`, and git runs programs from its configuration (`filter.*.clean`,
+    /// `core.sshCommand`). So git works in a new repository, and reads only the index and the objects of the old one.
     pub(crate) async fn tracked_files(
         &self,
         root: &Path,
@@ -99,7 +97,7 @@ impl Fetcher {
         let failed = |source| SourceError::Folder { folder: self.scratch.clone(), source };
         create_private_dir_all(&self.scratch).map_err(failed)?;
         let own = tempfile::Builder::new().prefix("compare-").tempdir_in(&self.scratch).map_err(failed)?;
-        self.init(own.path(), has_long_ids(&old), cancel).await?;
+        self.init(own.path(), is_sha256(&old), &[], cancel).await?;
         let own = own.path().join(".git");
         let list = async |more: &[&str]| {
             let tool = self.tool("list the files of the old checkout".to_owned())?;
@@ -109,7 +107,7 @@ impl Fetcher {
                 .env("GIT_WORK_TREE", root)
                 .env("GIT_INDEX_FILE", &index)
                 .env("GIT_OBJECT_DIRECTORY", old.join("objects"))
-                // Whether modes mean anything on the module's disk, the repository of our own on another cannot know.
+                // The new repository may be on another disk, and cannot tell whether file modes work on the module's.
                 .args(["-c", "core.fileMode=false", "ls-files", "-z"])
                 .args(more)
                 .timeout(LOCAL_TIMEOUT)
@@ -121,13 +119,13 @@ impl Fetcher {
             (Err(SourceError::Cancelled), _) | (_, Err(SourceError::Cancelled)) => {
                 return Err(SourceError::Cancelled);
             }
-            // A damaged repository says nothing about its files; then all of them count as changed.
+            // The repository is damaged. Treat all of its files as changed.
             _ => return Ok(Tracked::default()),
         };
         let unchanged = all.difference(&modified).cloned().collect();
         let mut tracked = Tracked { unchanged, changed: modified };
         if root.join(".gitmodules").exists() {
-            // What is in an index is not to be believed: only folders that really are below this one.
+            // The index is not trusted: only folders that really are below this one count.
             let real_root = root.canonicalize().unwrap_or_default();
             let is_below = |path: &Path| {
                 path.components().all(|part| matches!(part, Component::Normal(_)))
@@ -145,13 +143,13 @@ impl Fetcher {
     }
 }
 
-/// Whether there is such a thing at the end of the path, which is no symlink to one.
+/// Checks the type of a file without following a symlink.
 fn is_real(path: &Path, kind: impl Fn(&FileType) -> bool) -> bool {
-    path.symlink_metadata().is_ok_and(|found| kind(&found.file_type()))
+    path.symlink_metadata().is_ok_and(|metadata| kind(&metadata.file_type()))
 }
 
-/// Whether a repository has SHA-256 ids, by the commit that is checked out in it.
-fn has_long_ids(git: &Path) -> bool {
+/// Whether a repository uses SHA-256, judging by the commit in its HEAD.
+fn is_sha256(git: &Path) -> bool {
     let head = open_regular(&git.join("HEAD")).and_then(|file| {
         let mut text = String::new();
         file.take(100).read_to_string(&mut text).map(|_| text)

@@ -1,44 +1,38 @@
-//! Copies of repositories that nobody has used for long.
+//! Cached repositories that were not used for a long time.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use std::{fs, io};
 
-use super::cache::{Cache, size};
+use super::cache::Cache;
 use crate::base::lock::LockMode;
 
 #[derive(Debug, Default)]
 pub struct Expired {
     /// With their sizes in bytes.
-    pub gone: Vec<(PathBuf, u64)>,
-    /// Old, but somebody uses them at this moment.
+    pub unused: Vec<(PathBuf, u64)>,
+    /// Expired, but in use right now.
     pub busy: Vec<PathBuf>,
 }
 
-/// Finds the copies in a cache's folder that were last used before a moment, and removes them if that is wanted.
+/// Finds the repositories of a cache that were last used before `before`, and deletes them if `remove` is set.
 pub fn expired(folder: &Path, before: SystemTime, remove: bool) -> io::Result<Expired> {
     let mut expired = Expired::default();
-    let files = match fs::read_dir(folder) {
+    let entries = match Cache::new(folder, 0).entries() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(expired),
-        files => files?,
+        entries => entries?,
     };
-    let cache = Cache::new(folder, 0);
-    for name in files.filter_map(|file| file.ok()?.file_name().into_string().ok()) {
-        let Some(name) = name.strip_suffix(".git") else { continue };
-        let entry = cache.named(name);
-        if entry.last_use() > before {
-            continue;
-        }
-        let Some(_held) = entry.try_lock(LockMode::Alone)? else {
+    for entry in entries.into_iter().filter(|entry| entry.last_use() <= before) {
+        let Some(_lock) = entry.try_lock(LockMode::Alone)? else {
             expired.busy.push(entry.folder);
             continue;
         };
-        let bytes = size(&entry.folder);
+        let bytes = entry.size();
         if remove {
             entry.discard()?;
         }
-        expired.gone.push((entry.folder, bytes));
+        expired.unused.push((entry.folder, bytes));
     }
-    expired.gone.sort();
+    expired.unused.sort();
     Ok(expired)
 }

@@ -1,16 +1,16 @@
-//! Where a module's source is, and which commit of it is meant.
+//! Finds the commit that a module's source means, and checks it out.
 //!
-//! The *definitive revision* is a full commit id. [`resolve`] finds it for what a request names:
-//! - Git, Default: empty is the remote's HEAD; a full commit id is taken as it is; otherwise the branch of exactly
-//!   that name, then the tag (peeled to its commit), in the order in which `git clone --branch` looks; `refs/…` is
-//!   taken literally; an abbreviated commit id comes last, because it costs a fetch of the whole history.
+//! The *definitive revision* is a full commit id. [`resolve`] finds it for the revision in a request:
+//! - Git, Default: an empty revision is the remote's HEAD; a full commit id is used as it is; otherwise the branch of exactly
+//!   that name, then the tag (peeled to its commit), in the order of `git clone --branch`; `refs/…` is used literally; an
+//!   abbreviated commit id comes last, because it takes a fetch of the whole history.
 //! - Git, SemanticVersionRange: the highest tag in the range, see [`version_range`].
-//! - Registry: the registry names a Git repository ([`registry`]), a ref of it and perhaps a folder inside.
+//! - Registry: the registry names a Git repository ([`registry`]), a ref in it and perhaps a folder inside.
 //!
-//! git does the work, so credential helpers, ssh configuration and proxies behave as the operator is used to.
-//! How it is called stands in `git`, what it is called for in `commits` (bring one here) and `checkout` (make a folder of one). A
-//! checkout goes through a cache of repositories (`cache`, `cached_fetch`) and has its submodules (`submodules`).
-//! git never asks for anything, no URL or revision reaches it as an option, and only its exit code decides.
+//! The `git` program does the work, so credential helpers, ssh configuration and proxies behave as operators expect. `git`
+//! calls it, `commits` fetches commits, and `checkout` writes their files. A checkout goes through a cache of repositories
+//! (`cache`, `cached_fetch`) and includes its submodules (`submodules`). git never prompts, no URL or revision reaches it as
+//! an option, and only its exit code decides.
 
 mod cache;
 mod cached_fetch;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::git_url::{UrlError, mask_url};
+use crate::base::git_url::{GitUrl, UrlError};
 use crate::base::process::{Inherited, NotFound, ProcessError};
 use crate::masking::JobSecrets;
 use crate::settings::Refusal;
@@ -42,14 +42,14 @@ pub use refs::{is_abbreviated_commit, is_commit};
 pub use registry::RegistryError;
 pub use version_range::RangeError;
 
-/// Takes the lines that belong in the job's log.
+/// Receives the lines for the job's log.
 pub type JobLog<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    #[error("the source type {0} is not supported: known are Git and Registry")]
+    #[error("the source type {0} is not supported: use Git or Registry")]
     NotSupported(&'static str),
-    #[error("a semantic version range is not supported for the source type Registry")]
+    #[error("the source type Registry does not support semantic version ranges")]
     RegistryRange,
     #[error(transparent)]
     Url(#[from] UrlError),
@@ -57,32 +57,31 @@ pub enum SourceError {
     Range(#[from] RangeError),
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    #[error("the revision {revision:?} is no valid name of a branch, tag or commit")]
+    #[error("the revision {revision:?} is not a valid name of a branch, tag or commit")]
     InvalidRevision { revision: String },
-    #[error("{url} has no branch or tag named {revision:?}, and it is no full commit id")]
+    #[error("{url} has no branch or tag named {revision:?}, and that is not a full commit id")]
     UnknownRevision { revision: String, url: String },
     #[error(
-        "the commit {revision:?} is not found: no branch, tag or other ref of {url} leads to it{}",
-        if is_commit(.revision) { "" } else { ", or the id is too short to be the only one" }
+        "commit {revision:?} not found: no branch, tag or other ref of {url} contains it{}",
+        if is_commit(.revision) { "" } else { ", or the abbreviated id is ambiguous" }
     )]
     UnknownCommit { revision: String, url: String },
-    #[error("{url} has no HEAD: it is empty, or names a default branch that does not exist")]
+    #[error("{url} has no HEAD: it is empty, or its default branch does not exist")]
     NoHead { url: String },
-    #[error("{url} answered with a ref list that cannot be read: {line:?}")]
+    #[error("{url} answered with an unreadable list of refs: {line:?}")]
     UnreadableRefs { url: String, line: String },
-    #[error("cannot use the folder {} for a fetch", .folder.display())]
+    #[error("failed to fetch into the folder {}", .folder.display())]
     Folder { folder: PathBuf, source: std::io::Error },
-    #[error("the submodule {path:?} cannot be fetched: {source}")]
+    #[error("failed to fetch the submodule {path:?}: {source}")]
     Submodule { path: String, source: Box<SourceError> },
     #[error("submodules are nested more than {0} deep")]
     TooDeep(usize),
     #[error(
-        "the checkout has more than {0} submodules in all, which is taken for a mistake: `update = none` in .gitmodules \
-         leaves out those that are not needed"
+        "the checkout has more than {0} submodules: set `update = none` in .gitmodules for those that are not needed"
     )]
     TooManySubmodules(usize),
-    #[error("its place in the checkout is no empty folder")]
-    NoPlace,
+    #[error("its path in the checkout is not an empty folder")]
+    NotEmptyFolder,
     #[error(transparent)]
     Refused(Refusal),
     #[error("cancelled")]
@@ -96,7 +95,7 @@ impl SourceError {
         matches!(self, Self::Cancelled)
     }
 
-    /// The refusal behind it, if it is one.
+    /// The refusal of the policy, if that is the cause.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -118,15 +117,15 @@ impl From<NotFound> for SourceError {
     }
 }
 
-/// A Git repository, what is wanted of it, and the folder inside it that the registry pointed at.
+/// A Git repository, the revision in it, and the folder in it that a registry named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    pub url: String,
+    pub url: GitUrl,
     pub revision: String,
     pub subdirectory: Option<String>,
 }
 
-/// What fetching needs of its surroundings.
+/// Fetches from Git servers and registries.
 #[derive(Debug, Clone)]
 pub struct Fetcher {
     http: reqwest::Client,
@@ -137,14 +136,14 @@ pub struct Fetcher {
     list_timeout: Duration,
     fetch_timeout: Duration,
     cache: Option<cache::Cache>,
-    /// Whether the operator has chosen an ssh command; asked once.
+    /// Whether the operator has configured an ssh command; looked up once.
     own_ssh: OnceCell<bool>,
     allowed: SourceRule,
     secrets: Option<JobSecrets>,
 }
 
 impl Fetcher {
-    /// `binary_paths` is `Engine.AdditionalBinaryPaths`, `scratch` a folder for what is thrown away again.
+    /// `binary_paths` is `Engine.AdditionalBinaryPaths`, `scratch` a folder for temporary files.
     pub fn new(http: reqwest::Client, binary_paths: &[PathBuf], scratch: &Path) -> Self {
         Self {
             http,
@@ -161,21 +160,21 @@ impl Fetcher {
         }
     }
 
-    /// Where credentials go that are met on the way: a registry may name a repository with a password of its own.
+    /// Where to report credentials found on the way: a registry may answer with a URL that contains a password.
     #[must_use]
     pub fn secrets(mut self, secrets: JobSecrets) -> Self {
         self.secrets = Some(secrets);
         self
     }
 
-    /// What git inherits of the host's environment.
+    /// The part of the host's environment that git inherits.
     #[must_use]
     pub fn host_environment(mut self, host: Inherited) -> Self {
         self.host = host;
         self
     }
 
-    /// Fetches from these places only, whoever names another: a request, a registry or a repository's submodules.
+    /// Fetches from these sources only. This applies to requests, registries and submodules.
     #[must_use]
     pub fn allow_only(mut self, allowed: SourceRule) -> Self {
         self.allowed = allowed;
@@ -190,65 +189,66 @@ impl Fetcher {
         self
     }
 
-    /// How long one transfer may take.
+    /// The timeout for one transfer.
     #[must_use]
     pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
         self.fetch_timeout = timeout;
         self
     }
 
-    /// Keeps what is fetched in a folder that may be shared between processes, up to this many bytes.
+    /// Caches fetched commits in a folder that processes may share, up to this many bytes.
     #[must_use]
     pub fn cache(mut self, folder: &Path, max_bytes: u64) -> Self {
         self.cache = Some(cache::Cache::new(folder, max_bytes));
         self
     }
 
-    /// The repository behind a source; asks the registry when there is one.
+    fn check_allowed(&self, url: &str) -> Result<(), SourceError> {
+        self.allowed.check(url).map_err(SourceError::Refused)
+    }
+
+    /// The repository of a source; asks the registry if it is in one.
     pub async fn locate(
         &self,
         source: &Source,
         log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<Location, SourceError> {
-        self.allowed.judge(&source.source_url).map_err(SourceError::Refused)?;
-        let location = match source.source_type {
-            SourceType::Git => Location {
-                url: source.source_url.trim().to_owned(),
-                revision: source.source_revision.trim().to_owned(),
-                subdirectory: None,
-            },
+        let Source { source_url, source_revision, .. } = source;
+        self.check_allowed(source_url)?;
+        match source.source_type {
+            SourceType::Git => {
+                let (url, revision) = (GitUrl::parse(source_url.trim())?, source_revision.trim().to_owned());
+                Ok(Location { url, revision, subdirectory: None })
+            }
             SourceType::Registry
                 if source.source_revision_type == SourceRevisionType::SemanticVersionRange =>
             {
-                return Err(SourceError::RegistryRange);
+                Err(SourceError::RegistryRange)
             }
             SourceType::Registry => {
-                let judge = |place: &str| self.allowed.judge(place).map_err(SourceError::Refused);
-                let asked =
-                    registry::download(&self.http, &source.source_url, &source.source_revision, judge);
-                let (location, sent_on) = tokio::select! {
+                let check = |url: &str| self.check_allowed(url);
+                let (module, redirects) = tokio::select! {
                     biased;
                     () = cancel.cancelled() => return Err(SourceError::Cancelled),
-                    location = asked => location?,
+                    answer = registry::download(&self.http, source_url, source_revision, check) => answer?,
                 };
                 if let Some(secrets) = &self.secrets {
-                    secrets.learn_credentials(&location.url);
+                    secrets.learn_credentials(&module.url);
                 }
-                for place in sent_on.iter().chain([&source.source_url]) {
-                    registry::check_place(place, &location.url)?;
+                let url = GitUrl::parse(&module.url)?;
+                for registry in redirects.iter().chain([source_url]) {
+                    registry::check_disk_access(registry, &url)?;
                 }
-                log(&format!("The registry names {} at {:?}", mask_url(&location.url), location.revision));
-                location
+                log(&format!("The registry names {url} at {:?}", module.revision));
+                self.check_allowed(&module.url)?;
+                Ok(Location { url, revision: module.revision, subdirectory: module.subdirectory })
             }
-            other => return Err(SourceError::NotSupported(other.name())),
-        };
-        crate::base::git_url::check(&location.url)?;
-        self.allowed.judge(&location.url).map_err(SourceError::Refused)?;
-        Ok(location)
+            other => Err(SourceError::NotSupported(other.name())),
+        }
     }
 
-    /// The commit that a located source means now.
+    /// The commit that the revision of a location means now.
     pub async fn definitive(
         &self,
         location: &Location,
@@ -256,58 +256,37 @@ impl Fetcher {
         log: JobLog<'_>,
         cancel: &CancellationToken,
     ) -> Result<String, SourceError> {
-        match kind {
-            SourceRevisionType::Default => self.resolve_default(location, log, cancel).await,
-            SourceRevisionType::SemanticVersionRange => self.resolve_range(location, log, cancel).await,
-        }
-    }
-
-    async fn resolve_default(
-        &self,
-        location: &Location,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<String, SourceError> {
         let Location { url, revision, .. } = location;
+        if kind == SourceRevisionType::SemanticVersionRange {
+            let range = version_range::Range::parse(revision)?;
+            let tags = refs::tags(&self.list_refs(url, &["--tags"], &[], cancel).await?);
+            let (tag, commit) = range.highest(&tags).ok_or_else(|| range.no_match(&tags, url))?;
+            log(&format!("The highest tag of {url} in {revision} is {tag}, at {commit}"));
+            return Ok(commit.to_owned());
+        }
         if is_commit(revision) {
             return Ok(revision.to_ascii_lowercase());
         }
         if !revision.is_empty() && !refs::is_valid_name(revision) {
             return Err(SourceError::InvalidRevision { revision: revision.clone() });
         }
-        let listed = self.list_refs(url, &refs::candidates(revision), cancel).await?;
-        let shown = mask_url(url);
-        if let Some((name, commit)) = refs::choose(&listed, revision) {
-            log(&format!("{name} of {shown} is at {commit}"));
+        let refs = self.list_refs(url, &[], &refs::candidates(revision), cancel).await?;
+        if let Some((name, commit)) = refs::choose(&refs, revision) {
+            log(&format!("{name} of {url} is at {commit}"));
             return Ok(commit);
         }
         if revision.is_empty() || revision == "HEAD" {
-            return Err(SourceError::NoHead { url: shown });
+            return Err(SourceError::NoHead { url: url.to_string() });
         }
         if !is_abbreviated_commit(revision) {
-            return Err(SourceError::UnknownRevision { revision: revision.clone(), url: shown });
+            return Err(SourceError::UnknownRevision { revision: revision.clone(), url: url.to_string() });
         }
-        log(&format!("No branch or tag {revision:?}: looking for a commit in the history of {shown}"));
+        log(&format!("No branch or tag is named {revision:?}: searching the history of {url} for a commit"));
         self.complete_commit(url, revision, cancel).await
-    }
-
-    async fn resolve_range(
-        &self,
-        location: &Location,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<String, SourceError> {
-        let Location { url, revision, .. } = location;
-        let range = version_range::Range::parse(revision)?;
-        let tags = refs::tags(&self.list_tags(url, cancel).await?);
-        let shown = mask_url(url);
-        let (tag, commit) = range.highest(&tags).ok_or_else(|| range.no_match(&tags, &shown))?;
-        log(&format!("The highest tag of {shown} in {revision} is {tag}, at {commit}"));
-        Ok(commit.to_owned())
     }
 }
 
-/// The definitive revision of a source, as `GetDefinitiveRevision` and `SourceRefresh` ask for it.
+/// The definitive revision of a source, for `GetDefinitiveRevision` and `SourceRefresh`.
 pub async fn resolve(
     source: &Source,
     fetcher: &Fetcher,

@@ -1,4 +1,4 @@
-//! What `git ls-remote` lists, and which of it a name means.
+//! The output of `git ls-remote`, and which of its refs a revision means.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub(super) struct Ref {
     pub(super) name: String,
 }
 
-/// What git appends to a tag's name when it lists the commit that an annotated tag stands for.
+/// The suffix with which git lists the commit of an annotated tag.
 const PEELED: &str = "^{}";
 
 /// A full object id, SHA-1 or SHA-256.
@@ -17,13 +17,12 @@ pub fn is_commit(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What may be the start of a commit id. git prints at least seven digits.
+/// Whether a text may be an abbreviated commit id. git prints at least seven digits.
 pub fn is_abbreviated_commit(text: &str) -> bool {
     (7..64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// git's own rules for ref names (`git help check-ref-format`), so that a name is never a pattern, an option or
-/// an expression.
+/// The rules of `git help check-ref-format`, so that a name is never a pattern, an option or an expression.
 pub(super) fn is_valid_name(name: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty()
@@ -37,7 +36,7 @@ pub(super) fn is_valid_name(name: &str) -> bool {
     !name.starts_with('-') && name != "@" && !name.contains(forbidden) && name.split('/').all(part)
 }
 
-/// The full names to ask the server for.
+/// The full ref names to ask the server for.
 pub(super) fn candidates(revision: &str) -> Vec<String> {
     if revision.is_empty() || revision == "HEAD" {
         return vec!["HEAD".to_owned()];
@@ -52,7 +51,7 @@ pub(super) fn candidates(revision: &str) -> Vec<String> {
     names
 }
 
-/// Reads the list. The first line that is none of its kind is returned as the error.
+/// Parses the list. The error is the first malformed line.
 pub(super) fn parse(list: &str) -> Result<Vec<Ref>, String> {
     list.lines()
         .map(|line| match line.split_once('\t') {
@@ -64,8 +63,8 @@ pub(super) fn parse(list: &str) -> Result<Vec<Ref>, String> {
         .collect()
 }
 
-/// The ref that a revision means and its commit. The server matches names by their end, so that asking for
-/// `main` may list `feature/main`: only equal names count here.
+/// The ref that a revision means, and its commit. Servers match names by their end, so a request for `main` may list
+/// `feature/main`; here only equal names match.
 pub(super) fn choose(refs: &[Ref], revision: &str) -> Option<(String, String)> {
     let object = |name: &str| refs.iter().find(|it| it.name == name).map(|it| it.object.clone());
     candidates(revision).into_iter().filter(|name| !name.ends_with(PEELED)).find_map(|name| {
@@ -74,7 +73,7 @@ pub(super) fn choose(refs: &[Ref], revision: &str) -> Option<(String, String)> {
     })
 }
 
-/// All tags with the commits that they stand for.
+/// All tags with their commits.
 pub(super) fn tags(refs: &[Ref]) -> Vec<(String, String)> {
     let listed = || refs.iter().filter_map(|it| Some((it.name.strip_prefix("refs/tags/")?, &it.object)));
     let mut tags: BTreeMap<&str, &String> = listed().filter(|(name, _)| !name.ends_with(PEELED)).collect();
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_name_counts() {
+    fn only_the_exact_name_matches() {
         let lines = [(A, "refs/heads/feature/main"), (B, "refs/heads/main"), (C, "refs/remotes/x/main")];
         assert_eq!(chosen(&lines, "main").as_deref(), Some(B));
         assert_eq!(chosen(&lines[..1], "main"), None);
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_comes_before_a_tag_and_a_full_name_is_taken_literally() {
+    fn a_branch_takes_precedence_over_a_tag_and_a_full_name_is_literal() {
         let lines = [(A, "refs/heads/x"), (B, "refs/tags/x"), (C, "refs/pull/1/head")];
         assert_eq!(chosen(&lines, "x").as_deref(), Some(A));
         assert_eq!(chosen(&lines, "refs/tags/x").as_deref(), Some(B));
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_in_the_list_is_named() {
+    fn a_malformed_line_is_the_error() {
         assert_eq!(parse("<html>").unwrap_err(), "<html>");
         assert_eq!(parse(&format!("{A} refs/heads/main")).unwrap_err(), format!("{A} refs/heads/main"));
         assert_eq!(parse("").unwrap(), []);

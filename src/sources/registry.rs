@@ -1,113 +1,120 @@
-//! Module registries: the download endpoint names the repository that holds the module.
+//! Module registries: the download endpoint names the repository of a module.
 //!
-//! `GET {sourceUrl}/{revision}/download` answers with the header `X-Terraform-Get`, whose value is an address in
-//! Terraform's notation: `git::https://host/repo.git//modules/vpc?ref=v1.2.0`. The double slash behind the host
-//! separates the repository from a folder inside it.
+//! `GET {sourceUrl}/{revision}/download` answers with the header `X-Terraform-Get`, an address in Terraform's notation:
+//! `git::https://host/repo.git//modules/vpc?ref=v1.2.0`. The double slash after the host separates the repository from a
+//! folder inside it.
 
 use std::time::{Duration, Instant};
 
 use reqwest::StatusCode;
 
-use super::submodules::is_on_disk;
-use super::{Location, SourceError};
-use crate::base::git_url::mask_url;
+use super::SourceError;
+use crate::base::git_url::{GitUrl, mask_url};
 
 const HEADER: &str = "X-Terraform-Get";
-/// The endpoint only looks up an address.
+/// Includes all redirects. The endpoint only looks up an address.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_REDIRECTS: usize = 10;
-/// Parameters of Terraform's notation that are not for the Git server. The depth of a fetch is our business
-/// and credentials are the host's own.
+/// Parameters of Terraform's notation that are not for the Git server. The runner decides the depth of a fetch, and the
+/// credentials are the host's own.
 const NOT_FOR_THE_SERVER: [&str; 3] = ["ref", "depth", "sshkey"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    #[error("the registry address {url:?} with version {revision:?} makes no http(s) URL")]
+    #[error("the registry address {url:?} with version {revision:?} is not an http or https URL")]
     Address { url: String, revision: String },
-    #[error("cannot ask the registry at {url}")]
+    #[error("failed to reach the registry at {url}")]
     Request { url: String, source: reqwest::Error },
     #[error("the registry has no module at {url} (status 404): check the source URL and the version")]
     NotFound { url: String },
     #[error("the registry answered {url} with status {status}")]
     Status { url: String, status: StatusCode },
-    #[error("the registry sends the runner on and on, {MAX_REDIRECTS} times by now, at last from {url}")]
+    #[error("too many redirects from the registry ({MAX_REDIRECTS}), the last one from {url}")]
     Redirects { url: String },
     #[error(
-        "the registry at {url} sends the runner on to {location:?}, which is no https URL (http only from http)"
+        "the registry at {url} redirects to {location:?}, but only https is allowed (http only from http)"
     )]
-    LeadsAstray { url: String, location: String },
-    #[error("the registry's answer for {url} has no readable {HEADER} header")]
+    UnsafeRedirect { url: String, location: String },
+    #[error("the registry answered {url} without a valid {HEADER} header")]
     NoHeader { url: String },
     #[error(
-        "the registry points to {address:?} for {url}, which is no Git repository: only Git is supported"
+        "the registry answered {url} with {address:?}, which is not a Git repository: only Git is supported"
     )]
     NotGit { url: String, address: String },
     #[error(
-        "the registry {registry} points to {address:?}, which is on this machine's disk: only a registry on this machine \
+        "the registry {registry} answered with {address:?}, which is on this machine's disk: only a registry on this machine \
          may do that"
     )]
     OnDisk { registry: String, address: String },
 }
 
-/// A registry on another machine has no say in which of this machine's files are read, as a repository there has none
-/// ([`super::submodules`]). One that runs here is the operator's own.
-pub(super) fn check_place(registry: &str, address: &str) -> Result<(), RegistryError> {
+/// A module's address in Terraform's notation, split.
+pub(super) struct ModuleAddress {
+    /// Not validated yet.
+    pub(super) url: String,
+    pub(super) revision: String,
+    pub(super) subdirectory: Option<String>,
+}
+
+/// A registry on another machine must not choose which of this machine's files are read, and neither must a repository
+/// there ([`super::submodules`]). A registry on this machine is the operator's own.
+pub(super) fn check_disk_access(registry: &str, address: &GitUrl) -> Result<(), RegistryError> {
     let host = url::Url::parse(registry.trim()).ok();
-    let is_here = match host.as_ref().and_then(url::Url::host) {
+    let is_local = match host.as_ref().and_then(url::Url::host) {
         Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     };
-    if is_here || !is_on_disk(address) {
+    if is_local || !address.is_on_disk() {
         return Ok(());
     }
-    Err(RegistryError::OnDisk { registry: mask_url(registry), address: mask_url(address) })
+    Err(RegistryError::OnDisk { registry: mask_url(registry), address: address.to_string() })
 }
 
-/// What the registry answers, and all who were asked on the way: one may send us on to the next. `judge` has a say before
-/// each of these is asked. `http` follows no redirects.
+/// Returns the registry's answer, and the URLs of all redirects. `check` is called before a redirect is followed; `http` must
+/// not follow any.
 pub(super) async fn download(
     http: &reqwest::Client,
     url: &str,
     revision: &str,
-    judge: impl Fn(&str) -> Result<(), SourceError>,
-) -> Result<(Location, Vec<String>), SourceError> {
+    check: impl Fn(&str) -> Result<(), SourceError>,
+) -> Result<(ModuleAddress, Vec<String>), SourceError> {
     let mut url = endpoint(url.trim(), revision.trim())?;
-    let until = Instant::now() + TIMEOUT;
-    let mut sent_on = Vec::new();
+    let deadline = Instant::now() + TIMEOUT;
+    let mut redirects = Vec::new();
     let (answer, shown) = loop {
         let shown = mask_url(url.as_str());
         let answer = http
             .get(url.clone())
-            .timeout(until.saturating_duration_since(Instant::now()))
+            .timeout(deadline.saturating_duration_since(Instant::now()))
             .send()
             .await
-            // The error would repeat the URL with its credentials.
+            // The error contains the URL with its credentials.
             .map_err(|source| RegistryError::Request { url: shown.clone(), source: source.without_url() })?;
         let location = answer.headers().get(reqwest::header::LOCATION).and_then(|value| value.to_str().ok());
         let next = match (answer.status().as_u16(), location) {
-            (301 | 302 | 303 | 307 | 308, Some(location)) => leads_to(&url, location)?,
+            (301 | 302 | 303 | 307 | 308, Some(location)) => redirect(&url, location)?,
             _ => break (answer, shown),
         };
-        if sent_on.len() == MAX_REDIRECTS {
+        if redirects.len() == MAX_REDIRECTS {
             return Err(RegistryError::Redirects { url: shown }.into());
         }
-        judge(next.as_str())?;
-        sent_on.push(next.to_string());
+        check(next.as_str())?;
+        redirects.push(next.to_string());
         url = next;
     };
-    Ok((located(&answer, shown)?, sent_on))
+    Ok((module_address(&answer, shown)?, redirects))
 }
 
-/// Where a redirect leads to. A login is for the server that it was given for, and what was asked in secret stays so.
-fn leads_to(from: &url::Url, location: &str) -> Result<url::Url, RegistryError> {
+/// The target of a redirect. A login is only sent to the server it was given for, and https never becomes http.
+fn redirect(from: &url::Url, location: &str) -> Result<url::Url, RegistryError> {
     let next = from.join(location).ok();
     let is_allowed =
         |next: &url::Url| next.scheme() == "https" || next.scheme() == "http" && from.scheme() == "http";
     let Some(mut next) = next.filter(is_allowed) else {
         let (url, location) = (mask_url(from.as_str()), mask_url(location));
-        return Err(RegistryError::LeadsAstray { url, location });
+        return Err(RegistryError::UnsafeRedirect { url, location });
     };
     if next.username().is_empty() && next.password().is_none() && next.origin() == from.origin() {
         let _ = next.set_username(from.username());
@@ -116,7 +123,7 @@ fn leads_to(from: &url::Url, location: &str) -> Result<url::Url, RegistryError> 
     Ok(next)
 }
 
-fn located(answer: &reqwest::Response, shown: String) -> Result<Location, RegistryError> {
+fn module_address(answer: &reqwest::Response, shown: String) -> Result<ModuleAddress, RegistryError> {
     match answer.status() {
         status if status.is_success() => {}
         StatusCode::NOT_FOUND => return Err(RegistryError::NotFound { url: shown }),
@@ -132,7 +139,7 @@ fn located(answer: &reqwest::Response, shown: String) -> Result<Location, Regist
 fn endpoint(url: &str, revision: &str) -> Result<url::Url, RegistryError> {
     let error = || RegistryError::Address { url: mask_url(url), revision: revision.to_owned() };
     let mut endpoint = url::Url::parse(url).map_err(|_| error())?;
-    // The URL library would drop these from the path without a word.
+    // `push` ignores `.` and `..`.
     if !matches!(endpoint.scheme(), "http" | "https") || matches!(revision, "." | "..") {
         return Err(error());
     }
@@ -146,8 +153,8 @@ fn endpoint(url: &str, revision: &str) -> Result<url::Url, RegistryError> {
     Ok(endpoint)
 }
 
-/// Takes an address in Terraform's notation apart; nothing when it is not one of a Git repository.
-fn read_address(address: &str) -> Option<Location> {
+/// Splits an address in Terraform's notation; `None` if it is not the address of a Git repository.
+fn read_address(address: &str) -> Option<ModuleAddress> {
     let (forced, address) = match address.strip_prefix("git::") {
         Some(rest) => (true, rest),
         None => (false, address),
@@ -164,15 +171,15 @@ fn read_address(address: &str) -> Option<Location> {
     }
     let parameters = || url::form_urlencoded::parse(query.as_bytes());
     let revision = parameters().find(|(name, _)| name == "ref").map(|(_, value)| value.into_owned());
-    let kept: Vec<_> =
+    let remaining: Vec<_> =
         parameters().filter(|(name, _)| !NOT_FOR_THE_SERVER.contains(&name.as_ref())).collect();
     let mut url = repository.to_owned();
-    if !kept.is_empty() {
+    if !remaining.is_empty() {
         url.push('?');
-        url.push_str(&url::form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish());
+        url.push_str(&url::form_urlencoded::Serializer::new(String::new()).extend_pairs(remaining).finish());
     }
     let subdirectory = subdirectory.map(|it| it.trim_matches('/').to_owned()).filter(|it| !it.is_empty());
-    Some(Location { url, revision: revision.unwrap_or_default(), subdirectory })
+    Some(ModuleAddress { url, revision: revision.unwrap_or_default(), subdirectory })
 }
 
 #[cfg(test)]
@@ -180,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_endpoint_is_built_from_url_and_version() {
+    fn the_endpoint_consists_of_url_and_version() {
         let built = |url: &str, revision: &str| endpoint(url, revision).map(String::from);
         let base = "https://registry.example/v1/modules/org/vpc/aws";
         assert_eq!(built(base, "1.2.0").unwrap(), format!("{base}/1.2.0/download"));
@@ -192,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_keeps_a_login_on_its_own_server_and_never_gives_up_https() {
+    fn a_redirect_keeps_the_login_on_its_server_and_never_leaves_https() {
         for (from, location, expected) in [
             ("https://u:p@h/a/b", "c", Some("https://u:p@h/a/c")),
             ("https://u:p@h/a", "https://h/c", Some("https://u:p@h/c")),
@@ -204,13 +211,13 @@ mod tests {
             ("http://h/a", "file:///etc/passwd", None),
             ("http://h/a", "http://", None),
         ] {
-            let next = leads_to(&from.parse().unwrap(), location).ok().map(String::from);
+            let next = redirect(&from.parse().unwrap(), location).ok().map(String::from);
             assert_eq!(next.as_deref(), expected, "{from} {location}");
         }
     }
 
     #[test]
-    fn only_a_registry_on_this_machine_may_name_this_machines_files() {
+    fn only_a_registry_on_this_machine_may_name_files_on_its_disk() {
         for (registry, address, allowed) in [
             ("https://registry.example/m", "https://host/r", true),
             ("https://registry.example/m", "git@host:r", true),
@@ -224,12 +231,13 @@ mod tests {
             ("http://127.0.0.9/m", "file:///srv/r", true),
             ("http://[::1]/m", "file:///srv/r", true),
         ] {
-            assert_eq!(check_place(registry, address).is_ok(), allowed, "{registry} {address}");
+            let url = GitUrl::parse(address).unwrap();
+            assert_eq!(check_disk_access(registry, &url).is_ok(), allowed, "{registry} {address}");
         }
     }
 
     #[test]
-    fn addresses_in_terraforms_notation_are_taken_apart() {
+    fn addresses_in_terraforms_notation_are_split() {
         let read = |address| {
             read_address(address).map(|it| (it.url, it.revision, it.subdirectory.unwrap_or_default()))
         };

@@ -1,12 +1,12 @@
-//! Submodules: what is fetched for them, and from where.
+//! Submodules: which are fetched, and from where.
 //!
-//! We fetch them ourselves, as we fetch their parent, instead of through `git submodule`. So they get the same checks,
-//! time-outs and cache, and nothing that `.gitmodules` says can run a program or set an option. Of each one only
-//! `path`, `url` and `update = none` (leave it out) count. A commit without an entry stays an empty folder, as with git.
+//! The runner fetches them itself, like their parent, instead of through `git submodule`. So they get the same checks,
+//! timeouts and cache, and nothing in `.gitmodules` can run a program or set an option. Only `path`, `url` and `update = none`
+//! (skip it) are read. A commit without an entry stays an empty folder, as with git.
 //!
-//! - A relative URL counts from the parent's, with the parent's credentials. An absolute one gets none of them.
-//! - Paths on this machine's disk (`file://` too) are for parents that are from there themselves. A repository on a
-//!   server has no say in what is read here, whatever `protocol.file.allow` is; plain git refuses this by default.
+//! - A relative URL is relative to the parent's, and has the parent's credentials. An absolute URL does not.
+//! - A path on this machine's disk (or a `file` URL) is only allowed if the parent is on disk too. A repository on a server
+//!   must not choose what is read here, whatever `protocol.file.allow` is; plain git refuses this by default.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,40 +17,39 @@ use tokio_util::sync::CancellationToken;
 
 use super::git::IN_CHECKOUT;
 use super::{Fetcher, JobLog, SourceError};
-use crate::base::git_url::{UrlError, mask_url};
+use crate::base::git_url::{GitUrl, UrlError};
 
-/// Nobody nests this deep on purpose.
+/// Deeper than any real project.
 const MAX_DEPTH: usize = 16;
 
-/// Of one checkout, at all depths. Large projects have one or two hundred.
+/// In one checkout, at all depths. Large projects have one or two hundred.
 pub(super) const MAX_SUBMODULES: usize = 500;
 
-/// What `.gitmodules` says about one submodule.
+/// One submodule in `.gitmodules`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SubmoduleEntry {
     path: Option<Vec<u8>>,
     url: Option<String>,
-    left_out: bool,
+    is_skipped: bool,
 }
 
-/// A commit to check out. The URL may have a password in it, so there is no `Debug`.
+/// A commit to check out: that of a submodule, or the one that contains them all.
 pub(super) struct SubmoduleCommit {
-    pub(super) url: String,
+    pub(super) url: GitUrl,
     pub(super) commit: String,
     pub(super) folder: PathBuf,
-    /// The submodules on the way to it, each with its path in the one before.
-    inside: Vec<String>,
+    /// The submodules that contain it, from the outside in, each as its path in the one before.
+    parents: Vec<String>,
 }
 
 impl SubmoduleCommit {
-    pub(super) fn new(url: &str, commit: &str, folder: &Path) -> Self {
-        let (url, commit, folder) = (url.to_owned(), commit.to_owned(), folder.to_owned());
-        Self { url, commit, folder, inside: Vec::new() }
+    pub(super) fn new(url: &GitUrl, commit: &str, folder: &Path) -> Self {
+        Self { url: url.clone(), commit: commit.to_owned(), folder: folder.to_owned(), parents: Vec::new() }
     }
 
-    /// Says in which submodule it went wrong.
-    pub(super) fn blame(&self, error: SourceError) -> SourceError {
-        self.inside.iter().rev().fold(error, |error, path| in_submodule(path, error))
+    /// Adds the names of the submodules to an error.
+    pub(super) fn locate_error(&self, error: SourceError) -> SourceError {
+        self.parents.iter().rev().fold(error, |error, path| in_submodule(path, error))
     }
 }
 
@@ -70,8 +69,8 @@ impl Fetcher {
         cancel: &CancellationToken,
     ) -> Result<Vec<SubmoduleCommit>, SourceError> {
         let folder = parent.folder.as_path();
-        // A symlink would have git read another file.
-        if !folder.join(".gitmodules").symlink_metadata().is_ok_and(|found| found.is_file()) {
+        // git would follow a symlink.
+        if !folder.join(".gitmodules").symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
             return Ok(Vec::new());
         }
         let list = [IN_CHECKOUT, "--work-tree=.", "ls-files", "--stage", "-z"];
@@ -83,34 +82,34 @@ impl Fetcher {
         let read = [IN_CHECKOUT, "config", "--blob", "HEAD:.gitmodules", "--list", "-z"];
         let read = self.local(folder, "read .gitmodules".to_owned(), &read, cancel).await?;
         let modules = parse(&read.stdout()?);
-        let mut found = Vec::new();
+        let mut submodules = Vec::new();
         for (path, commit) in commits {
             let shown = String::from_utf8_lossy(&path).into_owned();
             let Some(module) = modules.iter().find(|module| module.path.as_ref() == Some(&path)) else {
-                log(&format!("{shown:?} is a commit of another repository that .gitmodules does not name"));
+                log(&format!("Skipping {shown:?}: .gitmodules has no entry for this submodule"));
                 continue;
             };
-            if module.left_out {
-                log(&format!("The submodule {shown:?} is left out, as .gitmodules says"));
+            if module.is_skipped {
+                log(&format!("Skipping the submodule {shown:?}: .gitmodules sets `update = none`"));
                 continue;
             }
-            let place = folder.join(OsStr::from_bytes(&path));
+            let target = folder.join(OsStr::from_bytes(&path));
             let check = || {
-                if parent.inside.len() == MAX_DEPTH {
+                if parent.parents.len() == MAX_DEPTH {
                     return Err(SourceError::TooDeep(MAX_DEPTH));
                 }
-                check_place(folder, &place)?;
+                check_target(folder, &target)?;
                 Ok(absolute(&parent.url, module.url.as_deref().unwrap_or_default())?)
             };
             let url = check().map_err(|error| in_submodule(&shown, error))?;
-            let inside = parent.inside.iter().cloned().chain([shown]).collect();
-            found.push(SubmoduleCommit { url, commit, folder: place, inside });
+            let parents = parent.parents.iter().cloned().chain([shown]).collect();
+            submodules.push(SubmoduleCommit { url, commit, folder: target, parents });
         }
-        Ok(found)
+        Ok(submodules)
     }
 }
 
-/// Paths and commits of the submodules in a list of `git ls-files --stage -z`.
+/// Paths and commits of the submodules in the output of `git ls-files --stage -z`.
 fn gitlinks(list: &[u8]) -> Vec<(Vec<u8>, String)> {
     let entry = |line: &[u8]| {
         let tab = line.iter().position(|byte| *byte == b'\t')?;
@@ -121,7 +120,7 @@ fn gitlinks(list: &[u8]) -> Vec<(Vec<u8>, String)> {
     list.split(|byte| *byte == 0).filter_map(entry).collect()
 }
 
-/// Reads a list of `git config --list -z`: a key, a line feed and a value each.
+/// Parses the output of `git config --list -z`: each entry is a key, a line feed and a value.
 fn parse(list: &[u8]) -> Vec<SubmoduleEntry> {
     let mut modules: BTreeMap<Vec<u8>, SubmoduleEntry> = BTreeMap::new();
     for entry in list.split(|byte| *byte == 0) {
@@ -133,59 +132,44 @@ fn parse(list: &[u8]) -> Vec<SubmoduleEntry> {
         match &rest[dot + 1..] {
             b"path" => module.path = Some(value.strip_suffix(b"/").unwrap_or(value).to_vec()),
             b"url" => module.url = Some(String::from_utf8_lossy(value).into_owned()),
-            b"update" => module.left_out = value == b"none",
+            b"update" => module.is_skipped = value == b"none",
             _ => {}
         }
     }
     modules.into_values().collect()
 }
 
-/// git has made an empty folder for it. No symlink may lead elsewhere on the way.
-fn check_place(root: &Path, place: &Path) -> Result<(), SourceError> {
-    let failed = |source| SourceError::Folder { folder: place.to_owned(), source };
+/// git has created an empty folder for the submodule. The path to it must not contain symlinks.
+fn check_target(root: &Path, target: &Path) -> Result<(), SourceError> {
+    let failed = |source| SourceError::Folder { folder: target.to_owned(), source };
     let real = |path: &Path| -> Result<PathBuf, SourceError> { path.canonicalize().map_err(failed) };
-    let inside = place.strip_prefix(root).map_err(|_| SourceError::NoPlace)?;
-    if real(place)? != real(root)?.join(inside) || place.read_dir().map_err(failed)?.next().is_some() {
-        return Err(SourceError::NoPlace);
+    let below = target.strip_prefix(root).map_err(|_| SourceError::NotEmptyFolder)?;
+    if real(target)? != real(root)?.join(below) || target.read_dir().map_err(failed)?.next().is_some() {
+        return Err(SourceError::NotEmptyFolder);
     }
     Ok(())
 }
 
-pub(super) fn is_on_disk(url: &str) -> bool {
-    url.starts_with('/') || url.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("file://"))
-}
-
-/// The URL of a submodule of a repository at `parent`.
-fn absolute(parent: &str, url: &str) -> Result<String, UrlError> {
-    let refuse = |reason| Err(UrlError { url: mask_url(url), reason });
+/// The URL of a submodule of the repository at `parent`.
+fn absolute(parent: &GitUrl, url: &str) -> Result<GitUrl, UrlError> {
+    let refuse = |reason| Err(UrlError::new(url, reason));
     if !(url.starts_with("./") || url.starts_with("../")) {
-        if is_on_disk(url) && !is_on_disk(parent) {
-            return refuse("it is on this machine's disk, and the repository that names it is not");
-        }
-        crate::base::git_url::check(url)?;
-        return Ok(url.to_owned());
+        return match GitUrl::parse(url)? {
+            url if !url.is_on_disk() || parent.is_on_disk() => Ok(url),
+            _ => refuse("it is on this machine's disk, but its parent repository is not"),
+        };
     }
-    // What comes before the path cannot be left.
-    let path_start = match parent.split_once("://") {
-        Some((scheme, rest)) => scheme.len() + 3 + rest.find('/').unwrap_or(rest.len()),
-        None if parent.starts_with('/') => 0,
-        None => parent.find(':').map_or(parent.len(), |at| at + 1),
-    };
-    let (server, path) = parent.split_at(path_start);
-    let is_scp = server.ends_with(':') && !server.contains("://");
-    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    for part in url.split('/') {
-        match part {
+    let mut segments: Vec<&str> = parent.path().split('/').filter(|segment| !segment.is_empty()).collect();
+    for segment in url.split('/') {
+        match segment {
             "" | "." => {}
-            ".." if parts.pop().is_none() => return refuse("it leads out of the server it counts from"),
+            ".." if segments.pop().is_none() => return refuse("it leads out of the parent's server"),
             ".." => {}
-            part => parts.push(part),
+            segment => segments.push(segment),
         }
     }
-    let slash = if is_scp && !path.starts_with('/') { "" } else { "/" };
-    let url = format!("{server}{slash}{}", parts.join("/"));
-    crate::base::git_url::check(&url)?;
-    Ok(url)
+    let slash = if parent.is_scp() && !parent.path().starts_with('/') { "" } else { "/" };
+    parent.with_path(format!("{slash}{}", segments.join("/")))
 }
 
 #[cfg(test)]
@@ -193,7 +177,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_urls_count_from_the_parent_and_never_leave_its_server() {
+    fn relative_urls_stay_on_the_server_of_the_parent() {
+        let absolute =
+            |parent, url| absolute(&GitUrl::parse(parent).unwrap(), url).map(|url| url.with_credentials());
         for (parent, url, expected) in [
             ("https://host/org/repo.git", "../lib.git", "https://host/org/lib.git"),
             ("https://u:p@host/org/repo/", "../../other/lib", "https://u:p@host/other/lib"),
@@ -226,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_submodule_only_goes_into_an_empty_folder_of_its_own_parent() {
+    fn a_submodule_is_only_checked_out_into_an_empty_folder_of_its_parent() {
         let folder = tempfile::tempdir().unwrap();
         let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
         for path in [root.join("libs/a"), root.join("full/x"), outside.join("a")] {
@@ -235,20 +221,24 @@ mod tests {
         std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
         std::os::unix::fs::symlink("libs/a", root.join("inner")).unwrap();
         std::fs::write(root.join("file"), "").unwrap();
-        check_place(&root, &root.join("libs/a")).unwrap();
+        check_target(&root, &root.join("libs/a")).unwrap();
         for path in ["link", "link/a", "inner", "full", "file", "missing", "../outside/a", "libs/../libs/a"] {
-            assert!(check_place(&root, &root.join(path)).is_err(), "{path}");
+            assert!(check_target(&root, &root.join(path)).is_err(), "{path}");
         }
     }
 
     #[test]
-    fn entries_are_read_whatever_their_names() {
+    fn entries_are_parsed_with_unusual_names() {
         let list = b"submodule.a.b/c.path\nlibs/c/\0submodule.a.b/c.url\n../c\0core.x\ny\0submodule.d.update\nnone\0flag\0";
         assert_eq!(
             parse(list),
             [
-                SubmoduleEntry { path: Some(b"libs/c".to_vec()), url: Some("../c".into()), left_out: false },
-                SubmoduleEntry { left_out: true, ..SubmoduleEntry::default() },
+                SubmoduleEntry {
+                    path: Some(b"libs/c".to_vec()),
+                    url: Some("../c".into()),
+                    is_skipped: false
+                },
+                SubmoduleEntry { is_skipped: true, ..SubmoduleEntry::default() },
             ]
         );
         let list = b"100644 0123 0\tmain.tf\x00160000 4567 0\tlibs/\xffc\0";

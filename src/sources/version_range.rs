@@ -4,17 +4,19 @@
 //! range  = prefix core suffix
 //! core   = N ".*" | N "." N ".*" | N "." N "." N
 //! ```
-//! The core is the numbers at the end; a dot in front of them belongs to the prefix (`release.1.*` takes `release.1.4.2`).
-//! Prefix and suffix are literal text: `v1.*` takes `v1.4.2` and not `1.4.2`, `ui-v1.*` takes `ui-v1.4.2`. What
-//! follows the version in a tag must equal the suffix, so a pre-release (`1.5.0-rc.1`) is only taken by a range that
-//! spells it out (`1.*-rc.1`). Numbers compare as numbers and have no leading zeros.
+//! The core is the numbers at the end; a dot in front of them belongs to the prefix (`release.1.*` matches `release.1.4.2`).
+//! Prefix and suffix are literal text: `v1.*` matches `v1.4.2` but not `1.4.2`, `ui-v1.*` matches `ui-v1.4.2`. The text
+//! after the version must equal the suffix, so a range matches a pre-release (`1.5.0-rc.1`) only if it spells it out
+//! (`1.*-rc.1`). Numbers compare as numbers and have no leading zeros.
 
 use std::fmt;
+
+use crate::base::git_url::GitUrl;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     #[error(
-        "{0:?} is no semantic version range: write 1.*, 1.4.* or 1.4.2, with text such as v or ui-v in front if the tags have it"
+        "{0:?} is not a semantic version range: write 1.*, 1.4.* or 1.4.2, with a prefix such as v or ui-v if the tags have one"
     )]
     Unreadable(String),
     #[error("{url} has no tag in the range {range:?}{hint}")]
@@ -51,9 +53,9 @@ impl Range {
             (&[major, minor, patch], false) => (major, Some(minor), Some(patch)),
             _ => return Err(unreadable()),
         };
-        // A suffix that starts with a digit or dot would blur where the version ends.
-        let blurred = |char: char| char.is_ascii_digit() || char == '.';
-        if prefix.contains('*') || suffix.contains('*') || suffix.starts_with(blurred) {
+        // A suffix that starts with a digit or a dot would look like a part of the version.
+        let is_versionish = |char: char| char.is_ascii_digit() || char == '.';
+        if prefix.contains('*') || suffix.contains('*') || suffix.starts_with(is_versionish) {
             return Err(unreadable());
         }
         Ok(Self { prefix: prefix.to_owned(), major, minor, patch, suffix: suffix.to_owned() })
@@ -70,7 +72,7 @@ impl Range {
         fits.then_some(version)
     }
 
-    /// The highest of `(tag, commit)` that is in the range.
+    /// The highest `(tag, commit)` in the range.
     pub fn highest<'a>(&self, tags: &'a [(String, String)]) -> Option<(&'a str, &'a str)> {
         tags.iter()
             .filter_map(|(tag, commit)| Some((self.version_of(tag)?, tag.as_str(), commit.as_str())))
@@ -78,17 +80,17 @@ impl Range {
             .map(|(_, tag, commit)| (tag, commit))
     }
 
-    /// The error for a list without a match; it says when only the letter v is in the way.
-    pub(super) fn no_match(&self, tags: &[(String, String)], url: &str) -> RangeError {
+    /// The error for a list without a match, with a hint if only the prefix `v` is missing or superfluous.
+    pub(super) fn no_match(&self, tags: &[(String, String)], url: &GitUrl) -> RangeError {
         let other = match self.prefix.strip_suffix('v') {
             Some(without) => Self { prefix: without.to_owned(), ..self.clone() },
             None => Self { prefix: format!("{}v", self.prefix), ..self.clone() },
         };
         let hint = match other.highest(tags) {
-            Some((tag, _)) => format!("; the tag {tag} would be in the range {:?}", other.to_string()),
+            Some((tag, _)) => format!("; did you mean {:?}, which matches {tag}?", other.to_string()),
             None => format!("; it has {} tags", tags.len()),
         };
-        RangeError::NoMatch { range: self.to_string(), url: url.to_owned(), hint }
+        RangeError::NoMatch { range: self.to_string(), url: url.to_string(), hint }
     }
 }
 
@@ -103,7 +105,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// Cuts behind the first `N.N.N` that stands on its own.
+/// Splits after the first `N.N.N`.
 fn split_exact(text: &str) -> Option<(&str, &str)> {
     let versionish = |char: char| char.is_ascii_digit() || char == '.';
     let mut at = 0;
@@ -120,7 +122,7 @@ fn split_exact(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// How many dots at the start of `rest`, which stands at `position`, belong to a prefix before it.
+/// How many dots at the start of `rest`, which is at `position` of the text, belong to the prefix.
 fn dots_in_front(rest: &str, position: usize) -> usize {
     if position == 0 { 0 } else { rest.len() - rest.trim_start_matches('.').len() }
 }
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_matching_tag_is_taken() {
+    fn the_highest_matching_tag_is_chosen() {
         for (range, tag) in [
             ("1.*", Some("1.4.10")),
             ("1.4.*", Some("1.4.10")),
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused_with_an_example() {
+    fn invalid_ranges_are_refused_with_an_example() {
         for text in [
             "",
             "*",
@@ -227,9 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_v_is_pointed_out() {
+    fn the_error_suggests_a_missing_v() {
         let tags = vec![("v1.2.3".to_owned(), "c".to_owned())];
-        let error = Range::parse("1.*").unwrap().no_match(&tags, "https://host/repo").to_string();
+        let error = Range::parse("1.*")
+            .unwrap()
+            .no_match(&tags, &GitUrl::parse("https://host/repo").unwrap())
+            .to_string();
         assert!(error.contains("v1.2.3") && error.contains("\"v1.*\""), "{error}");
     }
 }

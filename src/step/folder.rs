@@ -2,40 +2,41 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, io};
 
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{Call, Push, PushError};
+use hawser_contract::{Push, PushError, StepOutcome};
 use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::identity::StepId;
 use super::records::{Position, RecordWriter};
 use super::recovery_phase::RecoveryPhase;
 use crate::base::files::write_private_atomic;
 use crate::base::lock::{self, LockMode};
 use crate::masking::JobSecrets;
 
-/// The version of the JSON files that this program writes, and the highest that it reads.
+/// The version of the JSON files that this program writes, and the highest one that it reads.
 const VERSION: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} cannot be read: {reason}", path.display())]
+    #[error("invalid file {}: {reason}", path.display())]
     Damaged { path: PathBuf, reason: String },
     #[error("{} was written by a newer hawser (version {found}, this one reads up to {VERSION})", path.display())]
     Newer { path: PathBuf, found: u32 },
 }
 
 impl FolderError {
-    /// Whether the folder itself is at fault, rather than the machine at this moment (no more open files, say).
+    /// Whether the folder itself is damaged. Other errors, such as too many open files, may go away.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::Newer { .. } => true,
@@ -52,10 +53,10 @@ impl FolderError {
     }
 }
 
-/// `request.json`: the push as it came in.
+/// `request.json`: the push as received.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StepRequest {
-    /// Order of arrival within this runner, over restarts.
+    /// Order of arrival in this runner, across restarts.
     pub sequence: u64,
     pub received: Timestamp,
     pub method: String,
@@ -68,62 +69,70 @@ impl StepRequest {
     }
 }
 
-/// `supervisor.json`: the script has been started.
+/// `supervisor.json`: the script was started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SupervisorNote {
     pub pid: u32,
     pub started: Timestamp,
-    /// Tells a reboot of the machine from the death of the supervisor alone.
+    /// Distinguishes a reboot of the machine from a crash of the supervisor.
     pub boot_id: Option<String>,
 }
 
 /// `exit.json`: how the script ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
-    pub finished: Timestamp,
-    /// Exactly one of `code`, `signal` and `failure` is set.
-    pub code: Option<i32>,
-    pub signal: Option<i32>,
-    /// The script could not be run, or its output could not be kept (disk full): what happened.
-    pub failure: Option<String>,
+#[serde(rename_all = "lowercase")]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+    /// The script could not be started, or its output could not be written (disk full). The text is the reason.
+    Failure(String),
 }
 
-/// `facts.json`: what the audit log says of a step and only the task finds out.
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Failure(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// `facts.json`: details for the audit log that only the task finds out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Before any hook has had its say.
+    /// Determined before any hook runs.
     pub engine_version: Option<String>,
     /// The commit of the module's checkout.
     pub source_commit: Option<String>,
 }
 
-/// `audited.json`: which lines of the audit log there are for this step already.
+/// `audited.json`: the lines of the audit log that are already written for this step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audited {
     pub accepted: bool,
     pub refused: bool,
     pub cancelled: Option<CancelKind>,
-    /// The call that told of its end.
+    /// The method of the outcome.
     pub finished: Option<String>,
 }
 
-/// `cancel.json`: somebody wants the job stopped.
+/// `cancel.json`: the requested cancel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancel {
     pub kind: CancelKind,
     pub requested: Timestamp,
-    /// How long after the interrupt a graceful cancel turns into a kill; without it the script may take as long
-    /// as it wants.
+    /// How long after the interrupt a graceful cancel turns into a kill. Without it there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after_seconds: Option<u64>,
     pub by: CancelledBy,
 }
 
-/// Who wants a job stopped.
+/// Who cancelled a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CancelledBy {
     Server,
-    /// The runner itself, which is being stopped and has no more time to wait.
+    /// The runner, whose drain has timed out.
     Drain,
 }
 
@@ -149,13 +158,17 @@ impl StepFolder {
         &self.path
     }
 
-    /// The folder's own name, which is the step's identity.
+    pub fn id(&self) -> StepId {
+        self.name().into()
+    }
+
+    /// The [identity](Self::id) as text, for log events.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Whether somebody has removed it. A folder that merely cannot be looked at is not gone, nor is one whose whole disk
-    /// is away.
+    /// Whether the folder was removed. A folder that cannot be accessed is not gone, and neither is one on a disk that is
+    /// not mounted.
     pub fn is_gone(&self) -> bool {
         let is_missing =
             fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -174,12 +187,12 @@ impl StepFolder {
         self.path.join("part")
     }
 
-    /// Where the engine runs, see [`crate::script::bash_script`].
+    /// The engine's working directory, see [`crate::script::bash_script`].
     pub fn place_path(&self) -> PathBuf {
         self.path.join("place")
     }
 
-    /// Not empty once the script has noticed an interrupt, or answers for interrupts by itself.
+    /// Not empty once the script has noticed an interrupt, or if it handles interrupts itself.
     pub fn noticed_path(&self) -> PathBuf {
         self.path.join("noticed")
     }
@@ -188,12 +201,12 @@ impl StepFolder {
         self.path.join("lock")
     }
 
-    /// Disk space that the supervisor keeps for the end of the step.
+    /// Disk space that the supervisor reserves for the end of the step.
     pub fn reserve_path(&self) -> PathBuf {
         self.path.join("reserve")
     }
 
-    /// Says where a state is that the engine left behind and that was kept safe.
+    /// Holds the path of a saved state that the engine failed to write.
     pub fn rescued_path(&self) -> PathBuf {
         self.path.join("rescued")
     }
@@ -213,12 +226,12 @@ impl StepFolder {
             path,
             reason: error.to_string(),
         };
-        let read: Versioned<Value> =
+        let file: Versioned<Value> =
             serde_json::from_slice(&bytes).map_err(|error| damaged(path.clone(), error))?;
-        if read.version > VERSION {
-            return Err(FolderError::Newer { path, found: read.version });
+        if file.version > VERSION {
+            return Err(FolderError::Newer { path, found: file.version });
         }
-        serde_json::from_value(read.content).map(Some).map_err(|error| damaged(path, error))
+        serde_json::from_value(file.content).map(Some).map_err(|error| damaged(path, error))
     }
 
     fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<(), FolderError> {
@@ -272,25 +285,25 @@ impl StepFolder {
         self.read("cancel.json")
     }
 
-    /// Notes a cancel. A kill after a graceful cancel counts; a graceful one after a kill changes nothing.
+    /// Records a cancel without a limit.
     #[cfg(feature = "testing")]
     pub fn request_cancel(&self, kind: CancelKind) -> Result<(), FolderError> {
-        self.note_cancel(kind, None, CancelledBy::Server)
+        self.record_cancel(kind, None, CancelledBy::Server)
     }
 
-    /// Notes a graceful cancel that turns into a kill when the script has not ended in time. It may follow a
-    /// graceful cancel without a limit.
+    /// Records a graceful cancel that turns into a kill after `kill_after`.
     #[cfg(feature = "testing")]
     pub fn request_cancel_within(&self, kill_after: Duration) -> Result<(), FolderError> {
-        self.note_cancel(CancelKind::Graceful, Some(kill_after), CancelledBy::Server)
+        self.record_cancel(CancelKind::Graceful, Some(kill_after), CancelledBy::Server)
     }
 
-    /// Notes a cancel as it is asked for; a graceful one turns into a kill after the grace.
+    /// Records a cancel. A graceful one turns into a kill after the grace period.
     pub fn cancel_as(&self, kind: CancelKind, grace: Duration, by: CancelledBy) -> Result<(), FolderError> {
-        self.note_cancel(kind, (kind == CancelKind::Graceful).then_some(grace), by)
+        self.record_cancel(kind, (kind == CancelKind::Graceful).then_some(grace), by)
     }
 
-    fn note_cancel(
+    /// A kill replaces a graceful cancel, and a cancel with a limit replaces one without. Otherwise the earlier one stays.
+    fn record_cancel(
         &self,
         kind: CancelKind,
         kill_after: Option<Duration>,
@@ -303,7 +316,7 @@ impl StepFolder {
         match self.cancel() {
             Ok(Some(earlier)) if is_enough(&earlier) => return Ok(()),
             Err(error @ (FolderError::Io { .. } | FolderError::Newer { .. })) => return Err(error),
-            // Whatever a damaged note said, this is wanted now.
+            // A damaged file is replaced.
             Ok(_) | Err(FolderError::Damaged { .. }) => {}
         }
         let kill_after_seconds = kill_after.map(|after| after.as_secs());
@@ -326,26 +339,26 @@ impl StepFolder {
         self.write("audited.json", audited)
     }
 
-    pub fn outcome(&self) -> Result<Option<Call>, FolderError> {
+    pub fn outcome(&self) -> Result<Option<StepOutcome>, FolderError> {
         self.read("outcome.json")
     }
 
-    pub fn set_outcome(&self, call: &Call) -> Result<(), FolderError> {
-        self.write("outcome.json", call)
+    pub fn set_outcome(&self, outcome: &StepOutcome) -> Result<(), FolderError> {
+        self.write("outcome.json", outcome)
     }
 
-    /// What the logs and messages of this step must not say, as far as it was noted here.
+    /// The recorded secrets of this step.
     pub fn secrets(&self) -> Result<BTreeSet<String>, FolderError> {
         Ok(self.read("secrets.json")?.unwrap_or_default())
     }
 
-    /// Has a job learn what was noted here: what it was read from may have changed since. Where the note is damaged, all text is
-    /// masked; where the machine is at fault, it can be tried again.
+    /// Teaches a job the recorded secrets, because the files that they came from may have changed since. If the record is
+    /// damaged, all text is masked. An I/O error is returned, so that the caller can retry.
     pub fn recall_secrets(&self, job: &JobSecrets) -> Result<(), FolderError> {
         match self.secrets() {
-            Ok(noted) => job.learn(noted.iter().map(String::as_str)),
+            Ok(secrets) => job.learn(secrets.iter().map(String::as_str)),
             Err(error @ FolderError::Io { .. }) => return Err(error),
-            // Not what is wrong with the file: that might say a secret.
+            // The details of the error might contain a secret.
             Err(FolderError::Damaged { path, .. } | FolderError::Newer { path, .. }) => {
                 job.hide_everything(&format!("{} cannot be read", path.display()));
             }
@@ -353,13 +366,13 @@ impl StepFolder {
         Ok(())
     }
 
-    /// Notes secrets of this step, besides those that were noted before: a runner that is started anew masks them
-    /// too, even if the files that they were read from have changed meanwhile. For whoever drives the step.
+    /// Adds secrets to the record, so that they are still masked after a restart, even if the files that they came from have
+    /// changed. Only the process that drives the step may call this.
     pub fn add_secrets(&self, secrets: &[String]) -> Result<(), FolderError> {
         let mut all = match self.secrets() {
             Ok(all) => all,
             Err(error @ FolderError::Io { .. }) => return Err(error),
-            // A damaged list stays: because of it all text is masked, and a list without what was lost would end that.
+            // A damaged record makes the runner mask all text. Replacing it with an incomplete one would end that.
             Err(FolderError::Damaged { .. } | FolderError::Newer { .. }) => return Ok(()),
         };
         let known = all.len();
@@ -367,25 +380,24 @@ impl StepFolder {
         if all.len() == known { Ok(()) } else { self.write("secrets.json", &all) }
     }
 
-    /// The part of the script that ran last: see [`crate::script`].
+    /// The phase that the script has reached, see [`crate::script::ScriptPhase`].
     pub fn part(&self) -> Option<String> {
         fs::read_to_string(self.part_path()).ok()?.lines().last().map(|word| word.trim().to_owned())
     }
 
-    /// The engine command that ran last, where it is not the one that the task is known by.
+    /// The last engine command, if it differs from the task's main command.
     pub fn engine_command(&self) -> Option<String> {
-        let noted = fs::read_to_string(self.path.join("command")).ok()?;
-        Some(noted.trim().to_owned()).filter(|name| !name.is_empty())
+        let name = fs::read_to_string(self.path.join("command")).ok()?;
+        Some(name.trim().to_owned()).filter(|name| !name.is_empty())
     }
 
-    /// Opens `output.log` for appending; a record that a crash has torn is ended first.
+    /// Opens `output.log` for appending, and terminates a record that a crash has cut off.
     pub fn writer(&self) -> Result<RecordWriter, FolderError> {
         let path = self.output_path();
         RecordWriter::open(&path).map_err(|source| FolderError::Io { action: "open", path, source })
     }
 
-    /// How far `output.log` has been acknowledged. A damaged file means that everything is sent again, which
-    /// loses nothing.
+    /// How far `output.log` has been acknowledged. If the file is damaged, everything is sent again.
     pub fn shipped(&self) -> Position {
         fs::read_to_string(self.path.join("shipped"))
             .ok()
@@ -393,8 +405,8 @@ impl StepFolder {
             .unwrap_or_default()
     }
 
-    /// Overwrites in place: this happens once per acknowledged batch. The text has a fixed width, so that it
-    /// is replaced whole.
+    /// Overwrites the file in place, because this happens once per acknowledged batch. The text has a fixed width, so no
+    /// part of the old one remains.
     pub fn set_shipped(&self, position: Position) -> Result<(), FolderError> {
         let path = self.path.join("shipped");
         OpenOptions::new()
@@ -407,24 +419,24 @@ impl StepFolder {
             .map_err(|source| FolderError::Io { action: "write", path, source })
     }
 
-    /// A machine that went down may have lost the end of `output.log` and kept the note of how far it had been
-    /// acknowledged. What is written from now on stands where that end was, and must not pass for acknowledged.
+    /// Repairs `shipped` after a power cut that lost the end of `output.log`: new records take the place of the lost ones
+    /// and must not count as acknowledged.
     pub fn mend_shipped(&self) -> Result<(), FolderError> {
         let path = self.output_path();
         let length = match fs::metadata(&path) {
-            Ok(found) => found.len(),
+            Ok(metadata) => metadata.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(source) => return Err(FolderError::Io { action: "look at", path, source }),
+            Err(source) => return Err(FolderError::Io { action: "inspect", path, source }),
         };
         let shipped = self.shipped();
-        // A part of a record that is not there at all was lost with it.
+        // If the record at the end is missing, so is its acknowledged part.
         if shipped.record > length || (shipped.record == length && shipped.within > 0) {
             self.set_shipped(Position { record: length, within: 0 })?;
         }
         Ok(())
     }
 
-    /// Takes the lock, or says that somebody holds it: then the step is being driven.
+    /// Takes the lock. Returns `None` if another process holds it, that is, drives the step.
     pub fn try_lock(&self) -> Result<Option<File>, FolderError> {
         let path = self.lock_path();
         lock::try_lock(&path, LockMode::Alone).map_err(|source| FolderError::Io {
@@ -434,18 +446,17 @@ impl StepFolder {
         })
     }
 
-    /// Where the step stands, for whoever holds its lock.
+    /// The phase of the step, for the holder of its lock.
     pub fn stage_of_holder(&self) -> Result<RecoveryPhase, FolderError> {
         Ok(RecoveryPhase::of(false, self.supervisor()?.is_some(), self.exit()?.is_some()))
     }
 
-    /// Where the step stands, from its files alone.
+    /// The phase of the step.
     pub fn stage(&self) -> Result<RecoveryPhase, FolderError> {
         if self.outcome()?.is_some() {
             return Ok(RecoveryPhase::Ship);
         }
-        // The order matters: whoever holds the lock may write the exit between two looks, so the lock is
-        // tried first. Without a holder the files no longer change.
+        // The lock comes first: its holder may still write the exit, but without a holder the files no longer change.
         let path = self.lock_path();
         let own = lock::try_own(&path, LockMode::Alone);
         let driven = own.map_err(|source| FolderError::Io { action: "lock", path, source })?.is_none();

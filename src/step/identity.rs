@@ -1,11 +1,71 @@
-//! A task that was accepted: what it is, and where it is kept.
+//! What a step is: its identity, its work and its folder.
 
-use hawser_contract::{Call, Fault, Outcome, Request, SourceRefresh};
+use std::fmt;
+
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{Fault, Outcome, Request, SourceRefresh, StepOutcome, Subject, Task};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::StepFolder;
+use crate::base::digest::hex;
 
-/// A task that was accepted, with its folder.
+/// The identity of a step, which is also the name of its folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StepId(String);
+
+impl StepId {
+    /// `{job id}.{task}`
+    pub fn task(job_id: Uuid, task: Task) -> Self {
+        Self(format!("{job_id}.{task}"))
+    }
+
+    /// Two requests to refresh the same revision of the same source are the same step.
+    pub fn refresh(refresh: &SourceRefresh) -> Self {
+        let identity = json!([
+            refresh.source_url,
+            refresh.source_revision,
+            refresh.source_type,
+            refresh.source_revision_type
+        ]);
+        Self(format!("refresh.{}", hex(&Sha256::digest(identity.to_string())[..12])))
+    }
+
+    /// Unique, because each cancel gets its own answer, even while the answer to an earlier one is still in flight.
+    pub fn cancel(kind: CancelKind, job_id: Uuid) -> Self {
+        Self(format!("{job_id}.{}.{}", kind.pushed_as(), Uuid::new_v4().simple()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The job and task, unless this is the identity of a refresh or of a cancel.
+    pub fn job_and_task(&self) -> Option<(Uuid, Task)> {
+        let (job_id, task) = self.0.split_once('.')?;
+        Some((job_id.parse().ok()?, Task::from_name(task)?))
+    }
+
+    pub fn is_task_of(&self, job_id: Uuid) -> bool {
+        self.job_and_task().is_some_and(|(job, _)| job == job_id)
+    }
+}
+
+impl fmt::Display for StepId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The name of a folder that was found on disk.
+impl<T: Into<String>> From<T> for StepId {
+    fn from(name: T) -> Self {
+        Self(name.into())
+    }
+}
+
+/// An accepted task and its folder.
 #[derive(Debug, Clone)]
 pub struct Step {
     pub folder: StepFolder,
@@ -31,12 +91,19 @@ impl Step {
         }
     }
 
-    /// What tells the server of an end that the step's own work did not come to. (A refresh that succeeds has its own.)
-    pub fn call(&self, outcome: &Outcome) -> Call {
-        match (&self.work, outcome) {
-            (StepWork::Task(request), outcome) => outcome.call(request.task.task(), request.common.job_id),
-            (StepWork::Refresh(refresh), Outcome::Faulted(fault)) => refresh.faulted(fault),
-            (StepWork::Refresh(refresh), _) => refresh.faulted(&Fault::new("the refresh was stopped")),
+    /// The outcome of this step. The contract has no cancelled refresh: one that is cancelled has faulted.
+    pub fn ended(&self, outcome: Outcome) -> StepOutcome {
+        match &self.work {
+            StepWork::Task(request) => outcome.of(request.task.task(), request.common.job_id),
+            StepWork::Refresh(refresh) => {
+                let outcome = match outcome {
+                    Outcome::Cancelled => {
+                        Outcome::Faulted(Fault::new("the refresh was stopped with the runner"))
+                    }
+                    outcome => outcome,
+                };
+                StepOutcome { subject: Subject::SourceRefresh(refresh.clone()), outcome }
+            }
         }
     }
 }

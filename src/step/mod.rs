@@ -1,40 +1,39 @@
-//! The step folder: the only truth about a dispatched task.
+//! The step folder: the source of truth about a dispatched task.
 //!
-//! Every pushed task becomes a folder below the runner's state directory before anyone is told about it, so a
-//! crash at any instruction leaves a folder from which the next start can go on.
+//! Every pushed task becomes a folder below the runner's state directory before the runner reports it, so a crash at any
+//! instruction leaves a folder from which the next start can continue.
 //!
 //! ```text
 //! {WorkingDirectory}/.hawser/{runner id}/{instance}/steps/{job id}.{task}/     (0700; files 0600)
-//!   request.json     the push as it came in: version, sequence, time, method, payload
-//!   lock             locked by whoever drives the step: the runner while it prepares, then the supervisor,
-//!                    which inherits the very same lock, so that there is no moment in between
-//!   script.sh        what the supervisor runs
-//!   supervisor.json  that the script was started: by which process, when, in which boot of the machine
+//!   request.json     the push as received: version, sequence, time, method, payload
+//!   lock             held by the process that drives the step: the runner while it prepares, then the supervisor,
+//!                    which inherits the same lock, so that there is no gap
+//!   script.sh        the script that the supervisor runs
+//!   supervisor.json  the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
-//!   part             which parts of the script were reached, a line each: `before`, `engine`, `collect`, `after`, and `done`
-//!                    at its end; the last is the one that runs
-//!   command          the engine's command that runs, where it is not the one that the task is known by
-//!   place            where the engine runs: its working directory and what else leads to the state
-//!   noticed          not empty: the script has noticed an interrupt, or a hook of it answers for interrupts by itself
-//!   reserve          disk space for the end of the step, given back when exit.json is written
+//!   part             the phases that the script has reached, one per line: `before`, `engine`, `collect`, `after`, `done`
+//!   command          the engine command that is running, if it differs from the task's main command
+//!   place            the engine's working directory, and the variables by which it finds the state
+//!   noticed          not empty: the script has noticed an interrupt, or one of its hooks handles interrupts itself
+//!   reserve          disk space for the end of the step, released when exit.json is written
 //!   plan.json, state.json, output.json, destroy_preview.json, export.json
-//!                    what the engine said of its result, each for the tasks that have it
+//!                    results printed by the engine, depending on the task
 //!   extra-outputs.json
-//!                    which outputs extra files declare, when the request names such files
+//!                    the outputs that extra files declare, if the request names such files
 //!   exit.json        how the script ended; written once
-//!   cancel.json      that a cancel was asked for, and which
-//!   secrets.json     values that no log or message of the step may say, for a runner that is started anew
+//!   cancel.json      the requested cancel
+//!   secrets.json     values to mask in logs and messages of the step, for the next start of the runner
 //!   facts.json       the engine's version and the module's commit, for the audit log
-//!   audited.json     which lines of the audit log are written, see [`crate::audit`]
-//!   rescued          where a state is that the engine could not write and that was kept safe
-//!   outcome.json     the call that the server must still acknowledge
+//!   audited.json     the lines of the audit log that are written, see [`crate::audit`]
+//!   rescued          the path of a saved state that the engine failed to write
+//!   outcome.json     the outcome, until the server acknowledges it
 //!   shipped          how far output.log has been acknowledged
 //! ```
 //!
-//! Invariants: JSON files are written beside their place and renamed into it, so each is complete or absent;
-//! each carries `version` and one with a higher version is not read. `supervisor.json` is written before the
-//! script starts and never again, so a script runs at most once. When `output.log` is shipped and
-//! `outcome.json` is acknowledged the folder is removed, by a rename out of `steps/` first.
+//! Invariants: JSON files are written to a temporary file and renamed, so each is complete or absent. Each has a
+//! `version`; files with a higher version are not read. `supervisor.json` is written once, before the script starts, so a
+//! script runs at most once. When `output.log` is shipped and `outcome.json` is acknowledged, the folder is first renamed
+//! out of `steps/` and then removed.
 
 pub mod folder;
 mod identity;
@@ -46,7 +45,7 @@ pub mod store;
 pub use folder::{
     Audited, Cancel, CancelledBy, Exit, Facts, FolderError, StepFolder, StepRequest, SupervisorNote,
 };
-pub use identity::{Step, StepWork};
+pub use identity::{Step, StepId, StepWork};
 #[cfg(feature = "testing")]
 pub use records::Record;
 pub use records::{Position, RecordReader, RecordRef, RecordWriter, Stream};

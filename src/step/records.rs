@@ -1,14 +1,14 @@
 //! The records of `output.log`: one line each, `{microseconds since 1970} {stream} {text}\n`.
 //!
-//! The stream is one letter: `o` stdout, `e` stderr, and for the runner's own lines `i` information,
-//! `w` warning, `x` error. A capital letter means that the line goes on in the next record of that stream
-//! (lines longer than [`MAX_TEXT`] are kept in several records). The text is the line's bytes as they came,
-//! without its end mark; they need not be UTF-8 but cannot contain a newline.
+//! The stream is one letter: `o` stdout, `e` stderr, and for the runner's own lines `i` information, `w` warning,
+//! `x` error. A capital letter means that the line continues in the next record of that stream, because lines longer than
+//! [`MAX_TEXT`] are split. The text is the unchanged bytes of the line without its terminator. It need not be UTF-8 but
+//! cannot contain a newline.
 //!
-//! The file is only ever appended to, each record in one write, so the supervisor and the runner may both
-//! write. A reader takes complete records only; a tail without a newline is a write in progress, or was torn by
-//! a crash, in which case the next writer ends it. An empty line is skipped: it ended a write that only looked
-//! torn. Any other line that is no record is read as text of stdout: nothing is ever thrown away.
+//! The file is append-only and each record is one write, so both the supervisor and the runner may write. Readers take only
+//! complete records. A tail without a newline is a write in progress, or was cut off by a crash; the next writer terminates
+//! it. Readers skip empty lines, which appear when a writer terminates a write that was still in progress. Any other line
+//! that is not a record is read as text of stdout, so nothing is lost.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -19,10 +19,10 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-/// The longest text of one record. It bounds the memory that a line without an end can take.
+/// The longest text of one record. Limits the memory that an endless line can use.
 pub const MAX_TEXT: usize = 16 * 1024;
 
-/// More than a record of ours can take. It bounds the memory that reading a damaged file can take.
+/// No record is this long. Limits the memory that a damaged file can use.
 const LONGEST_RECORD: u64 = MAX_TEXT as u64 + 64;
 
 /// Where a line came from.
@@ -58,23 +58,22 @@ impl Stream {
     }
 }
 
-/// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub time: Timestamp,
     pub stream: Stream,
     pub text: Vec<u8>,
-    /// The line goes on in the next record of this stream.
+    /// The line continues in the next record of this stream.
     pub continues: bool,
 }
 
 impl Record {
-    /// Reads a line of the file, without its newline.
+    /// Reads a line of the file without its newline.
     fn read(line: &[u8]) -> Self {
         Self::parse(line).unwrap_or_else(|| Self::text(line.to_vec()))
     }
 
-    /// Bytes that are no record.
+    /// A line that is not a record.
     fn text(text: Vec<u8>) -> Self {
         Self { time: Timestamp::now(), stream: Stream::Stdout, text, continues: false }
     }
@@ -92,8 +91,8 @@ impl Record {
     }
 }
 
-/// Cuts a line into the texts of its records, each with whether the line goes on after it. An empty line is one
-/// empty text.
+/// Splits a line into the texts of its records, each with whether the line continues after it. An empty line is one empty
+/// text.
 pub fn pieces(line: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
@@ -107,14 +106,14 @@ pub fn pieces(line: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     })
 }
 
-/// Where a text that is longer than [`MAX_TEXT`] is cut: not inside of a UTF-8 character, so that each record
-/// of a text can be shown for itself. Only the bytes up to `MAX_TEXT` decide.
+/// Where to split a text that is longer than [`MAX_TEXT`]: never inside a UTF-8 character, so that each record can be shown
+/// on its own. Depends only on the bytes up to `MAX_TEXT`.
 pub fn cut(text: &[u8]) -> usize {
     let starts_character = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xC0 != 0x80);
     (MAX_TEXT - 3..=MAX_TEXT).rev().find(starts_character).unwrap_or(MAX_TEXT)
 }
 
-/// The time of records, ready to be written: what is read at once carries one time.
+/// The encoded time of records. All records of one read have the same time.
 #[derive(Debug)]
 pub struct Stamp(String);
 
@@ -123,7 +122,7 @@ impl Stamp {
         Self(time.as_microsecond().to_string())
     }
 
-    /// Appends one record to `buffer`. `text` must not contain a newline and be no longer than [`MAX_TEXT`].
+    /// Appends one record to `buffer`. `text` must not contain a newline or be longer than [`MAX_TEXT`].
     pub fn encode(&self, buffer: &mut Vec<u8>, stream: Stream, text: &[u8], continues: bool) {
         let letter = if continues { stream.letter().to_ascii_uppercase() } else { stream.letter() };
         buffer.extend_from_slice(self.0.as_bytes());
@@ -133,12 +132,12 @@ impl Stamp {
     }
 }
 
-/// Appends one record to `buffer`. `text` must not contain a newline and be no longer than [`MAX_TEXT`].
+/// Appends one record to `buffer`. `text` must not contain a newline or be longer than [`MAX_TEXT`].
 pub fn encode(buffer: &mut Vec<u8>, time: Timestamp, stream: Stream, text: &[u8], continues: bool) {
     Stamp::new(time).encode(buffer, stream, text, continues);
 }
 
-/// Appends the records of a message of any length and number of lines.
+/// Appends the records of a message, which may have several lines.
 pub fn encode_message(buffer: &mut Vec<u8>, time: Timestamp, stream: Stream, message: &str) {
     let stamp = Stamp::new(time);
     for line in message.trim_end_matches('\n').split('\n') {
@@ -161,8 +160,7 @@ impl RecordWriter {
             file.seek(SeekFrom::End(-1))?;
             let mut last = [0];
             file.read_exact(&mut last)?;
-            // When another writer is in the middle of a write this only adds an empty line after it, which
-            // readers skip.
+            // If another writer is in the middle of a write, this adds an empty line after it, which readers skip.
             if last != *b"\n" {
                 file.write_all(b"\n")?;
             }
@@ -170,19 +168,19 @@ impl RecordWriter {
         Ok(Self { file })
     }
 
-    /// Writes a message of any length and number of lines.
+    /// Writes a message, which may have several lines.
     pub fn say(&mut self, stream: Stream, message: &str) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(message.len() + 32);
         encode_message(&mut buffer, Timestamp::now(), stream, message);
         self.append(&buffer)
     }
 
-    /// Writes records that [`encode`] has made.
+    /// Writes encoded records.
     pub fn append(&mut self, records: &[u8]) -> io::Result<()> {
         self.append_counted(records).map_err(|(_, error)| error)
     }
 
-    /// As [`append`](Self::append); an error comes with how many bytes were written before it.
+    /// Like [`append`](Self::append). An error comes with the number of bytes written before it.
     pub fn append_counted(&mut self, records: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut written = 0;
         while let Some(rest) = records.get(written..).filter(|rest| !rest.is_empty()) {
@@ -196,14 +194,14 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// Makes what was written outlast a crash of the machine.
+    /// Makes the written records survive a power cut.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 }
 
-/// How far a file has been read or acknowledged: the start of a record, and how many bytes of its text are
-/// done (a record that is longer than a message travels in parts).
+/// How far a file has been read or acknowledged: the start of a record, and the number of bytes of its text that are done (a
+/// record that does not fit into one message is sent in parts).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub record: u64,
@@ -225,7 +223,7 @@ impl FromStr for Position {
     }
 }
 
-/// Reads complete records from a place in the file on.
+/// Reads complete records, starting at an offset in the file.
 #[derive(Debug)]
 pub struct RecordReader {
     file: BufReader<File>,
@@ -240,10 +238,10 @@ impl RecordReader {
         Ok(Self { file: BufReader::with_capacity(64 * 1024, file), offset })
     }
 
-    /// The next complete record, or None when there is none yet.
+    /// The next complete record, or `None` if there is none yet.
     #[cfg_attr(
         feature = "testing",
-        expect(clippy::should_implement_trait, reason = "None is not the end: more may be written")
+        expect(clippy::should_implement_trait, reason = "None is not the end: more records may follow")
     )]
     pub fn next(&mut self) -> io::Result<Option<Record>> {
         loop {
@@ -262,27 +260,27 @@ impl RecordReader {
                 self.offset += line.len() as u64;
                 Record { continues: true, ..Record::text(line) }
             });
-            // Either no record of ours is this long: it was given as text, and goes on after that. Or it is a
-            // write in progress: look again from its start next time.
+            // A line this long is not a record and is returned as text in pieces. Otherwise this is a write in progress,
+            // which the next call reads again from its start.
             self.file.seek(SeekFrom::Start(self.offset))?;
             return Ok(record);
         }
     }
 }
 
-/// One record as it stands in a buffer, for those who read floods: nothing is copied.
+/// A record that borrows from a buffer, so that reading large logs copies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordRef<'a> {
     /// Microseconds since 1970.
     pub micros: i64,
     pub stream: Stream,
     pub text: &'a [u8],
-    /// The line goes on in the next record of this stream.
+    /// The line continues in the next record of this stream.
     pub continues: bool,
 }
 
 impl<'a> RecordRef<'a> {
-    /// Reads a line of the file, without its newline; None when it is no record.
+    /// Parses a line of the file without its newline. Returns `None` if it is not a record.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let space = memchr::memchr(b' ', line)?;
         let (time, [_, letter, b' ', text @ ..]) = line.split_at(space) else { return None };

@@ -1,15 +1,14 @@
-//! The cases of recovery, and no more.
+//! The state of a step from which recovery continues.
 
-/// Where a step stands when the runner starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecoveryPhase {
-    /// Nothing was started: begin (again) with `prepare`.
+    /// The script was not started: start from `prepare`.
     Prepare,
     /// The supervisor is alive: wait for it, then `conclude`.
     Running,
     /// The script has ended: `conclude`.
     Conclude,
-    /// The script was started and there is neither a supervisor nor an exit: the outcome is unknown.
+    /// The script was started, but there is neither a supervisor nor an exit: the outcome is unknown.
     Lost,
     /// The outcome is known: ship what is left.
     Ship,

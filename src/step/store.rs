@@ -1,4 +1,4 @@
-//! All step folders of one runner.
+//! All step folders of one runner instance.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
-use hawser_contract::Call;
+use hawser_contract::StepOutcome;
 use jiff::Timestamp;
 use serde_json::Value;
 use tracing::warn;
 
 use super::folder::{FolderError, StepFolder, StepRequest};
+use super::identity::StepId;
 use crate::base::files::{create_private_dir_all, sync_dir, write_private_atomic};
 use crate::base::lock::{self, LockMode};
 
@@ -29,26 +30,25 @@ pub enum StoreError {
     Folder(#[from] FolderError),
 }
 
-/// So long a runner that was killed just now may hold the lock by a program that it was starting, and another runner to see whether
-/// anybody does ([`StepStore::abandoned_by_others`]).
-const LAST_HOLDER: Duration = Duration::from_secs(3);
+/// How long to wait for the lock. A runner that was just killed may still hold it through a program that it was starting, and
+/// another runner may hold it briefly for a check ([`StepStore::abandoned_by_others`]).
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// No push waits for so long to be taken.
+/// Longer than any push waits in the inbox.
 const RETIRED_REMEMBERED: Duration = Duration::from_secs(10 * 60);
 
-/// An empty file for each folder that was set aside and of which the server has still to be told. It is there before
-/// the folder is moved, so that no crash in between makes a task disappear.
-const UNTOLD: &str = "untold";
+/// Holds an empty file for each damaged folder that is not yet reported to the server. The file is written before the folder
+/// is moved, so that a crash in between does not lose the task.
+const UNREPORTED: &str = "unreported";
 
-/// What came of a push.
 #[derive(Debug)]
 pub enum Created {
     New(StepFolder, StepRequest),
-    /// The same task is here already: running, waiting, or done and not yet acknowledged.
+    /// The step exists already: it is waiting, running, or done and not yet acknowledged.
     Known(StepFolder),
 }
 
-/// Steps of another instance of the same runner, which nobody is there to go on with.
+/// Steps of another instance of the same runner, which is not running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Abandoned {
     pub instance: String,
@@ -62,9 +62,9 @@ impl fmt::Display for Abandoned {
         let path = path.display();
         write!(
             f,
-            "{path} holds steps ({steps}) that the server has still to be told of, and no runner of that instance is running \
-             here. They wait for one: start hawser once with Runner.Instance set to {instance:?}. If that was the name of a \
-             host or container that is gone, set Runner.Instance to a name that stays"
+            "{path} holds unreported steps ({steps}) of an instance that is not running. To finish them, start hawser once with \
+             Runner.Instance set to {instance:?}. If that was the name of a host or container that no longer exists, set \
+             Runner.Instance to a permanent name"
         )
     }
 }
@@ -74,18 +74,18 @@ impl fmt::Display for Abandoned {
 pub struct StepStore {
     root: PathBuf,
     sequence: AtomicU64,
-    set_aside: Mutex<Vec<String>>,
-    left: Mutex<BTreeSet<String>>,
-    /// Steps that are done, and since when.
-    retired: Mutex<HashMap<String, Instant>>,
+    set_aside: Mutex<Vec<StepId>>,
+    unreadable: Mutex<BTreeSet<StepId>>,
+    /// When steps were removed.
+    retired: Mutex<HashMap<StepId, Instant>>,
     _lock: lock::OwnLock,
 }
 
 impl StepStore {
-    /// Opens (and creates) the store of one runner instance.
+    /// Opens the store of one runner instance, and creates it if needed.
     pub fn open(working_directory: &Path, runner_id: uuid::Uuid, instance: &str) -> Result<Self, StoreError> {
         let root = working_directory.join(".hawser").join(runner_id.to_string()).join(encoded(instance));
-        for name in ["steps", "new", "done", "damaged", UNTOLD] {
+        for name in ["steps", "new", "done", "damaged", UNREPORTED] {
             let path = root.join(name);
             create_private_dir_all(&path).map_err(|source| StoreError::Io {
                 action: "create",
@@ -95,29 +95,29 @@ impl StepStore {
         }
         let path = root.join("lock");
         let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = lock::own_within(&path, LockMode::Alone, LAST_HOLDER).map_err(failed)?;
+        let lock = lock::own_within(&path, LockMode::Alone, LOCK_TIMEOUT).map_err(failed)?;
         let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
         let store = Self {
             root,
             sequence: AtomicU64::new(0),
             set_aside: Mutex::default(),
-            left: Mutex::default(),
+            unreadable: Mutex::default(),
             retired: Mutex::default(),
             _lock: lock,
         };
-        // What was being created or removed when an earlier runner died was not yet, or no longer, a step.
+        // Leftovers of a crash: folders in `new` are not steps yet, and those in `done` no longer are.
         for name in ["new", "done"] {
             store.empty(name);
         }
-        // For the numbers that are taken.
+        // Finds the highest sequence number.
         store.list()?;
         Ok(store)
     }
 
-    /// What cannot be removed is in nobody's way, so it is no reason not to start.
+    /// Errors are only logged, because leftovers do no harm.
     fn empty(&self, name: &str) {
         let path = self.root.join(name);
-        let emptied = fs::read_dir(&path).and_then(|entries| {
+        let result = fs::read_dir(&path).and_then(|entries| {
             for entry in entries {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
@@ -128,13 +128,13 @@ impl StepStore {
             }
             Ok(())
         });
-        if let Err(error) = emptied {
-            warn!("cannot empty {}: {error}", path.display());
+        if let Err(error) = result {
+            warn!(path = %path.display(), %error, "failed to remove leftovers");
         }
     }
 
-    /// What other instances of this runner have left in the same working directory. Replicas may share it: one that is
-    /// running holds its lock, and is left out.
+    /// Steps of other instances of this runner in the same working directory, which replicas may share. Instances that hold
+    /// their lock are running and left out.
     pub fn abandoned_by_others(&self) -> Vec<Abandoned> {
         let others = self.root.parent().map(fs::read_dir);
         let mut abandoned: Vec<Abandoned> = others
@@ -145,13 +145,14 @@ impl StepStore {
             .map(|entry| entry.path())
             .filter(|path| *path != self.root)
             .filter_map(|path| {
-                let names = ["steps", UNTOLD].map(|name| fs::read_dir(path.join(name)).into_iter().flatten());
+                let names =
+                    ["steps", UNREPORTED].map(|name| fs::read_dir(path.join(name)).into_iter().flatten());
                 let names: BTreeSet<_> =
                     names.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
                 if names.is_empty() {
                     return None;
                 }
-                // It is held for no longer than this takes. What cannot be told is not warned about.
+                // Released at once. If the lock cannot be checked, there is no warning.
                 lock::try_lock_existing(&path.join("lock"), LockMode::Alone).ok()??.unlock().ok()?;
                 let instance = decoded(&path.file_name()?.to_string_lossy());
                 Some(Abandoned { instance, path, steps: names.len() })
@@ -161,27 +162,30 @@ impl StepStore {
         abandoned
     }
 
-    /// The names of the folders that were set aside, by this process or an earlier one, and of which nobody has been
-    /// [told](Self::told) yet.
-    pub fn take_set_aside(&self) -> BTreeSet<String> {
+    /// The damaged steps that were set aside by this process or an earlier one and are not yet
+    /// [reported](Self::mark_reported).
+    pub fn take_set_aside(&self) -> BTreeSet<StepId> {
         let own = std::mem::take(&mut *self.set_aside.lock().unwrap_or_else(PoisonError::into_inner));
-        let noted = fs::read_dir(self.root.join(UNTOLD)).into_iter().flatten().flatten();
-        noted.filter_map(|entry| entry.file_name().into_string().ok()).chain(own).collect()
+        let on_disk = fs::read_dir(self.root.join(UNREPORTED)).into_iter().flatten().flatten();
+        on_disk
+            .filter_map(|entry| entry.file_name().into_string().ok().map(StepId::from))
+            .chain(own)
+            .collect()
     }
 
-    /// What there is to say of a folder that was set aside is on disk, or there is nothing to say.
-    pub fn told(&self, name: &str) {
-        let note = self.root.join(UNTOLD).join(name);
-        match fs::remove_file(&note) {
+    /// The outcome of a damaged step is on disk, or there is none to report.
+    pub fn mark_reported(&self, id: &StepId) {
+        let marker = self.root.join(UNREPORTED).join(id.as_str());
+        match fs::remove_file(&marker) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                warn!("cannot remove {}: {error}", note.display());
+                warn!(path = %marker.display(), %error, "failed to remove marker of a damaged step");
             }
             _ => {}
         }
     }
 
-    /// All steps that are here, in the order in which they arrived, with their requests. A folder that cannot
-    /// be read is set aside with a warning: it must not keep the runner from starting.
+    /// All steps with their requests, in order of arrival. A damaged folder is set aside with a warning, so that it does not
+    /// prevent the runner from starting.
     pub fn list(&self) -> Result<Vec<(StepFolder, StepRequest)>, StoreError> {
         let path = self.root.join("steps");
         let failed = |source| StoreError::Io { action: "list", path: path.clone(), source };
@@ -194,9 +198,9 @@ impl StepStore {
                     steps.push((folder, request));
                 }
                 Err(error) if error.is_damage() => self.set_aside(&folder, &error.to_string()),
-                // The folder may be sound, and then it is still wanted.
+                // The folder may be intact.
                 Err(error) => {
-                    warn!(step = folder.name(), "a step folder could not be looked at: {error}");
+                    warn!(step = folder.name(), %error, "failed to read step folder, will retry");
                     self.leave(&folder);
                 }
             }
@@ -205,70 +209,67 @@ impl StepStore {
         Ok(steps)
     }
 
-    /// Reads a step's request. Every other file that counts must be readable too, or recovery would fail half-way.
+    /// Reads a step's request. The other files that recovery needs must be readable too.
     pub fn look(&self, folder: &StepFolder) -> Result<StepRequest, FolderError> {
         let request = folder.request()?;
         folder.stage()?;
         folder.cancel()?;
-        // The numbers go on after the highest that is there.
+        // New steps get higher numbers.
         self.sequence.fetch_max(request.sequence.saturating_add(1), Ordering::Relaxed);
         Ok(request)
     }
 
-    /// Step folders that could not be looked at for the moment. Nobody in this process drives them.
+    /// Step folders that could not be read and are to be tried again. This process does not drive them.
     pub fn left(&self) -> Vec<StepFolder> {
-        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        left.iter().map(|name| self.folder(name)).collect()
+        let unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        unreadable.iter().map(|id| self.folder(id)).collect()
     }
 
-    /// A folder could not be looked at, or what it asks for could not be done: it is to be tried again.
+    /// The folder could not be read, or its cancel could not be carried out: to be tried again.
     pub fn leave(&self, folder: &StepFolder) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.name());
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.id());
     }
 
-    /// A folder that may have been [left](Self::left) is in somebody's hands.
+    /// The folder is no longer [left](Self::left): it is being driven or shipped.
     pub fn taken_up(&self, folder: &StepFolder) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(&folder.name());
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).remove(&folder.id());
     }
 
-    /// Moves a folder that cannot be used out of the way; it is kept for a person to look at.
+    /// Moves a damaged folder out of the way, where an operator can inspect it.
     pub fn set_aside(&self, folder: &StepFolder, reason: &str) {
-        let place = self.root.join("damaged").join(format!(
+        let target = self.root.join("damaged").join(format!(
             "{}.{}",
             folder.name(),
             Timestamp::now().as_millisecond()
         ));
-        if let Err(error) = write_private_atomic(&self.root.join(UNTOLD).join(folder.name()), b"") {
-            warn!(step = folder.name(), "that it is damaged cannot be noted: {error}");
+        if let Err(error) = write_private_atomic(&self.root.join(UNREPORTED).join(folder.name()), b"") {
+            warn!(step = folder.name(), %error, "failed to write marker of a damaged step");
         }
-        match fs::rename(folder.path(), &place) {
+        match fs::rename(folder.path(), &target) {
             Ok(()) => {
-                self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(folder.name());
-                warn!(step = folder.name(), kept = %place.display(), "a damaged step folder was set aside: {reason}");
+                self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(folder.id());
+                warn!(step = folder.name(), path = %target.display(), reason, "damaged step folder set aside");
             }
             Err(error) => {
-                warn!(
-                    step = folder.name(),
-                    "a damaged step folder ({reason}) could not be set aside: {error}"
-                );
+                warn!(step = folder.name(), reason, %error, "failed to set aside damaged step folder");
             }
         }
     }
 
-    /// Makes the folder of a step, complete or not at all. `name` is the step's identity.
-    pub fn create(&self, name: &str, method: &str, payload: &Value) -> Result<Created, StoreError> {
-        self.create_with(name, method, payload, None)
+    /// Creates the folder of a step atomically.
+    pub fn create(&self, id: &StepId, method: &str, payload: &Value) -> Result<Created, StoreError> {
+        self.create_with(id, method, payload, None)
     }
 
-    /// The same for a step whose outcome is known already: it is there with its outcome or not at all.
+    /// Like [`create`](Self::create), with an outcome that is already known.
     pub fn create_with(
         &self,
-        name: &str,
+        id: &StepId,
         method: &str,
         payload: &Value,
-        outcome: Option<&Call>,
+        outcome: Option<&StepOutcome>,
     ) -> Result<Created, StoreError> {
-        let folder = self.folder(name);
+        let folder = self.folder(id);
         if folder.path().exists() {
             return Ok(Created::Known(folder));
         }
@@ -279,82 +280,81 @@ impl StepStore {
             method: method.to_owned(),
             payload: payload.clone(),
         };
-        let fresh = StepFolder::at(self.root.join("new").join(format!("{sequence}.{name}")));
+        let new = StepFolder::at(self.root.join("new").join(format!("{sequence}.{id}")));
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| StoreError::Io { action: "create", path, source }
         };
-        let placed = create_private_dir_all(fresh.path())
-            .map_err(failed(fresh.path()))
-            .and_then(|()| Ok(fresh.set_request(&request)?))
-            .and_then(|()| Ok(outcome.map_or(Ok(()), |call| fresh.set_outcome(call))?))
-            .and_then(|()| fs::rename(fresh.path(), folder.path()).map_err(failed(folder.path())));
-        if let Err(error) = placed {
-            // Whatever stays is removed by the next start.
-            let _ = fs::remove_dir_all(fresh.path());
+        let created = create_private_dir_all(new.path())
+            .map_err(failed(new.path()))
+            .and_then(|()| Ok(new.set_request(&request)?))
+            .and_then(|()| Ok(outcome.map_or(Ok(()), |outcome| new.set_outcome(outcome))?))
+            .and_then(|()| fs::rename(new.path(), folder.path()).map_err(failed(folder.path())));
+        if let Err(error) = created {
+            // The next start removes leftovers.
+            let _ = fs::remove_dir_all(new.path());
             return Err(error);
         }
         if let Err(error) = sync_dir(&self.root.join("steps")) {
-            // The server will be told that the task was not taken, so no later start may find and run it. When
-            // it cannot be taken back either, it is taken: a power cut may lose it, nothing else will.
-            if let Ok(gone) = self.retire(&folder) {
-                self.discard(&gone);
+            // The caller reports that the task was not accepted, so a later start must not find and run it. If the folder
+            // cannot be removed either, the task is accepted, although a power cut may lose it.
+            if let Ok(path) = self.retire(&folder) {
+                self.discard(&path);
                 return Err(failed(folder.path())(error));
             }
-            warn!(step = name, "a step may not outlast a power cut: {error}");
+            warn!(step = %id, %error, "failed to sync step folder, a power cut may lose it");
         }
-        // Whatever was damaged under this name, the server is told of this one from now on.
-        self.told(name);
+        // The outcome of this step replaces that of a damaged one with the same identity.
+        self.mark_reported(id);
         Ok(Created::New(folder, request))
     }
 
-    /// Whether a step of this name was done after that moment. A push that arrived before is then a repeat,
-    /// although there is no folder any more: it waited while the step's result was acknowledged.
-    pub fn retired_since(&self, name: &str, moment: Instant) -> bool {
+    /// Whether the step was removed after `moment`. A push that arrived before `moment` is then a repeat: it waited in the
+    /// inbox while the outcome of the step was acknowledged.
+    pub fn retired_since(&self, id: &StepId, moment: Instant) -> bool {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.get(name).is_some_and(|done| *done >= moment)
+        retired.get(id).is_some_and(|removed| *removed >= moment)
     }
 
-    /// Where the folders of steps are.
+    /// The parent of all step folders.
     pub fn steps(&self) -> PathBuf {
         self.root.join("steps")
     }
 
-    pub fn folder(&self, name: &str) -> StepFolder {
-        StepFolder::at(self.root.join("steps").join(name))
+    fn folder(&self, id: &StepId) -> StepFolder {
+        StepFolder::at(self.root.join("steps").join(id.as_str()))
     }
 
-    /// Takes a step that is done out of `steps/`, by a rename: it is gone at once or not at all, and a push of the
-    /// same name that comes from now on is a new step. Returns what is left to be discarded.
+    /// Moves a finished step out of `steps/` atomically: from now on a push of the same task is a new step. Returns the path
+    /// to [`discard`](Self::discard).
     pub fn retire(&self, folder: &StepFolder) -> Result<PathBuf, StoreError> {
         let number = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let gone = self.root.join("done").join(format!("{number}.{}", folder.name()));
+        let path = self.root.join("done").join(format!("{number}.{}", folder.name()));
         let now = Instant::now();
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::rename(folder.path(), &gone).map_err(|source| StoreError::Io {
+        fs::rename(folder.path(), &path).map_err(|source| StoreError::Io {
             action: "remove",
             path: folder.path().to_owned(),
             source,
         })?;
-        retired.retain(|_, done| now.duration_since(*done) < RETIRED_REMEMBERED);
-        retired.insert(folder.name(), now);
-        Ok(gone)
+        retired.retain(|_, removed| now.duration_since(*removed) < RETIRED_REMEMBERED);
+        retired.insert(folder.id(), now);
+        Ok(path)
     }
 
-    /// Removes what [`Self::retire`] has left. A large log takes its time; what cannot be removed is tried again at
-    /// the next start.
-    pub fn discard(&self, gone: &Path) {
-        if let Err(error) = fs::remove_dir_all(gone) {
-            warn!("cannot remove {}: {error}", gone.display());
+    /// Deletes a [retired](Self::retire) step, which may take a while. If it fails, the next start tries again.
+    pub fn discard(&self, path: &Path) {
+        if let Err(error) = fs::remove_dir_all(path) {
+            warn!(path = %path.display(), %error, "failed to remove finished step");
         }
     }
 }
 
-/// An instance name as a file name: letters, digits, `-`, `_` and dots inside stay, the rest is %-encoded.
+/// An instance name as a file name: everything but letters, digits, `-`, `_` and inner dots is percent-encoded.
 fn encoded(instance: &str) -> String {
-    const KEPT: &percent_encoding::AsciiSet =
+    const ENCODED: &percent_encoding::AsciiSet =
         &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-    let text = percent_encoding::utf8_percent_encode(instance, KEPT).to_string();
+    let text = percent_encoding::utf8_percent_encode(instance, ENCODED).to_string();
     match text.strip_prefix('.') {
         Some(rest) => format!("%2E{rest}"),
         None if text.is_empty() => "%".to_owned(),
@@ -362,7 +362,7 @@ fn encoded(instance: &str) -> String {
     }
 }
 
-/// The instance name that a folder stands for.
+/// The instance name of a folder.
 fn decoded(folder: &str) -> String {
     match folder {
         "%" => String::new(),

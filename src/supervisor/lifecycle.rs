@@ -1,58 +1,52 @@
-//! What happens to a step's processes, and when it is over: decisions only, no I/O.
+//! Decides what to do with a step's processes and when the step is over. No I/O.
 //!
 //! ```text
-//! Running ──ended──→ Lingering ──time is up──→ Terminating ──time is up──→ Killing
-//!    └──────────────── kill ─────────┴────────────── kill ──────┴────────────↑
+//! Running ──ended──→ Lingering ──timeout──→ Terminating ──timeout──→ Killing
+//!    └──────────────── kill ───────┴──────────── kill ───┴──────────↑
 //! ```
-//! In every phase the step is over as soon as the script has ended, no process of it is left, and both pipes are
-//! at their end (or something outside of the step keeps them open for too long).
+//! In every phase the step is over as soon as the script has ended, its processes are gone, and both pipes are closed (or a
+//! process outside the step holds them open for too long).
 
 use std::time::{Duration, Instant};
 
 use hawser_contract::requests::CancelKind;
-use jiff::Timestamp;
 
 use crate::step::{CancelledBy, Exit};
 
-/// What the script leaves behind has this long to end by itself.
+/// How long processes that the script leaves behind may take to end by themselves.
 const LINGER: Duration = Duration::from_secs(2);
-/// The same after a cancel: just enough for a pipeline whose members end one after another.
+/// The same after a cancel: enough for the processes of a pipeline to end one after another.
 const LINGER_CANCELLED: Duration = Duration::from_millis(250);
-/// Between the request to end (SIGTERM) and the end (SIGKILL) of what was left behind.
+/// The time between SIGTERM and SIGKILL for processes that the script leaves behind.
 const TERMINATION: Duration = Duration::from_secs(1);
-/// A process that is still there so long after SIGKILL is worth a line in the log.
+/// A process that still exists this long after SIGKILL is logged.
 const UNKILLABLE: Duration = Duration::from_secs(10);
-
-/// How the script's own process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScriptEnd {
-    Code(i32),
-    Signal(i32),
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The script's own process is gone.
-    Ended(ScriptEnd),
-    /// No process of the step is left.
+    /// The script's own process has exited.
+    Ended(Exit),
+    /// All processes of the step are gone.
     Alone,
-    /// Both pipes are at their end.
+    /// Both pipes are closed.
     Closed,
-    /// A cancel was asked for.
-    Cancel { kind: CancelKind, kill_after: Option<Duration>, by: CancelledBy },
-    /// The supervisor itself was asked to end.
+    /// A cancel was requested.
+    Cancel {
+        kind: CancelKind,
+        kill_after: Option<Duration>,
+        by: CancelledBy,
+    },
+    /// The supervisor itself received SIGTERM.
     Terminated,
-    /// Output could not be written; why.
+    /// Output could not be written, for this reason.
     OutputLost(String),
-    /// Time passes.
     Tick,
 }
 
-/// Why the script is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InterruptReason {
     Cancelled,
-    /// The runner is being stopped, and has no more time to wait.
+    /// The drain of the runner has timed out.
     Drained,
     Terminated,
     OutputLost,
@@ -60,18 +54,18 @@ pub(super) enum InterruptReason {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
-    /// SIGINT to the script's process group.
+    /// Send SIGINT to the script's process group.
     Interrupt(InterruptReason),
-    /// SIGTERM to everything that is left; the log says what that is.
+    /// Log the remaining processes and send them SIGTERM.
     EndLeftovers,
-    /// SIGKILL to everything. The first time the log says so.
+    /// Send SIGKILL to all processes. The first time is logged.
     Kill { first: bool },
-    /// The log says that processes cannot be killed.
-    SayUnkillable,
-    /// The log says that a process outside of the step keeps the pipes open.
-    SayHeld,
-    /// Write down how the step ended, and leave.
-    Finish { ended: ScriptEnd, lost: Option<String> },
+    /// Log that processes cannot be killed.
+    LogUnkillable,
+    /// Log that a process outside the step holds the pipes open.
+    LogHeldOpen,
+    /// Write the exit and end.
+    Finish { ended: Exit, lost: Option<String> },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,18 +73,17 @@ enum Phase {
     Running { kill_at: Option<Instant> },
     Lingering { until: Instant },
     Terminating { until: Instant },
-    Killing { since: Instant, said: bool },
+    Killing { since: Instant, logged: bool },
     Finished,
 }
 
-/// The state of one step.
 #[derive(Debug)]
 pub(super) struct Lifecycle {
     phase: Phase,
-    ended: Option<ScriptEnd>,
+    ended: Option<Exit>,
     alone_since: Option<Instant>,
     closed: bool,
-    /// The interrupt is sent once: engines take a second one as "stop at any price".
+    /// The interrupt is sent only once, because engines take a second one as "stop immediately".
     interrupted: bool,
     cancelled: bool,
     lost: Option<String>,
@@ -120,12 +113,12 @@ impl Lifecycle {
                 actions.extend(self.kill(now));
             }
             Event::Cancel { kind: CancelKind::Graceful, kill_after, by } => {
-                let why = match by {
+                let reason = match by {
                     CancelledBy::Server => InterruptReason::Cancelled,
                     CancelledBy::Drain => InterruptReason::Drained,
                 };
-                actions.extend(self.cancel(why, now));
-                // One that is too far away to be reckoned with is as good as none.
+                actions.extend(self.cancel(reason, now));
+                // A limit that overflows is no limit.
                 let limit = kill_after.and_then(|kill_after| now.checked_add(kill_after));
                 if let (Phase::Running { kill_at }, Some(limit)) = (&mut self.phase, limit) {
                     *kill_at = Some(kill_at.map_or(limit, |earlier| earlier.min(limit)));
@@ -142,7 +135,7 @@ impl Lifecycle {
         actions
     }
 
-    fn on_ended(&mut self, ended: ScriptEnd, now: Instant) {
+    fn on_ended(&mut self, ended: Exit, now: Instant) {
         self.ended = Some(ended);
         if let Phase::Running { .. } = self.phase {
             let linger = if self.cancelled { LINGER_CANCELLED } else { LINGER };
@@ -150,25 +143,25 @@ impl Lifecycle {
         }
     }
 
-    fn cancel(&mut self, why: InterruptReason, now: Instant) -> Option<Action> {
+    fn cancel(&mut self, reason: InterruptReason, now: Instant) -> Option<Action> {
         self.cancelled = true;
         if let Phase::Lingering { until } = &mut self.phase {
             *until = (*until).min(now + LINGER_CANCELLED);
         }
-        self.interrupt(why)
+        self.interrupt(reason)
     }
 
-    fn interrupt(&mut self, why: InterruptReason) -> Option<Action> {
+    fn interrupt(&mut self, reason: InterruptReason) -> Option<Action> {
         let due = matches!(self.phase, Phase::Running { .. }) && !self.interrupted;
         self.interrupted |= due;
-        due.then_some(Action::Interrupt(why))
+        due.then_some(Action::Interrupt(reason))
     }
 
     fn kill(&mut self, now: Instant) -> Option<Action> {
         if matches!(self.phase, Phase::Killing { .. } | Phase::Finished) {
             return None;
         }
-        self.phase = Phase::Killing { since: now, said: false };
+        self.phase = Phase::Killing { since: now, logged: false };
         Some(Action::Kill { first: true })
     }
 
@@ -183,15 +176,15 @@ impl Lifecycle {
                 Some(Action::EndLeftovers)
             }
             Phase::Terminating { until } if now >= *until => {
-                self.phase = Phase::Killing { since: now, said: false };
+                self.phase = Phase::Killing { since: now, logged: false };
                 Some(Action::Kill { first: false })
             }
-            Phase::Killing { since, said } => {
-                if !*said && now.duration_since(*since) >= UNKILLABLE {
-                    *said = true;
-                    return Some(Action::SayUnkillable);
+            Phase::Killing { since, logged } => {
+                if !*logged && now.duration_since(*since) >= UNKILLABLE {
+                    *logged = true;
+                    return Some(Action::LogUnkillable);
                 }
-                // Again and again: what is forked while the others are killed must go too.
+                // Repeated, to catch processes that are forked during the kill.
                 Some(Action::Kill { first: false })
             }
             _ => None,
@@ -199,36 +192,27 @@ impl Lifecycle {
     }
 
     fn finish(&mut self, now: Instant) -> Vec<Action> {
-        let (Some(ended), Some(alone)) = (self.ended, self.alone_since) else { return Vec::new() };
+        let (Some(ended), Some(alone)) = (&self.ended, self.alone_since) else { return Vec::new() };
         if matches!(self.phase, Phase::Finished) {
             return Vec::new();
         }
-        let held = !self.closed && now.duration_since(alone) >= LINGER;
-        if !self.closed && !held {
+        let held_open = !self.closed && now.duration_since(alone) >= LINGER;
+        if !self.closed && !held_open {
             return Vec::new();
         }
         self.phase = Phase::Finished;
-        let finish = Action::Finish { ended, lost: self.lost.take() };
-        if held { vec![Action::SayHeld, finish] } else { vec![finish] }
+        let finish = Action::Finish { ended: ended.clone(), lost: self.lost.take() };
+        if held_open { vec![Action::LogHeldOpen, finish] } else { vec![finish] }
     }
 }
 
-/// What `exit.json` says.
-pub(super) fn exit(ended: ScriptEnd, lost: Option<String>) -> Exit {
-    let finished = Timestamp::now();
-    let none = Exit { finished, code: None, signal: None, failure: None };
-    match (lost, ended) {
-        (None, ScriptEnd::Code(code)) => Exit { code: Some(code), ..none },
-        (None, ScriptEnd::Signal(signal)) => Exit { signal: Some(signal), ..none },
-        (Some(reason), ended) => {
-            let how = match ended {
-                ScriptEnd::Code(code) => format!("exit code {code}"),
-                ScriptEnd::Signal(signal) => format!("signal {signal}"),
-            };
-            let failure =
-                format!("the script's output could not be kept: {reason}; the script ended with {how}");
-            Exit { failure: Some(failure), ..none }
-        }
+/// The content of `exit.json`. `lost` is why some of the output could not be written.
+pub(super) fn exit(ended: Exit, lost: Option<String>) -> Exit {
+    match lost {
+        None => ended,
+        Some(reason) => Exit::Failure(format!(
+            "failed to write the script's output: {reason}; the script ended with {ended}"
+        )),
     }
 }
 
@@ -236,7 +220,7 @@ pub(super) fn exit(ended: ScriptEnd, lost: Option<String>) -> Exit {
 mod tests {
     use super::*;
 
-    const DONE: ScriptEnd = ScriptEnd::Code(0);
+    const DONE: Exit = Exit::Code(0);
 
     /// A lifecycle and its clock, in milliseconds since the start.
     struct Run {
@@ -258,7 +242,7 @@ mod tests {
         Event::Cancel { kind, kill_after: None, by: CancelledBy::Server }
     }
 
-    fn finish(ended: ScriptEnd) -> Action {
+    fn finish(ended: Exit) -> Action {
         Action::Finish { ended, lost: None }
     }
 
@@ -271,13 +255,13 @@ mod tests {
             assert_eq!(run.at(1, events[order[1]].clone()), []);
             assert_eq!(run.at(2, events[order[2]].clone()), [finish(DONE)]);
             for event in [Event::Tick, Event::Alone, cancel(CancelKind::Kill), Event::Terminated] {
-                assert_eq!(run.at(60_000, event), [], "it finishes once and nothing comes after");
+                assert_eq!(run.at(60_000, event), [], "it finishes once, and nothing follows");
             }
         }
     }
 
     #[test]
-    fn a_script_that_closes_its_output_and_goes_on_is_left_alone() {
+    fn a_script_that_closes_its_output_and_keeps_running_is_left_alone() {
         let mut run = Run::new();
         run.at(0, Event::Closed);
         assert_eq!(run.at(3_600_000, Event::Tick), []);
@@ -286,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_get_time_then_a_request_then_no_choice() {
+    fn leftovers_get_time_then_sigterm_then_sigkill() {
         let mut run = Run::new();
         run.at(0, Event::Ended(DONE));
         assert_eq!(run.at(1_900, Event::Tick), []);
@@ -294,14 +278,14 @@ mod tests {
         assert_eq!(run.at(2_900, Event::Tick), []);
         assert_eq!(run.at(3_000, Event::Tick), [Action::Kill { first: false }]);
         assert_eq!(run.at(3_100, Event::Tick), [Action::Kill { first: false }]);
-        assert_eq!(run.at(13_000, Event::Tick), [Action::SayUnkillable]);
+        assert_eq!(run.at(13_000, Event::Tick), [Action::LogUnkillable]);
         assert_eq!(run.at(13_100, Event::Tick), [Action::Kill { first: false }]);
         run.at(13_200, Event::Closed);
         assert_eq!(run.at(13_200, Event::Alone), [finish(DONE)]);
     }
 
     #[test]
-    fn leftovers_that_end_in_time_are_not_disturbed() {
+    fn leftovers_that_end_in_time_get_no_signal() {
         let mut run = Run::new();
         run.at(0, Event::Ended(DONE));
         run.at(1_000, Event::Closed);
@@ -309,16 +293,16 @@ mod tests {
     }
 
     #[test]
-    fn output_held_open_by_a_stranger_ends_the_step_after_a_while() {
+    fn the_step_ends_although_an_unrelated_process_holds_the_output_open() {
         let mut run = Run::new();
         run.at(0, Event::Ended(DONE));
         assert_eq!(run.at(10, Event::Alone), []);
-        assert_eq!(run.at(2_005, Event::Tick), [], "there is nobody to end");
-        assert_eq!(run.at(2_010, Event::Tick), [Action::SayHeld, finish(DONE)]);
+        assert_eq!(run.at(2_005, Event::Tick), [], "there is no process to end");
+        assert_eq!(run.at(2_010, Event::Tick), [Action::LogHeldOpen, finish(DONE)]);
     }
 
     #[test]
-    fn a_graceful_cancel_interrupts_once_and_then_waits_for_ever() {
+    fn a_graceful_cancel_interrupts_once_and_then_waits_forever() {
         let mut run = Run::new();
         assert_eq!(run.at(0, cancel(CancelKind::Graceful)), [Action::Interrupt(InterruptReason::Cancelled)]);
         assert_eq!(run.at(1, cancel(CancelKind::Graceful)), []);
@@ -341,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_beyond_all_time_is_none() {
+    fn a_limit_that_overflows_is_no_limit() {
         let mut run = Run::new();
         let cancel = Event::Cancel {
             kind: CancelKind::Graceful,
@@ -359,14 +343,18 @@ mod tests {
         assert_eq!(run.at(1, cancel(CancelKind::Kill)), [Action::Kill { first: true }]);
         assert_eq!(run.at(2, cancel(CancelKind::Kill)), []);
         assert_eq!(run.at(3, Event::Tick), [Action::Kill { first: false }]);
-        assert_eq!(run.at(4, Event::Ended(ScriptEnd::Signal(9))), []);
-        assert_eq!(run.at(5, Event::Tick), [Action::Kill { first: false }], "the others must go too");
+        assert_eq!(run.at(4, Event::Ended(Exit::Signal(9))), []);
+        assert_eq!(
+            run.at(5, Event::Tick),
+            [Action::Kill { first: false }],
+            "the other processes are killed too"
+        );
         run.at(6, Event::Closed);
-        assert_eq!(run.at(7, Event::Alone), [finish(ScriptEnd::Signal(9))]);
+        assert_eq!(run.at(7, Event::Alone), [finish(Exit::Signal(9))]);
     }
 
     #[test]
-    fn after_a_cancel_leftovers_are_ended_without_the_long_wait() {
+    fn after_a_cancel_leftovers_are_ended_sooner() {
         let mut before = Run::new();
         before.at(0, cancel(CancelKind::Graceful));
         before.at(100, Event::Ended(DONE));
@@ -384,18 +372,13 @@ mod tests {
         let mut run = Run::new();
         let lost = || Event::OutputLost("disk full".to_owned());
         assert_eq!(run.at(0, lost()), [Action::Interrupt(InterruptReason::OutputLost)]);
-        assert_eq!(run.at(1, cancel(CancelKind::Graceful)), [], "one interrupt, whatever the reasons");
-        run.at(2, Event::Ended(ScriptEnd::Code(1)));
+        assert_eq!(run.at(1, cancel(CancelKind::Graceful)), [], "one interrupt, even for two reasons");
+        run.at(2, Event::Ended(Exit::Code(1)));
         run.at(3, Event::Closed);
         let actions = run.at(4, Event::Alone);
-        assert_eq!(
-            actions,
-            [Action::Finish { ended: ScriptEnd::Code(1), lost: Some("disk full".to_owned()) }]
-        );
+        assert_eq!(actions, [Action::Finish { ended: Exit::Code(1), lost: Some("disk full".to_owned()) }]);
 
-        let exit = exit(ScriptEnd::Code(1), Some("disk full".to_owned()));
-        assert_eq!((exit.code, exit.signal), (None, None));
-        let failure = exit.failure.unwrap();
+        let Exit::Failure(failure) = exit(Exit::Code(1), Some("disk full".to_owned())) else { panic!() };
         assert!(failure.contains("disk full") && failure.contains("exit code 1"), "{failure}");
     }
 }

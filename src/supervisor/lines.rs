@@ -1,8 +1,8 @@
-//! Turns the bytes of a stream into lines, whatever the pieces in which they arrive.
+//! Splits a stream of bytes into lines, regardless of its chunks.
 //!
-//! A line ends with LF or CR LF; the end mark is not part of it. A line that is longer than a record goes out in
-//! pieces as it arrives, so no more of it than one record and one chunk is ever in memory. Bytes after the last
-//! end mark are a line too, given when the stream ends.
+//! A line ends with LF or CR LF, which are not part of it. A line that is longer than a record is emitted in pieces as it
+//! arrives, so at most one record and one chunk of it are in memory. Bytes after the last terminator are also a line, which
+//! is emitted when the stream ends.
 
 use memchr::memchr_iter;
 
@@ -11,13 +11,12 @@ use crate::step::records::{MAX_TEXT, cut, pieces};
 /// The lines of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// The beginning of a line whose end has not arrived; at most `MAX_TEXT + 1` bytes between two chunks.
+    /// The start of an incomplete line; at most `MAX_TEXT + 1` bytes between two chunks.
     pending: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes the next chunk and gives the texts of the records that are complete with it, each with whether its
-    /// line goes on.
+    /// Takes the next chunk and emits the texts of complete records, each with whether its line continues.
     pub(super) fn feed(&mut self, chunk: &[u8], mut emit: impl FnMut(&[u8], bool)) {
         let mut start = 0;
         for end in memchr_iter(b'\n', chunk) {
@@ -33,8 +32,7 @@ impl Lines {
         }
         self.pending.extend_from_slice(&chunk[start..]);
         let mut done = 0;
-        // One byte more than the limit has to be seen beyond it: the last may be the CR of an end mark, and then
-        // the line ends exactly at the limit.
+        // One more byte than the limit stays, because it may be the CR of a line that ends exactly at the limit.
         while self.pending.len() - done > MAX_TEXT + 1 {
             let rest = &self.pending[done..];
             let at = cut(rest);
@@ -44,7 +42,7 @@ impl Lines {
         self.pending.drain(..done);
     }
 
-    /// The stream has ended: gives what has no end mark.
+    /// The stream has ended: emits the last line if it has no terminator.
     pub(super) fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
         if !self.pending.is_empty() {
             emit_line(&self.pending, &mut emit);
@@ -77,13 +75,13 @@ mod tests {
         let mut out = Vec::new();
         for chunk in chunks {
             lines.feed(chunk, |text, continues| out.push((text.to_vec(), continues)));
-            assert!(lines.pending.len() <= MAX_TEXT + 1, "{} bytes are held", lines.pending.len());
+            assert!(lines.pending.len() <= MAX_TEXT + 1, "{} bytes are pending", lines.pending.len());
         }
         lines.finish(|text, continues| out.push((text.to_vec(), continues)));
         out
     }
 
-    /// The same by definition: whole lines first, then their pieces.
+    /// Splits into whole lines first, and then into pieces.
     fn model(bytes: &[u8]) -> Pieces {
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
         let last = lines.pop().unwrap_or_default();
@@ -102,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn end_marks_are_cut_and_a_last_line_without_one_is_kept() {
+    fn terminators_are_removed_and_an_unterminated_last_line_is_kept() {
         assert_eq!(texts(b"a\r\nb\n\n\r\nc\r"), ["a", "b", "", "", "c\r"]);
         assert_eq!(texts(b""), Vec::<String>::new());
         assert_eq!(texts(b"a\rb\n"), ["a\rb"]);
     }
 
     #[test]
-    fn a_line_as_long_as_a_record_is_one_record_with_either_end_mark() {
+    fn a_line_as_long_as_a_record_is_one_record_with_any_terminator() {
         for end in ["\n", "\r\n", ""] {
             let line = "x".repeat(MAX_TEXT) + end;
             assert_eq!(split(line.as_bytes().chunks(1000)), [("x".repeat(MAX_TEXT).into_bytes(), false)]);
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_not_cut_inside_of_a_character() {
+    fn a_long_line_is_not_split_inside_a_character() {
         for shift in 0..4 {
             let line = "a".repeat(shift) + &"€𝄞".repeat(20_000);
             let parts = split(line.as_bytes().chunks(4096));
@@ -128,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Runs of one byte, with what matters to the splitter being likely, so that long lines come up too.
+    /// Runs of one byte, so that long lines occur, and mostly bytes that matter to the splitter.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         let byte = prop_oneof![Just(b'\n'), Just(b'\r'), Just(b'a'), Just(0x80), Just(0xC3), any::<u8>()];
         let length = prop_oneof![4 => 1..4_usize, 1 => MAX_TEXT - 3..MAX_TEXT + 4];

@@ -1,4 +1,4 @@
-//! Orphans become children of the supervisor, and `/proc` shows all that is below it.
+//! Orphans become children of the supervisor, and `/proc` lists all processes below it.
 
 use std::collections::HashMap;
 use std::{fs, io};
@@ -11,51 +11,50 @@ use super::Process;
 use super::interrupt::{Effect, Image, Member};
 use super::stuck::SHELL;
 
-/// From now on a process whose parent ends becomes our child, whatever session it is in.
+/// From now on a process whose parent exits becomes our child, regardless of its session.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Differs from one boot of the machine to the next.
+/// Changes with each boot of the machine.
 pub fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
 }
 
-/// What cannot be done here, for the step's log.
+/// A warning for the step's log.
 pub(super) fn limitation() -> Option<&'static str> {
     (!proc_is_ours()).then_some(
-        "/proc is that of another pid namespace (mount it anew in this one): a process that leaves the group of \
-         this script will not be found, and will not be ended with it",
+        "/proc belongs to another PID namespace (mount it again in this one): processes that leave the process group of the \
+         script will not be found or ended",
     )
 }
 
-/// Whether the numbers in `/proc` are those of this pid namespace. Elsewhere they are those of strangers, and to
-/// signal these would be worse than to signal nobody.
+/// Whether the numbers in `/proc` are those of this PID namespace. Otherwise we would signal unrelated processes.
 fn proc_is_ours() -> bool {
     let own = getpid().as_raw_pid().to_string();
     fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
 }
 
-/// Whether no process of the step is left. Every orphan is ours, so without a child there is no grandchild.
+/// Whether all processes of the step are gone. Orphans become our children, so without children there are no others.
 pub(super) fn is_alone(group: Pid, childless: bool) -> bool {
     childless || (!proc_is_ours() && test_kill_process_group(group).is_err())
 }
 
-/// Sends a signal to every living process of the step, and says which those were.
+/// Sends a signal to every running process of the step, and returns these processes.
 pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Process> {
     if !proc_is_ours() {
         let _ = kill_process_group(group, signal);
     }
     let living = living();
     for process in &living {
-        // It may have ended by itself, or belong to another user; whoever stays is found again.
+        // Fails if the process has ended or belongs to another user. The next sweep finds the rest.
         let _ = kill_process(process.pid, signal);
     }
     living
 }
 
-/// The living processes of the step.
+/// The running processes of the step.
 pub(super) fn living() -> Vec<Process> {
     members(getpid()).into_iter().map(|Member { pid, name, .. }| Process { pid, name }).collect()
 }

@@ -1,8 +1,8 @@
-//! The way of the script's output: both pipes, in the order in which they are read, into `output.log`.
+//! Copies both pipes of the script into `output.log`, in the order in which they are read.
 
 use std::io::{self, PipeReader, Read as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use memchr::{memchr_iter, memrchr};
@@ -11,28 +11,27 @@ use tokio::sync::mpsc;
 
 use super::lifecycle::Event;
 use super::lines::Lines;
+use crate::base::retry;
 use crate::step::records::{Stamp, encode_message};
 use crate::step::{RecordWriter, Stream};
 
-/// As much as a pipe holds.
+/// The capacity of a pipe.
 const CHUNK: usize = 64 * 1024;
-/// A chunk of empty lines makes twenty times its size of records, so they are written before they are that many.
+/// Records of a chunk of empty lines take twenty times its size, so they are written in several batches.
 const BATCH: usize = 256 * 1024;
-/// While nothing can be written, it is tried again this often.
-const RETRY: Duration = Duration::from_secs(1);
-/// How many more chunks are taken after the order to stop. The pipes held less than that when it was given.
+/// How many chunks are read after a stop. The pipes hold less than that.
 const LAST_CHUNKS: usize = 32;
 
-/// `output.log`, and what could not be written to it.
+/// `output.log`, and the count of records that could not be written to it.
 #[derive(Debug)]
 pub(super) struct OutputLog {
     writer: RecordWriter,
     gap: Option<Gap>,
-    /// Told once, about the first loss.
+    /// Reports the first loss, once.
     lost: Option<mpsc::Sender<Event>>,
 }
 
-/// Records that are missing at the end of the file.
+/// Lost records at the end of the file.
 #[derive(Debug)]
 struct Gap {
     records: usize,
@@ -51,7 +50,7 @@ impl OutputLog {
         self.append(&records);
     }
 
-    /// Writes records, or counts them as lost; it never waits for room.
+    /// Writes records, or counts them as lost. Never waits for disk space.
     fn append(&mut self, records: &[u8]) {
         if let Some(gap) = &mut self.gap {
             let now = Instant::now();
@@ -59,7 +58,7 @@ impl OutputLog {
                 gap.records += count(records);
                 return;
             }
-            gap.retry_at = now + RETRY;
+            gap.retry_at = now + retry::OUTPUT;
         }
         if let Err(error) = self.close_gap() {
             self.lose(records, &error);
@@ -72,27 +71,29 @@ impl OutputLog {
     fn lose(&mut self, records: &[u8], error: &io::Error) {
         let reason = error.to_string();
         if let Some(lost) = self.lost.take() {
-            // There is room for every event that is ever sent.
+            // The channel has room for every event.
             let _ = lost.try_send(Event::OutputLost(reason.clone()));
         }
-        let gap =
-            self.gap.get_or_insert_with(|| Gap { records: 0, reason, retry_at: Instant::now() + RETRY });
+        let gap = self.gap.get_or_insert_with(|| Gap {
+            records: 0,
+            reason,
+            retry_at: Instant::now() + retry::OUTPUT,
+        });
         gap.records += count(records);
     }
 
-    /// Writes down how much is missing. The newline ends a record of which only a part was written.
+    /// Records how many lines are missing. The newline terminates a partially written record.
     fn close_gap(&mut self) -> io::Result<()> {
         let Some(gap) = &self.gap else { return Ok(()) };
         let mut record = b"\n".to_vec();
-        let message =
-            format!("{} lines are missing here, they could not be kept: {}", gap.records, gap.reason);
+        let message = format!("{} lines are missing here, failed to write them: {}", gap.records, gap.reason);
         encode_message(&mut record, Timestamp::now(), Stream::Warning, &message);
         self.writer.append(&record)?;
         self.gap = None;
         Ok(())
     }
 
-    /// Makes what was written outlast a crash of the machine.
+    /// Makes the written records survive a power cut.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         self.close_gap()?;
         self.writer.sync()
@@ -106,7 +107,7 @@ fn count(records: &[u8]) -> usize {
 /// The log, shared by the pump and the main loop.
 pub(super) type SharedLog = Arc<Mutex<OutputLog>>;
 
-/// A panic in one thread must not keep the other from writing.
+/// A panic in one thread must not prevent the other from writing.
 pub(super) fn lock(log: &Mutex<OutputLog>) -> MutexGuard<'_, OutputLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -119,8 +120,8 @@ struct Source {
     lines: Lines,
 }
 
-/// Reads both pipes to their end, or until the other end of `stop` is dropped, in a thread of its own: a slow disk
-/// must not delay a cancel.
+/// Reads both pipes until they are closed, or until the other end of `stop` is dropped. Runs in its own thread, because a slow
+/// disk must not delay a cancel.
 #[derive(Debug)]
 pub(super) struct Pump {
     sources: Vec<Source>,
@@ -147,7 +148,7 @@ impl Pump {
                     break;
                 }
             }
-            // From the last to the first, so that removing one does not move the others.
+            // In reverse, so that removing one does not move the others.
             for at in ready.into_iter().rev() {
                 self.read(at, &mut chunk);
             }
@@ -157,7 +158,7 @@ impl Pump {
         }
     }
 
-    /// Waits until something can be read; which sources, and whether to stop. None after a signal.
+    /// Waits for input. Returns the readable sources and whether to stop, or `None` after a signal.
     fn poll(&self) -> Option<(Vec<usize>, bool)> {
         let mut waiting: Vec<_> =
             self.sources.iter().map(|source| PollFd::new(&source.pipe, PollFlags::IN)).collect();

@@ -1,4 +1,4 @@
-//! The supervisor's main loop: makes events of what happens, and acts on what `lifecycle` says.
+//! The supervisor's main loop: feeds events to `lifecycle` and carries out its actions.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, PipeWriter, Write as _};
@@ -14,37 +14,36 @@ use hawser_contract::requests::CancelKind;
 use jiff::Timestamp;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, wait};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::client::environment_of_script;
 use super::hold::StoppedProcesses;
 use super::interrupt::{Interrupts, Member};
-use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, ScriptEnd, exit};
+use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, exit};
 use super::output::{OutputLog, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
 use super::{Process, linux};
 use crate::base::process::find_program;
+use crate::base::retry::Delays;
 use crate::step::{CancelledBy, Exit, FolderError, StepFolder, Stream, SupervisorNote};
 
-/// How often `cancel.json` is looked for. A cancel is to reach the engine within a second.
+/// How often to check for `cancel.json`. A cancel must reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
 /// How often it is looked who has missed an interrupt.
 const LOOK: Duration = Duration::from_millis(500);
-/// Enough for the exit, the last records and the outcome that the runner will write.
+/// Enough for the exit, the last records and the outcome.
 const RESERVE: usize = 64 * 1024;
-/// So long an exit that cannot be written is tried again.
-const EXIT_PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// The longest pause between two of these tries.
-const EXIT_PAUSE: Duration = Duration::from_secs(5);
-/// While killing: what is forked during a sweep is found by the next one.
+/// How long to retry writing the exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// Each sweep of a kill finds processes that were forked during the one before.
 const SWEEPS: usize = 5;
-/// More names than that help nobody.
-const NAMED: usize = 10;
+/// How many processes to list in a message.
+const MAX_LISTED: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
-    #[error("stdin is not the lock of {}, or another process holds it: the runner starts supervisors, not people", folder.display())]
+    #[error("stdin is not the lock of {}, or another process holds it: only the runner starts supervisors", folder.display())]
     NotOurs { folder: PathBuf },
     #[error("cannot {action}: {source}")]
     Io { action: &'static str, source: io::Error },
@@ -52,10 +51,10 @@ pub enum SuperviseError {
     Folder(#[from] FolderError),
 }
 
-/// Runs the script of a step to its end. Without effect when it was started before.
+/// Runs the script of a step. Does nothing if it was started before.
 pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
     let failed = |action| move |source| SuperviseError::Io { action, source };
-    let lock = inherited_lock(folder).map_err(failed("take over the step's lock"))?;
+    let lock = inherited_lock(folder).map_err(failed("inherit the step's lock"))?;
     let Some(_lock) = lock else {
         return Err(SuperviseError::NotOurs { folder: folder.path().to_owned() });
     };
@@ -71,29 +70,27 @@ pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
         leave_session();
         let exit = match RunningScript::start(folder) {
             Ok(script) => script.supervise(signals).await,
-            Err(reason) => {
-                Exit { finished: Timestamp::now(), code: None, signal: None, failure: Some(reason) }
-            }
+            Err(reason) => Exit::Failure(reason),
         };
-        give_back_reserve(folder);
-        keep(folder, &exit).await
+        release_reserve(folder);
+        write_exit(folder, &exit).await
     })
 }
 
-/// The script that runs, and what belongs to it.
+/// The running script.
 #[derive(Debug)]
 struct RunningScript<'a> {
     folder: &'a StepFolder,
-    /// The script's own process, and by that its process group.
+    /// The script's process, which is also its process group.
     pid: Pid,
-    /// Its process is reaped: the number may be another's by now.
+    /// The script's process is reaped, so its number may be reused.
     reaped: bool,
     log: SharedLog,
     pump: JoinHandle<()>,
     /// Dropped to stop the pump.
     stop: PipeWriter,
     events: mpsc::Receiver<Event>,
-    /// The `cancel.json` that was seen last.
+    /// Identifies the last `cancel.json` that was read.
     cancel_seen: Option<(u64, SystemTime)>,
     /// Once the script was interrupted.
     interrupted: Option<Interrupted>,
@@ -110,26 +107,26 @@ struct Interrupted {
 }
 
 impl<'a> RunningScript<'a> {
-    /// Starts the script, or says why that is impossible. Whatever can fail comes before the script's start.
+    /// Starts the script, or returns the reason for the failure. Everything else that can fail is done first.
     fn start(folder: &'a StepFolder) -> Result<Self, String> {
         if folder.cancel().map_err(|error| error.to_string())?.is_some() {
-            return Err("the step was cancelled before its script was started".to_owned());
+            return Err("the step was cancelled before its script started".to_owned());
         }
         reserve(folder)
             .map_err(|error| format!("cannot reserve disk space in {}: {error}", folder.path().display()))?;
         let script = folder.script_path();
         File::open(&script).map_err(|error| format!("cannot read {}: {error}", script.display()))?;
         let writer = folder.writer().map_err(|error| error.to_string())?;
-        // By the host's PATH: the script's own may have been sent by a server.
+        // Uses the host's PATH, because the script's PATH may come from the server.
         let bash = find_program("bash", &[])
-            .map_err(|_| "cannot start the script: there is no bash on the PATH of the runner".to_owned())?;
-        linux::adopt_orphans().map_err(|error| format!("cannot become the reaper of orphans: {error}"))?;
+            .map_err(|_| "cannot start the script: bash is not on the PATH of the runner".to_owned())?;
+        linux::adopt_orphans().map_err(|error| format!("cannot adopt orphaned processes: {error}"))?;
 
-        let no_pipe = |error| format!("cannot make a pipe: {error}");
+        let no_pipe = |error| format!("cannot create a pipe: {error}");
         let (stdout, stdout_of_script) = io::pipe().map_err(no_pipe)?;
         let (stderr, stderr_of_script) = io::pipe().map_err(no_pipe)?;
         let (stop_reader, stop) = io::pipe().map_err(no_pipe)?;
-        // One loss and one end, each sent once.
+        // `OutputLost` and `Closed`, each sent once.
         let (sender, events) = mpsc::channel(2);
         let log = Arc::new(Mutex::new(OutputLog::new(writer, sender.clone())));
         let pump = Pump::new(stdout, stderr, stop_reader, Arc::clone(&log));
@@ -188,19 +185,19 @@ impl<'a> RunningScript<'a> {
         };
         drop(self.stop);
         let _ = self.pump.join();
-        give_back_reserve(self.folder);
-        let kept = lock(&self.log).finish();
-        exit(ended, lost.or_else(|| kept.err().map(|error| error.to_string())))
+        release_reserve(self.folder);
+        let finished = lock(&self.log).finish();
+        exit(ended, lost.or_else(|| finished.err().map(|error| error.to_string())))
     }
 
-    /// Takes in every process that has ended: the script, and orphans that became ours.
+    /// Reaps the script and adopted orphans that have exited.
     fn reap(&mut self, events: &mut Vec<Event>) {
         let childless = loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.pid => {
                     self.reaped = true;
-                    let signal = status.terminating_signal().map(ScriptEnd::Signal);
-                    let code = || ScriptEnd::Code(status.exit_status().unwrap_or_default());
+                    let signal = status.terminating_signal().map(Exit::Signal);
+                    let code = || Exit::Code(status.exit_status().unwrap_or_default());
                     events.push(Event::Ended(signal.unwrap_or_else(code)));
                 }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
@@ -213,7 +210,7 @@ impl<'a> RunningScript<'a> {
         }
     }
 
-    /// The cancel that was asked for since the last look.
+    /// A cancel that was requested since the last check.
     fn cancel(&mut self) -> Option<Event> {
         let metadata = fs::metadata(self.folder.cancel_path()).ok()?;
         let seen = (metadata.ino(), metadata.modified().ok()?);
@@ -227,32 +224,32 @@ impl<'a> RunningScript<'a> {
                 kill_after: cancel.kill_after_seconds.map(Duration::from_secs),
                 by: cancel.by,
             }),
-            // A newer runner wants something that is not known here, but certainly an end.
+            // Probably written by a newer runner. It is a cancel of some kind.
             Err(error) => {
-                self.say(Stream::Warning, &format!("{error}; it is taken as a graceful cancel"));
+                self.say(Stream::Warning, &format!("{error}; treating it as a graceful cancel"));
                 Some(Event::Cancel { kind: CancelKind::Graceful, kill_after: None, by: CancelledBy::Server })
             }
         }
     }
 
-    /// Signals go first, the line in the log after that: the disk may be slow.
+    /// Sends signals before it writes to the log, because the disk may be slow.
     fn act(&mut self, action: &Action) {
         match action {
-            Action::Interrupt(why) => {
+            Action::Interrupt(reason) => {
                 self.interrupt();
-                let (stream, message) = match why {
+                let (stream, message) = match reason {
                     InterruptReason::Cancelled => {
                         (Stream::Information, "interrupt sent: the job is being cancelled")
                     }
                     InterruptReason::Drained => (
                         Stream::Warning,
-                        "interrupt sent: the runner is being stopped, and Runner.DrainTimeoutSeconds is over",
+                        "interrupt sent: the runner is shutting down, and Runner.DrainTimeoutSeconds has passed",
                     ),
                     InterruptReason::Terminated => {
-                        (Stream::Warning, "interrupt sent: the supervisor was asked to end")
+                        (Stream::Warning, "interrupt sent: the supervisor received SIGTERM")
                     }
                     InterruptReason::OutputLost => {
-                        (Stream::Error, "interrupt sent: the output cannot be kept")
+                        (Stream::Error, "interrupt sent: failed to write the output")
                     }
                 };
                 self.say(stream, message);
@@ -262,24 +259,23 @@ impl<'a> RunningScript<'a> {
                 if !left.is_empty() {
                     self.say(
                         Stream::Warning,
-                        &format!("the script has left {} behind; ending", listed(&left)),
+                        &format!("the script left {} running; terminating", listed(&left)),
                     );
                 }
             }
             Action::Kill { first } => {
                 self.kill();
                 if *first {
-                    self.say(Stream::Warning, "kill sent: every process of the step is ended");
+                    self.say(Stream::Warning, "kill sent to every process of the step");
                 }
             }
-            Action::SayUnkillable => {
+            Action::LogUnkillable => {
                 let left = linux::living();
-                self.say(Stream::Warning, &format!("killed but still there: {}", listed(&left)));
+                self.say(Stream::Warning, &format!("still running after the kill: {}", listed(&left)));
             }
-            Action::SayHeld => self.say(
+            Action::LogHeldOpen => self.say(
                 Stream::Warning,
-                "the script's output is still held open by a process that does not belong to it; \
-                 what it writes from now on is not kept",
+                "the script's output is still held open by a process outside the step; its further output is discarded",
             ),
             Action::Finish { .. } => {}
         }
@@ -336,17 +332,17 @@ impl<'a> RunningScript<'a> {
     }
 
     fn kill(&self) {
-        // In one go for the group, so that none of it can fork away.
+        // The group first, all at once, so that its processes cannot escape by forking.
         if !self.reaped {
             let _ = kill_process_group(self.pid, Signal::KILL);
         }
         let mut known = Vec::new();
         for _ in 0..SWEEPS {
-            let found = linux::signal_all(self.pid, Signal::KILL);
-            if found.iter().all(|process| known.contains(&process.pid)) {
+            let running = linux::signal_all(self.pid, Signal::KILL);
+            if running.iter().all(|process| known.contains(&process.pid)) {
                 break;
             }
-            known.extend(found.iter().map(|process| process.pid));
+            known.extend(running.iter().map(|process| process.pid));
         }
     }
 
@@ -363,39 +359,38 @@ fn processes(members: Vec<Member>) -> Vec<Process> {
 fn listed(processes: &[Process]) -> String {
     let mut names: Vec<String> = processes
         .iter()
-        .take(NAMED)
+        .take(MAX_LISTED)
         .map(|process| format!("{} {}", process.name, process.pid.as_raw_pid()))
         .collect();
-    if processes.len() > NAMED {
+    if processes.len() > MAX_LISTED {
         names.push("…".to_owned());
     }
     let noun = if processes.len() == 1 { "process" } else { "processes" };
     format!("{} {noun} ({})", processes.len(), names.join(", "))
 }
 
-/// Takes disk space while there is some, so that the end of the step can be written down when there is none.
+/// Reserves disk space, so that the end of the step can be recorded on a full disk.
 fn reserve(folder: &StepFolder) -> io::Result<()> {
     let mut file =
         OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(folder.reserve_path())?;
     file.write_all(&[0; RESERVE])
 }
 
-fn give_back_reserve(folder: &StepFolder) {
-    // Missing is fine, and of anything else the next write will tell.
+fn release_reserve(folder: &StepFolder) {
+    // If this fails, so does the next write, which reports the error.
     let _ = fs::remove_file(folder.reserve_path());
 }
 
-/// Writes the exit, for as long as that may take.
-async fn keep(folder: &StepFolder, exit: &Exit) -> Result<(), SuperviseError> {
-    let since = Instant::now();
-    let mut pause = TICK;
+/// Writes the exit, and retries for a while.
+async fn write_exit(folder: &StepFolder, exit: &Exit) -> Result<(), SuperviseError> {
+    let start = Instant::now();
+    let mut delays = Delays::exit();
     while let Err(error) = folder.set_exit(exit) {
-        // Without the folder nobody waits for an exit.
-        if since.elapsed() >= EXIT_PATIENCE || !folder.path().is_dir() {
+        // If the folder is gone, the exit is not needed.
+        if start.elapsed() >= EXIT_TIMEOUT || !folder.path().is_dir() {
             return Err(error.into());
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(EXIT_PAUSE);
+        delays.wait().await;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Independence of the runner: the inherited lock, a session of one's own, and signals.
+//! Independence from the runner: the inherited lock, a new session, and signals.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,28 +14,28 @@ use crate::base::lock::{self, LockMode};
 use crate::base::process::find_program;
 use crate::step::StepFolder;
 
-/// The folder's lock as it was handed over on stdin; None when stdin is something else, or somebody else holds
-/// the lock. The lock stands until the last descriptor of the open file is closed, so it stays with this process.
+/// The folder's lock, which the runner passed on stdin. Returns `None` if stdin is another file, or if another process holds
+/// the lock. The lock lasts until the last descriptor of the open file is closed, so it stays with this process.
 pub(super) fn inherited_lock(folder: &StepFolder) -> io::Result<Option<File>> {
     let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (given, wanted) = (file.metadata()?, fs::metadata(folder.lock_path())?);
-    if (given.dev(), given.ino()) != (wanted.dev(), wanted.ino()) {
+    let (stdin, expected) = (file.metadata()?, fs::metadata(folder.lock_path())?);
+    if (stdin.dev(), stdin.ino()) != (expected.dev(), expected.ino()) {
         return Ok(None);
     }
     lock::take(file, LockMode::Alone)
 }
 
-/// Leaves the session of the runner, and so its terminal.
+/// Leaves the session of the runner and its terminal.
 ///
-/// The runner starts us as the leader of a group, so that a Ctrl-C does not reach us before we have got here. But a
-/// leader cannot start a session, so we join the group of a helper for the moment between the two calls; signals are
-/// already caught then. The runner's own group would not do: seen from a pid namespace that was made after it, it has no
-/// number. Should all of this fail, we stay in the group of our own, which is almost as good.
+/// The runner starts us as a group leader, so that a Ctrl-C does not reach us before this point. But a leader cannot start a
+/// session, so we briefly join the group of a helper; signals are already caught by then. The runner's own group does not
+/// work: in a PID namespace that was created later it has no number. If this fails, we stay in our own group, which is almost
+/// as good.
 pub(super) fn leave_session() {
     if setsid().is_ok() {
         return;
     }
-    // It waits for our end of the pipe to close, which it also does when we are killed.
+    // The helper exits when our end of the pipe is closed, which also happens if we are killed.
     let helper = find_program("bash", &[]).map(|bash| {
         Command::new(bash)
             .args(["--norc", "-c", "read"])
@@ -48,11 +48,11 @@ pub(super) fn leave_session() {
     let Ok(Ok(mut helper)) = helper else { return };
     let _ = setpgid(None, Some(Pid::from_child(&helper)));
     let _ = setsid();
-    // Closes the pipe first.
+    // `wait` closes the pipe first.
     let _ = helper.wait();
 }
 
-/// The signals that mean something here.
+/// The signals that the supervisor handles.
 #[derive(Debug)]
 pub(super) struct Signals {
     pub(super) child: Signal,
@@ -60,14 +60,14 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Catches signals rather than ignoring them: what is ignored stays ignored in the script, where bash could
-    /// not even trap it. This also undoes what the runner may have inherited, such as the ignored SIGINT of a
-    /// background job, without which no engine could be interrupted.
+    /// Catches signals instead of ignoring them: an ignored signal stays ignored in the script, where bash cannot even trap it.
+    /// This also undoes inherited settings, such as the ignored SIGINT of a background job, which would make engines
+    /// impossible to interrupt.
     pub(super) fn catch() -> io::Result<Self> {
-        // A limit on file sizes is then an error of the write, as a full disk is, and not our death.
+        // With this signal caught, exceeding a file size limit is a write error, like a full disk.
         let size_limit = SignalKind::from_raw(Number::XFSZ.as_raw());
         for kind in [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit(), size_limit] {
-            // The handler stays; what it would tell is of no interest.
+            // The handler stays installed.
             drop(signal(kind)?);
         }
         Ok(Self { child: signal(SignalKind::child())?, terminate: signal(SignalKind::terminate())? })

@@ -1,61 +1,43 @@
 //! ApplyFromPlan and DestroyFromPlan.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use hawser_contract::{Engine, Fault, FlagLists, Success};
+use hawser_contract::{EngineTask, Fault, Success, Task};
 
 use super::prepare_script::{OpenModule, environment, places, read};
-use super::shape::ScriptTask;
-use super::{Prepared, TaskContext, TaskError, rescue};
-use crate::engines::terraform::{self, Direction};
-use crate::engines::{pulumi, state};
-use crate::workspace::PrivateFile;
+use super::{Prepared, TaskContext, TaskError};
+use crate::engines::Engine;
+use crate::engines::directory::EngineDirectory;
 
-pub(super) async fn prepare(
-    context: &TaskContext,
-    shape: &ScriptTask<'_>,
-    direction: Direction,
-    flags: &FlagLists,
-) -> Result<Prepared, TaskError> {
-    let module = OpenModule::open(context)?;
+pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<Prepared, TaskError> {
+    let module = OpenModule::open(context, task)?;
     let variables = module.workspace.load_environment()?;
-    let places = &module.places;
-    let plan = match (shape.engine, direction) {
-        (Engine::Pulumi, Direction::Apply) => Some(places.pulumi_plan()),
-        // Pulumi has no plan of a destroy that it could be held to.
-        (Engine::Pulumi, Direction::Destroy) => None,
-        _ => Some(direction.plan_file(places)),
-    };
+    let plan = module.engine.plan_file(task.task, &module.places);
     if let Some(plan) = plan.filter(|plan| !module.is_file(Path::new(plan))) {
-        let needed = if direction == Direction::Apply { "Plan" } else { "PlanDestroy" };
+        let needed = if task.task == Task::ApplyFromPlan { Task::Plan } else { Task::PlanDestroy };
         return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
     }
-    let work = match shape.engine {
-        Engine::Pulumi => pulumi::apply(direction, flags, places),
-        engine => {
-            let environment = environment(context, engine, &variables);
-            let place = rescue::EngineDirectory::new(&module.workspace, &environment, shape.before.is_some());
-            rescue::set_aside(context, &module.workspace, &place, engine)?;
-            terraform::apply(engine, direction, flags, places)
-        }
-    };
-    module.launch(shape, &variables, false, work).await
+    let environment = environment(context, &*module.engine, &variables);
+    let directory = EngineDirectory::new(&module.workspace, &environment, task.hooks()[0].is_some());
+    let warn = |line: &str| context.warn(line);
+    module.engine.before_apply(&module.workspace, &directory, context.common.job_id, &warn)?;
+    module.launch(&variables, Vec::new()).await
 }
 
-/// How many resources the state holds now.
-pub(super) async fn resources(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<u64, TaskError> {
-    let places = places(context)?;
-    let engine = shape.engine;
-    read(move || match engine {
-        Engine::Pulumi => state::read_pulumi(places.open_collected(PrivateFile::PulumiExport)),
-        _ => state::read_terraform(places.open_shown_state()),
-    })
-    .await
+/// Counts the resources in the state.
+pub(super) async fn resources(context: &TaskContext, engine: &Arc<dyn Engine>) -> Result<u64, TaskError> {
+    let (places, engine) = (places(context)?, Arc::clone(engine));
+    read(move || engine.count_resources(&places)).await
 }
 
-pub(super) async fn conclude(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<Success, TaskError> {
-    if shape.removes_stack() {
+pub(super) async fn conclude(
+    context: &TaskContext,
+    engine: &Arc<dyn Engine>,
+    task: &EngineTask,
+) -> Result<Success, TaskError> {
+    if engine.removes_state(task) {
         return Ok(Success::Resources(0));
     }
-    Ok(Success::Resources(resources(context, shape).await?))
+    Ok(Success::Resources(resources(context, engine).await?))
 }

@@ -13,10 +13,10 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use hawser_contract::{Fault, Task};
+use hawser_contract::{EngineTask, Fault, Task};
 
-use super::shape::ScriptTask;
 use super::{TaskContext, TaskError};
+use crate::engines::Engine;
 use crate::masking::Masker;
 use crate::script::ScriptPhase;
 use crate::script::bash_script::{INTERRUPTED, NO_PROGRAM};
@@ -29,38 +29,43 @@ const LINE_LENGTH: usize = 300;
 const TAIL: u64 = 256 * 1024;
 
 /// Whether the script did all that it was to do.
-pub(super) fn judge(context: &TaskContext, shape: &ScriptTask<'_>, exit: &Exit) -> Result<(), TaskError> {
+pub(super) fn judge(
+    context: &TaskContext,
+    engine: &dyn Engine,
+    task: &EngineTask,
+    exit: &Exit,
+) -> Result<(), TaskError> {
+    let command = engine.command(task.task);
     let folder = &context.folder;
     let part = folder.part().and_then(|word| ScriptPhase::from_word(&word));
-    if let Some(failure) = &exit.failure {
+    if let Exit::Failure(failure) = exit {
         // A cancel that came when the supervisor was about to begin.
         if folder.cancel()?.is_some() && folder.supervisor()?.is_none() {
             return Err(TaskError::Cancelled);
         }
         let mut message = failure.clone();
         if engine_succeeded(part) {
-            let _ = write!(message, "; {} had succeeded by then", shape.command());
+            let _ = write!(message, "; {command} had succeeded by then");
         }
         return Err(Fault::new(message).into());
     }
-    if exit.code == Some(0) && matches!(part, Some(ScriptPhase::Done | ScriptPhase::After)) {
+    if *exit == Exit::Code(0) && matches!(part, Some(ScriptPhase::Done | ScriptPhase::After)) {
         return Ok(());
     }
     if folder.cancel()?.is_some() {
-        if shape.applies() && engine_succeeded(part) {
-            let command = shape.command();
+        if task.task.applies() && engine_succeeded(part) {
             context.warn(&format!("{command} succeeded all the same: what it changed stays changed"));
         }
         return Err(TaskError::Cancelled);
     }
     let lines = last_lines(context);
     let not_found = not_found(&lines);
-    let mut message = what_failed(context, shape, part, exit, not_found.is_some());
+    let mut message = what_failed(context, &command, task, part, exit, not_found.is_some());
     if let Some(error) = not_found.or_else(|| first_error(&lines)) {
         message.push_str(": ");
         message.push_str(error);
     }
-    if let Some(hint) = hint(&lines) {
+    if let Some(hint) = engine.failure_hint(&lines) {
         message.push_str(". ");
         message.push_str(hint);
     }
@@ -74,43 +79,43 @@ fn engine_succeeded(part: Option<ScriptPhase>) -> bool {
 
 fn what_failed(
     context: &TaskContext,
-    shape: &ScriptTask<'_>,
+    command: &str,
+    task: &EngineTask,
     part: Option<ScriptPhase>,
     exit: &Exit,
     not_found: bool,
 ) -> String {
     let hook = |hook: Option<hawser_contract::Hook<'_>>| hook.map_or("a hook", |hook| hook.name);
+    let [before, after] = task.hooks();
     let who = match part {
         None => "the script".to_owned(),
-        Some(ScriptPhase::Before) => hook(shape.before).to_owned(),
-        Some(ScriptPhase::Engine) => context.folder.engine_command().unwrap_or_else(|| shape.command()),
-        Some(ScriptPhase::Collect) if shape.task == Task::Init => {
-            format!("{} succeeded, but noting that in the plugin cache", shape.command())
+        Some(ScriptPhase::Before) => hook(before).to_owned(),
+        Some(ScriptPhase::Engine) => context.folder.engine_command().unwrap_or_else(|| command.to_owned()),
+        Some(ScriptPhase::Collect) if task.task == Task::Init => {
+            format!("{command} succeeded, but noting that in the plugin cache")
         }
-        Some(ScriptPhase::Collect) => format!("{} succeeded, but reading its result", shape.command()),
+        Some(ScriptPhase::Collect) => format!("{command} succeeded, but reading its result"),
         Some(ScriptPhase::After | ScriptPhase::Done) => {
-            format!("{} succeeded, but {}", shape.command(), hook(shape.after))
+            format!("{command} succeeded, but {}", hook(after))
         }
     };
-    match (exit.code, exit.signal) {
-        (Some(0), _) if part == Some(ScriptPhase::Before) => format!(
-            "{who} ended the script with exit code 0 before the engine ran: {} was not run (leave a before hook by \
-             its end, not by exit)",
-            shape.command()
+    match exit {
+        Exit::Code(0) if part == Some(ScriptPhase::Before) => format!(
+            "{who} ended the script with exit code 0 before the engine ran: {command} was not run (leave a before hook by \
+             its end, not by exit)"
         ),
-        (Some(0), _) if engine_succeeded(part) => format!(
-            "{} succeeded, but the script ended with exit code 0 without noting that it came to its end",
-            shape.command()
+        Exit::Code(0) if engine_succeeded(part) => format!(
+            "{command} succeeded, but the script ended with exit code 0 without noting that it came to its end"
         ),
-        (Some(0), _) => format!("the script ended early, while {who} ran"),
-        (Some(INTERRUPTED), _) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
-        (Some(127), _) if part == Some(ScriptPhase::Engine) => {
+        Exit::Code(0) => format!("the script ended early, while {who} ran"),
+        Exit::Code(INTERRUPTED) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
+        Exit::Code(127) if part == Some(ScriptPhase::Engine) => {
             let why = if not_found { "the program was not found" } else { "as when a program is not found" };
             format!("{who} failed with exit code 127 ({why})")
         }
-        (Some(code), _) => format!("{who} failed with exit code {code}"),
-        (None, Some(signal)) => format!("{who} was ended by signal {signal}"),
-        (None, None) => format!("{who} ended in an unknown way"),
+        Exit::Code(code) => format!("{who} failed with exit code {code}"),
+        Exit::Signal(signal) => format!("{who} was ended by signal {signal}"),
+        Exit::Failure(reason) => format!("{who} failed: {reason}"),
     }
 }
 
@@ -126,17 +131,6 @@ fn first_error(lines: &[String]) -> Option<&str> {
         let text = line.trim_start_matches(['│', '|', ' ']);
         ["Error: ", "error: "].iter().any(|start| text.starts_with(start)).then_some(text)
     })
-}
-
-fn hint(lines: &[String]) -> Option<&'static str> {
-    let says = |text: &str| lines.iter().any(|line| line.contains(text));
-    if says("Can't ask approval for state migration") {
-        return Some(
-            "The backend has changed and there is state: set the flag MigrateState to take the state along, or \
-             Reconfigure to leave it",
-        );
-    }
-    None
 }
 
 /// The last lines of stderr, or of stdout when stderr was silent.

@@ -6,7 +6,7 @@ use hawser_contract::Fault;
 
 use super::TaskError;
 use crate::base::process::{NotFound, ProcessError};
-use crate::engines::EngineError;
+use crate::engines::{EngineError, UnknownEngine};
 use crate::script::ScriptError;
 use crate::settings::Refusal;
 use crate::sources::SourceError;
@@ -80,4 +80,4 @@ macro_rules! faults {
         })+
     };
 }
-faults!(EngineError, ScriptError, NotFound, FolderError);
+faults!(EngineError, UnknownEngine, ScriptError, NotFound, FolderError);

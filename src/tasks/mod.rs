@@ -19,34 +19,36 @@ mod plugins;
 mod prepare_script;
 mod rescue;
 pub(crate) mod secrets;
-mod shape;
 mod source;
 mod variables;
 
 use std::fs::File;
 use std::sync::Arc;
 
-use hawser_contract::{Common, Engine, Fault, Success, TaskRequest};
+use hawser_contract::{Common, EngineTask, Fault, Success, Task, TaskRequest};
 use tokio_util::sync::CancellationToken;
 
-use crate::engines::terraform::Direction;
+use crate::engines::{Engine, Engines};
 use crate::masking::JobSecrets;
+use crate::policy::Policy;
 use crate::settings::{Refusal, Settings};
 use crate::step::{Exit, Facts, StepFolder, Stream};
 use crate::supervisor::Launch;
-use shape::ScriptTask;
+use prepare_script::OpenModule;
 
 pub use rescue::{explain_lost, to_check};
-pub use source::{Refreshed, refresh};
+pub use source::refresh;
 
 /// What a task may use.
 #[derive(Debug, Clone)]
 pub struct TaskContext {
     pub settings: Arc<Settings>,
+    pub policy: Arc<Policy>,
     pub common: Common,
     pub folder: StepFolder,
     /// Cancelled when somebody asks for the job to be stopped, gracefully or not.
     pub cancel: CancellationToken,
+    pub engines: Engines,
     /// For registries.
     pub http: reqwest::Client,
     /// What must not be said of the job.
@@ -120,96 +122,73 @@ pub async fn prepare(context: &TaskContext, request: &TaskRequest) -> Result<Pre
     if context.cancel.is_cancelled() {
         return Err(TaskError::Cancelled);
     }
-    let shape = match request {
+    let task = match request {
         TaskRequest::GetDefinitiveRevision(source) => return source::revision(context, source).await,
         TaskRequest::GetModule(source, own) => return source::module(context, source, own).await,
-        TaskRequest::Variables(own) => return variables::prepare(context, own).await,
-        _ => ScriptTask::of(request).ok_or_else(|| prepare_script::no_script(request))?,
+        TaskRequest::Engine(task) => task,
     };
-    prepare_script::check_hooks(context, &shape)?;
-    match request {
-        TaskRequest::Init(own) => init::prepare(context, &shape, own).await,
-        TaskRequest::Plan(own, flags) => {
-            plan::prepare(context, &shape, Direction::Apply, &own.resolved_parameters, flags).await
+    // The pre-approved hooks are files, and may have changed while the step waited.
+    context.policy.check_hooks(task.hooks().into_iter().flatten())?;
+    match task.task {
+        Task::Variables => variables::prepare(context, task).await,
+        Task::Init => init::prepare(context, task).await,
+        Task::Plan | Task::PlanDestroy => plan::prepare(context, task).await,
+        Task::ApplyFromPlan | Task::DestroyFromPlan => apply::prepare(context, task).await,
+        Task::Output => output::prepare(context, task).await,
+        _ => {
+            let module = OpenModule::open(context, task)?;
+            module.launch(&module.workspace.load_environment()?, Vec::new()).await
         }
-        TaskRequest::PlanDestroy(own, flags) => {
-            plan::prepare(context, &shape, Direction::Destroy, &own.resolved_parameters, flags).await
-        }
-        TaskRequest::ApplyFromPlan(_, flags) => {
-            apply::prepare(context, &shape, Direction::Apply, flags).await
-        }
-        TaskRequest::DestroyFromPlan(_, flags) => {
-            apply::prepare(context, &shape, Direction::Destroy, flags).await
-        }
-        TaskRequest::Output(own, flags) => output::prepare(context, &shape, own, flags).await,
-        _ => validate(context, &shape).await,
     }
 }
 
-async fn validate(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<Prepared, TaskError> {
-    let module = prepare_script::OpenModule::open(context)?;
-    let variables = module.workspace.load_environment()?;
-    let work = match shape.engine {
-        Engine::Pulumi => crate::engines::pulumi::validate(),
-        engine => crate::engines::terraform::validate(engine),
-    };
-    module.launch(shape, &variables, false, work).await
+/// Whether the task runs a script.
+fn has_script(task: &EngineTask) -> bool {
+    task.task != Task::Variables
 }
 
-/// Reads what the script left behind. A cancel that came too late, when all parts had ended well, is none.
+/// Reads the results of the script. A cancel that came after every part had succeeded does not count.
 pub async fn conclude(
     context: &TaskContext,
     request: &TaskRequest,
     exit: &Exit,
 ) -> Result<Success, TaskError> {
-    let shape = ScriptTask::of(request).ok_or_else(|| prepare_script::no_script(request))?;
-    let judged = match exit_analysis::judge(context, &shape, exit) {
+    let task = request.engine_task().filter(|task| has_script(task));
+    let task = task.ok_or_else(|| prepare_script::no_script(request))?;
+    let engine = context.engines.get(&task.engine)?;
+    let judged = match exit_analysis::judge(context, &*engine, task, exit) {
         Ok(()) => Ok(()),
-        Err(error) => Err(rescue::explain(context, &shape, exit, error).await),
+        Err(error) => Err(rescue::explain(context, &engine, task, exit, error).await),
     };
-    match request {
-        TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => match judged {
-            Ok(()) => apply::conclude(context, &shape).await.map_err(|error| unread(&shape, error)),
-            Err(TaskError::Faulted(mut fault)) => {
-                // What the state holds after a failure is worth knowing, but not worth another failure.
-                if fault.resources.is_none() {
-                    fault.resources = apply::resources(context, &shape).await.ok();
-                }
-                Err(fault.into())
-            }
-            Err(cancelled) => Err(cancelled),
-        },
-        TaskRequest::Plan(..) => {
-            judged?;
-            plan::conclude(context, &shape, Direction::Apply).await.map_err(|error| unread(&shape, error))
+    if task.task.applies()
+        && let Err(TaskError::Faulted(mut fault)) = judged
+    {
+        // The state after a failure is worth reporting, but not worth another failure.
+        if fault.resources.is_none() {
+            fault.resources = apply::resources(context, &engine).await.ok();
         }
-        TaskRequest::PlanDestroy(..) => {
-            judged?;
-            plan::conclude(context, &shape, Direction::Destroy).await.map_err(|error| unread(&shape, error))
-        }
-        TaskRequest::Output(own, _) => {
-            judged?;
-            output::conclude(context, own).await.map_err(|error| unread(&shape, error))
-        }
-        TaskRequest::Init(own) => {
-            judged?;
-            let noted = init::conclude(context, own);
-            let but = "its backend settings could not be noted";
-            noted.map(|()| Success::Done).map_err(|error| succeeded_but(&shape, but, error))
-        }
-        _ => judged.map(|()| Success::Done),
+        return Err(fault.into());
     }
+    judged?;
+    let concluded = match task.task {
+        Task::ApplyFromPlan | Task::DestroyFromPlan => apply::conclude(context, &engine, task).await,
+        Task::Plan | Task::PlanDestroy => plan::conclude(context, &engine, task).await,
+        Task::Output => output::conclude(context, &engine, task).await,
+        Task::Init => init::conclude(context, &*engine, task).map(|()| Success::Done),
+        _ => Ok(Success::Done),
+    };
+    let what = match task.task {
+        Task::Init => "its backend settings could not be noted",
+        _ => "its result could not be read",
+    };
+    concluded.map_err(|error| succeeded_but(&*engine, task, what, error))
 }
 
-/// The script did all that it was to do; only what came of it is not known.
-fn unread(shape: &ScriptTask<'_>, error: TaskError) -> TaskError {
-    succeeded_but(shape, "its result could not be read", error)
-}
-
-fn succeeded_but(shape: &ScriptTask<'_>, what: &str, error: TaskError) -> TaskError {
+/// The script succeeded, and only its result is unknown.
+fn succeeded_but(engine: &dyn Engine, task: &EngineTask, what: &str, error: TaskError) -> TaskError {
     match error {
         TaskError::Faulted(fault) => {
-            let message = format!("{} succeeded, but {what}: {}", shape.command(), fault.message);
+            let message = format!("{} succeeded, but {what}: {}", engine.command(task.task), fault.message);
             Fault { message, ..fault }.into()
         }
         other => other,

@@ -10,12 +10,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_contract::{Engine, Fault};
+use hawser_contract::Fault;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::TaskError;
 use super::prepare_script::OpenModule;
+use crate::base::blocking::blocking;
+use crate::base::retry;
 use crate::engines::environment::Environment;
 use crate::engines::terraform::plugin_cache::{
     DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
@@ -23,8 +25,6 @@ use crate::engines::terraform::plugin_cache::{
 use crate::engines::{EngineCommands, EngineError, REMOVE};
 use crate::script::{EngineCommand, ScriptError};
 
-/// How often a lock that another init holds is tried again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How often somebody who reads the log is told that it is still waiting.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// Most inits are done in seconds. One that takes longer than this is hanging, or downloads so much that two in parallel
@@ -35,13 +35,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 /// environment or configuration has a cache already is left alone; one whose cache cannot be used goes without.
 pub(super) async fn share(
     module: &OpenModule<'_>,
-    engine: Engine,
     environment: &mut Environment,
     work: &mut EngineCommands,
 ) -> Result<Option<Arc<File>>, TaskError> {
     let context = module.context;
     let settings = &context.settings;
-    let Some(cache) = PluginCache::of(engine, &settings.working_directory.working_directory) else {
+    let Some(cache) = module.engine.plugin_cache(&settings.working_directory.working_directory) else {
         return Ok(None);
     };
     let value = |name: &str| environment.get(name).map(PathBuf::from);
@@ -101,7 +100,7 @@ async fn ready(module: &OpenModule<'_>, cache: &PluginCache) -> Result<Option<Fi
     };
     // Packages are read whole, and they are large.
     let (here, directory) = (cache.clone(), module.directory.clone());
-    let looked = tokio::task::spawn_blocking(move || {
+    let looked = blocking(move || {
         let removed = here.begin()?;
         Ok::<_, PluginCacheError>((here.mismatch(&directory)?, removed))
     });
@@ -156,7 +155,7 @@ async fn wait_for<L>(
             say(waited);
             say_at = waited + SAY_AGAIN;
         }
-        if cancel.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await.is_none() {
+        if cancel.run_until_cancelled(tokio::time::sleep(retry::PLUGIN_CACHE)).await.is_none() {
             return Err(Unready::Cancelled);
         }
     }

@@ -4,23 +4,24 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_contract::{Engine, Fault, Task, TaskRequest};
+use hawser_contract::{EngineTask, Fault, Task, TaskRequest};
 use tokio_util::sync::CancellationToken;
 
-use super::shape::ScriptTask;
 use super::{Prepared, TaskContext, TaskError, fault, plugins};
+use crate::base::blocking::blocking;
 use crate::base::confined_dir::{ConfinedDir, EntryKind};
+use crate::base::files::write_private_atomic;
 use crate::base::process::{Inherited, ProgramOutput, Tool, find_only_in, find_program};
 use crate::engines::environment::{Environment, is_code_to_bash};
-use crate::engines::{COPY, EngineCommands, EngineError, REMOVE, ResultPaths, flags, pulumi};
-use crate::policy::Policy;
+use crate::engines::{COPY, Engine, EngineError, InputFile, REMOVE, ResultPaths, StateExport, flags};
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
 use crate::supervisor::Launch;
-use crate::workspace::{BackendNote, PrivateFile, Workspace};
+use crate::workspace::{PrivateFile, Workspace};
 
 /// An engine that does not say its version within this time is run all the same.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -33,6 +34,8 @@ const LARGEST_EXPORT: usize = 256 * 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct OpenModule<'a> {
     pub context: &'a TaskContext,
+    pub task: &'a EngineTask,
+    pub engine: Arc<dyn Engine>,
     pub workspace: Workspace,
     /// The init directory: where the engine runs.
     pub directory: PathBuf,
@@ -42,12 +45,13 @@ pub(super) struct OpenModule<'a> {
 }
 
 impl<'a> OpenModule<'a> {
-    pub(super) fn open(context: &'a TaskContext) -> Result<Self, TaskError> {
+    pub(super) fn open(context: &'a TaskContext, task: &'a EngineTask) -> Result<Self, TaskError> {
+        let engine = context.engines.get(&task.engine)?;
         let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
         let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
         let private = (workspace.private_dir(), tree.private_made()?);
         let places = ResultPaths::new(&private.0, context.folder.path())?;
-        Ok(Self { context, workspace, directory, places, private })
+        Ok(Self { context, task, engine, workspace, directory, places, private })
     }
 
     /// Does something in the folder of a file that the script reads or writes: the module's private one, or the step's.
@@ -64,42 +68,43 @@ impl<'a> OpenModule<'a> {
         self.at(path, ConfinedDir::kind).is_ok_and(|kind| kind == Some(EntryKind::File))
     }
 
-    /// Turns what an engine is to do into what the supervisor runs.
+    /// Writes the inputs of the engine and turns its commands into what the supervisor runs.
     pub(super) async fn launch(
         &self,
-        shape: &ScriptTask<'_>,
         variables: &BTreeMap<String, String>,
-        allow_questions: bool,
-        mut work: EngineCommands,
+        warnings: Vec<String>,
     ) -> Result<Prepared, TaskError> {
-        if let Some(flags) = shape.flags {
-            flags::check_values(shape.engine, flags)?;
-            flags::check_written_files(flags)?;
-        }
-        let mut environment = environment(self.context, shape.engine, variables);
-        if allow_questions {
-            environment.allow_questions();
+        let (task, engine) = (self.task, &*self.engine);
+        engine.check_flags(&task.flags)?;
+        self.write_inputs()?;
+        let mut work = engine.commands(task, &self.places)?;
+        let mut environment = environment(self.context, engine, variables);
+        for (name, value) in &work.environment {
+            environment.set(name, value);
         }
         if !variables.contains_key("TMPDIR") {
             self.give_scratch(&mut environment)?;
         }
         // An earlier Init may have been allowed more than this runner allows now.
-        Policy::new(&self.context.settings).judge_variables(variables.keys().map(String::as_str))?;
-        if shape.task != Task::Init && shape.engine != Engine::Pulumi {
-            judge_kept_settings(self, &self.workspace.load_backend_note()?)?;
+        if task.task != Task::Init {
+            self.context.policy.check_variables(variables.keys().map(String::as_str))?;
+            if engine.remembers_backend() {
+                let note = self.workspace.load_backend_note()?;
+                self.context.policy.check_saved_backend(note.settings.as_deref())?;
+            }
         }
-        let engine_version = self.say_version(shape, &environment).await?;
+        let engine_version = self.say_version(&environment).await?;
         let source_commit = self.workspace.local_commit();
         self.context.note_facts(&Facts { engine_version, source_commit });
         for name in variables.keys().filter(|name| is_code_to_bash(name)) {
             self.context.warn(&format!("The variable {name} is left out: bash would run or obey its value"));
         }
-        let unknown = shape.flags.into_iter().flat_map(flags::unknown_flags);
-        for warning in unknown.chain(std::mem::take(&mut work.warnings)) {
+        let unknown = flags::unknown_flags(&task.flags);
+        for warning in unknown.chain(std::mem::take(&mut work.warnings)).chain(warnings) {
             self.context.warn(&warning);
         }
-        let held = match shape.task {
-            Task::Init => plugins::share(self, shape.engine, &mut environment, &mut work).await?,
+        let held = match task.task {
+            Task::Init => plugins::share(self, &mut environment, &mut work).await?,
             _ => None,
         };
         for path in work.writes.iter().map(Path::new) {
@@ -124,19 +129,35 @@ impl<'a> OpenModule<'a> {
                 .map_err(|error| Fault::new(format!("cannot create {}: {error}", path.display())))?;
         }
         let TaskContext { common, folder, .. } = self.context;
+        let [before, after] = task.hooks();
         let script = Script {
-            title: format!("{} of job {}, written by hawser", shape.task, common.job_id),
-            before: shape.before,
+            title: format!("{} of job {}, written by hawser", task.task, common.job_id),
+            before,
             engine: work.engine,
             collect: work.collect,
             publish: work.publish,
             collect_after_failure: work.collect_after_failure,
-            after: shape.after,
+            after,
         };
         let script = script.text(&folder.part_path(), &folder.cancel_path())?;
-        self.workspace.write_private(shape.script, script.as_bytes())?;
+        if let Some(file) = script_file(task.task) {
+            self.workspace.write_private(file, script.as_bytes())?;
+        }
         let directory = self.directory.clone();
         Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables(), held }))
+    }
+
+    fn write_inputs(&self) -> Result<(), TaskError> {
+        for input in self.engine.inputs(self.task, &self.places)? {
+            match input {
+                InputFile::Private(file, text) => {
+                    self.workspace.write_private(file, text.as_bytes())?;
+                }
+                InputFile::Step(path, text) => write_private_atomic(path.as_ref(), text.as_bytes())
+                    .map_err(|error| Fault::new(format!("cannot write {path}: {error}")))?,
+            }
+        }
+        Ok(())
     }
 
     fn give_scratch(&self, environment: &mut Environment) -> Result<(), TaskError> {
@@ -157,15 +178,13 @@ impl<'a> OpenModule<'a> {
         Ok(())
     }
 
-    /// Reads the state of a Pulumi stack whose update was stopped. Its script did not: nothing in it runs after a cancel.
-    pub(super) async fn export_stack(&self, shape: &ScriptTask<'_>) -> Result<(), TaskError> {
-        let environment = environment(self.context, shape.engine, &self.workspace.load_environment()?);
-        let program = find_program(shape.engine.program(), &environment.path())?;
-        let arguments = shape.flags.map(pulumi::export_arguments).unwrap_or_default();
+    /// Reads the state after a task that was stopped: no part of its script runs after a cancel.
+    pub(super) async fn export_state(&self, export: &StateExport) -> Result<(), TaskError> {
+        let environment = environment(self.context, &*self.engine, &self.workspace.load_environment()?);
+        let program = find_program(self.engine.name().as_str(), &environment.path())?;
         let variables = environment.variables().map(|(name, value)| (name.clone(), value.clone()));
         let exported = Tool::new(&program, "export the state of the stack")
-            .args(["stack", "export"])
-            .args(arguments)
+            .args(&export.arguments)
             .environment(variables)
             .current_dir(&self.directory)
             .timeout(EXPORT_TIMEOUT)
@@ -175,7 +194,7 @@ impl<'a> OpenModule<'a> {
             .await
             .and_then(ProgramOutput::stdout)
             .map_err(|error| Fault::new(fault::sentence(&error)))?;
-        let file = PrivateFile::PulumiExport;
+        let file = export.file;
         let collected = self.places.collected(file);
         self.at(Path::new(&collected), |step, name| step.write(name, &exported))
             .map_err(|error| Fault::new(format!("cannot write {collected}: {error}")))?;
@@ -188,31 +207,23 @@ impl<'a> OpenModule<'a> {
 
     /// The step's first line: which engine, which version, where. An engine that is not there fails the task, unless a
     /// before hook may still bring it.
-    async fn say_version(
-        &self,
-        shape: &ScriptTask<'_>,
-        environment: &Environment,
-    ) -> Result<Option<String>, TaskError> {
-        let name = shape.engine.program();
+    async fn say_version(&self, environment: &Environment) -> Result<Option<String>, TaskError> {
+        let name = self.engine.name();
         // Joined to an empty subdirectory a path ends in a slash.
         let place = self.directory.components().collect::<PathBuf>();
         let place = place.display();
         // The runner's own PATH is nothing to the script.
-        let program = match find_only_in(name, &environment.path()) {
+        let program = match find_only_in(name.as_str(), &environment.path()) {
             Ok(program) => program,
-            Err(missing) if shape.before.is_some() => {
+            Err(missing) if self.task.hooks()[0].is_some() => {
                 self.context.warn(&format!("{missing}; it may still come by the before hook"));
                 return Ok(None);
             }
             Err(missing) => return Err(missing.into()),
         };
-        let arguments: &[&str] = match shape.engine {
-            Engine::Terraform | Engine::Tofu => &["version", "-json"],
-            Engine::Pulumi => &["version"],
-        };
         let variables = environment.variables().map(|(name, value)| (name.clone(), value.clone()));
         let asked = Tool::new(&program, "say its version")
-            .args(arguments)
+            .args(self.engine.version_arguments())
             .environment(variables)
             // Nobody waits for a word from the vendor.
             .env("CHECKPOINT_DISABLE", "1")
@@ -250,22 +261,17 @@ fn version(said: &str) -> String {
     }
 }
 
-/// Refuses hooks that are not approved, before anything else happens.
-pub(super) fn check_hooks(context: &TaskContext, shape: &ScriptTask<'_>) -> Result<(), TaskError> {
-    Ok(Policy::new(&context.settings).judge_hooks(shape.before.into_iter().chain(shape.after))?)
-}
-
 /// What an engine and its hooks are given, with these variables of the module.
 pub(super) fn environment(
     context: &TaskContext,
-    engine: Engine,
+    engine: &dyn Engine,
     variables: &BTreeMap<String, String>,
 ) -> Environment {
     let Settings { runner, engine: own, .. } = &*context.settings;
     let host = Inherited::of_this_process()
         .without_secret(&runner.credentials.client_secret)
         .narrowed_to(own.environment_allow_list.as_deref());
-    Environment::new(engine, host, variables, &own.additional_binary_paths)
+    Environment::new(engine.environment(), host, variables, &own.additional_binary_paths)
 }
 
 /// Where the script has put its results. The module's folder is not looked at, because none of them is read from there: what
@@ -275,21 +281,11 @@ pub(super) fn places(context: &TaskContext) -> Result<ResultPaths, TaskError> {
     Ok(ResultPaths::new(&workspace.private_dir(), context.folder.path())?)
 }
 
-/// Refuses a backend that an earlier Init has made and that the settings of today do not allow.
-pub(super) fn judge_kept_settings(module: &OpenModule<'_>, note: &BackendNote) -> Result<(), TaskError> {
-    let policy = Policy::new(&module.context.settings);
-    match &note.settings {
-        Some(settings) => policy.judge_backend_settings(settings.iter().map(String::as_str))?,
-        None => policy.judge_unknown_backend_settings()?,
-    }
-    Ok(())
-}
-
 /// Reads what an engine left behind; files may be large, so not on a thread of the runtime.
 pub(super) async fn read<T: Send + 'static>(
     reading: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, TaskError> {
-    match tokio::task::spawn_blocking(reading).await {
+    match blocking(reading).await {
         Ok(read) => Ok(read?),
         Err(error) => Err(Fault::new(format!("a thread that was to read a file failed: {error}")).into()),
     }
@@ -298,4 +294,18 @@ pub(super) async fn read<T: Send + 'static>(
 /// Somebody wants a script of a task that has none.
 pub(super) fn no_script(request: &TaskRequest) -> TaskError {
     Fault::new(format!("{} runs no script: there is nothing to conclude", request.task())).into()
+}
+
+/// Where a copy of the script of a task is kept for people to read.
+fn script_file(task: Task) -> Option<PrivateFile> {
+    Some(match task {
+        Task::GetDefinitiveRevision | Task::GetModule | Task::Variables => return None,
+        Task::Init => PrivateFile::InitScript,
+        Task::Validate => PrivateFile::ValidateScript,
+        Task::Plan => PrivateFile::PlanScript,
+        Task::PlanDestroy => PrivateFile::PlanDestroyScript,
+        Task::ApplyFromPlan => PrivateFile::ApplyScript,
+        Task::DestroyFromPlan => PrivateFile::DestroyScript,
+        Task::Output => PrivateFile::OutputScript,
+    })
 }

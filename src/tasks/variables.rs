@@ -1,21 +1,20 @@
 //! Variables: what the module declares, read from its files. No engine is run and no environment is needed.
 
-use hawser_contract::Success;
-use hawser_contract::requests::Input;
+use hawser_contract::{EngineTask, Success};
 
 use super::prepare_script::read;
 use super::{Prepared, TaskContext, TaskError};
-use crate::engines::declarations::Declarations;
 use crate::step::Facts;
 use crate::workspace::Workspace;
 
-pub(super) async fn prepare(context: &TaskContext, request: &Input) -> Result<Prepared, TaskError> {
+pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<Prepared, TaskError> {
     let metadata = &context.common.metadata;
     let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
     let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
     context.note_facts(&Facts { engine_version: None, source_commit: workspace.local_commit() });
-    let (engine, extra_files) = (request.engine, tree.placed_extra_files(&request.extra_file_names));
-    let declarations = read(move || Declarations::of_module(&directory, &tree, engine)).await?;
+    let extra_files = tree.placed_extra_files(&task.extra_file_names);
+    let engine = context.engines.get(&task.engine)?;
+    let declarations = read(move || engine.declarations(&directory, &tree)).await?;
     for warning in &declarations.warnings {
         context.warn(warning);
     }

@@ -1,5 +1,5 @@
-//! The backend settings that Inits have given to the engine. It keeps them in a folder of its own (`.terraform`) and goes on
-//! using them, so they are judged before every later task.
+//! The backend settings that Init has passed to the engine. The engine saves them in its data folder (`.terraform`) and keeps
+//! using them, so the policy checks them before every later task.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,28 +14,22 @@ use crate::base::confined_dir::EntryKind;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendNote {
-    /// The job whose Init was the last.
+    /// The job of the last Init.
     pub job: Option<Uuid>,
-    /// All that the engine may be using, see [`crate::engines::terraform::backend_settings`]. None when it has a backend and
-    /// nobody has noted how it came to it.
+    /// All settings that the engine may be using, see [`crate::engines::terraform::backend_settings`]. `None` if it has a backend
+    /// whose settings are unknown.
     pub settings: Option<Vec<String>>,
 }
 
 impl Workspace {
     pub fn save_backend_note(&self, note: &BackendNote) -> Result<(), WorkspaceError> {
-        let path = || self.private_path(PrivateFile::BackendSettings);
-        let text = serde_json::to_vec_pretty(note)
-            .map_err(|source| WorkspaceError::DamagedBackendSettings { path: path(), source })?;
-        self.write_private(PrivateFile::BackendSettings, &text).map(|_| ())
+        self.tree()?.write_json(PrivateFile::BackendSettings, note)
     }
 
     pub fn load_backend_note(&self) -> Result<BackendNote, WorkspaceError> {
         let tree = self.tree()?;
-        let file = PrivateFile::BackendSettings;
-        if let Some(text) = tree.read_private(file)? {
-            let path = self.private_path(file);
-            return serde_json::from_slice(&text)
-                .map_err(|source| WorkspaceError::DamagedBackendSettings { path, source });
+        if let Some(note) = tree.read_json(PrivateFile::BackendSettings)? {
+            return Ok(note);
         }
         let has_backend = || -> io::Result<bool> {
             let init = tree.init_folder()?;
@@ -47,13 +41,12 @@ impl Workspace {
                 other => Ok(other.is_some()),
             }
         };
-        // Where else the engine was told to keep it. (Not told of by a hook, which nobody knows of.)
-        let elsewhere =
-            self.load_environment().unwrap_or_default().get("TF_DATA_DIR").cloned().unwrap_or_default();
-        let is_elsewhere =
-            !elsewhere.is_empty() && self.init_dir().join(elsewhere).join("terraform.tfstate").exists();
         let has_backend =
-            has_backend().map_err(|error| WorkspaceError::io("look into", &self.init_dir(), error))?;
-        Ok(BackendNote { job: None, settings: (!has_backend && !is_elsewhere).then(Vec::new) })
+            has_backend().map_err(|error| WorkspaceError::io("read", &self.init_dir(), error))?;
+        // A TF_DATA_DIR that a hook sets is not known here.
+        let data = self.load_environment().unwrap_or_default().remove("TF_DATA_DIR").unwrap_or_default();
+        let has_other_backend =
+            !data.is_empty() && self.init_dir().join(data).join("terraform.tfstate").exists();
+        Ok(BackendNote { job: None, settings: (!has_backend && !has_other_backend).then(Vec::new) })
     }
 }

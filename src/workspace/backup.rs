@@ -1,4 +1,4 @@
-//! Keeps a file that an engine left behind in a second place, so that nothing which happens to the first one loses it.
+//! Keeps a second copy of a file that an engine left behind.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,18 +9,17 @@ use std::path::{Path, PathBuf};
 use crate::base::confined_dir::{self, EntryKind};
 use crate::base::files::{create_private_dir_all, sync_dir};
 
-/// How a file gets its second place.
+/// How to keep a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// A copy of its contents.
+    /// Copy its contents.
     Copy,
-    /// A second name where that is possible: should an engine that nobody watches any more still be writing the file,
-    /// the rest of it arrives too.
+    /// Hard-link it if possible: if an unsupervised engine is still writing the file, the copy gets the rest too.
     Link,
 }
 
-/// Keeps a file in a private folder as well, under its time and `name`, and returns where it is and what it holds. One that
-/// is there already counts; another file of that name is never overwritten. `None` when there is no such file.
+/// Keeps a file in a private folder, named after its modification time and `name`. Returns the path and the contents. An
+/// existing copy is reused; a different file is never overwritten. `None` if there is no such file.
 pub fn keep(
     from: &confined_dir::ConfinedDir,
     file: &str,
@@ -30,7 +29,7 @@ pub fn keep(
 ) -> io::Result<Option<(PathBuf, Vec<u8>)>> {
     let file = OsStr::new(file);
     if from.kind(file)? != Some(EntryKind::File) {
-        // A symlink or a folder of that name is nothing that an engine has written.
+        // An engine does not write symlinks or folders with this name.
         return Ok(None);
     }
     let mut opened = from.open_file(file)?;
@@ -43,37 +42,37 @@ pub fn keep(
     let mut count = 1;
     loop {
         let number = if count == 1 { String::new() } else { format!("-{count}") };
-        let place = folder.join(format!("{time}{number}-{name}"));
-        match fs::read(&place) {
+        let path = folder.join(format!("{time}{number}-{name}"));
+        match fs::read(&path) {
             Ok(earlier) if earlier == contents => {
-                // Whoever put it there may not have come to this.
-                settle(&place)?;
-                return Ok(Some((place, contents)));
+                // A crash may have prevented this before.
+                make_durable(&path)?;
+                return Ok(Some((path, contents)));
             }
             Ok(_) => count += 1,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let new_name = place.file_name().unwrap_or_default();
+                let new_name = path.file_name().unwrap_or_default();
                 let link = || -> io::Result<()> {
                     from.link_or_copy(file, &to, new_name)?;
-                    // Another file may have got that name since it was opened.
+                    // The file may have been replaced since it was opened.
                     let linked = to.open_file(new_name)?.metadata()?;
                     match linked.ino() == opened.metadata()?.ino() {
-                        true => settle(&place),
-                        false => Err(io::Error::other("it is another file by now")),
+                        true => make_durable(&path),
+                        false => Err(io::Error::other("the file was replaced")),
                     }
                 };
                 if by == By::Copy || link().is_err() {
                     to.write(new_name, &contents)?;
                 }
-                return Ok(Some((place, contents)));
+                return Ok(Some((path, contents)));
             }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Makes a file private and lets it survive a power cut.
-fn settle(file: &Path) -> io::Result<()> {
+/// Makes a file private and syncs it to disk.
+fn make_durable(file: &Path) -> io::Result<()> {
     fs::set_permissions(file, fs::Permissions::from_mode(0o600))?;
     fs::File::open(file)?.sync_all()?;
     file.parent().map_or(Ok(()), sync_dir)
@@ -83,41 +82,38 @@ fn settle(file: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::base::confined_dir::ConfinedDir;
-    use crate::engines::leftovers::ERRORED_STATE;
+    use crate::engines::terraform::locks::ERRORED_STATE;
 
     #[test]
     fn a_copy_is_made_once_and_overwrites_nothing() {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("a/b"));
-        let keep = |_: &Path, folder: &Path, name: &str, by| {
-            keep(&ConfinedDir::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
-        };
-        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
+        let keep = |by| keep(&ConfinedDir::open(root.path()).unwrap(), ERRORED_STATE, &folder, "x", by);
+        assert_eq!(keep(By::Copy).unwrap(), None);
         fs::write(&from, "one").unwrap();
-        let (first, contents) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
+        let (first, contents) = keep(By::Copy).unwrap().unwrap();
         assert_eq!(contents, b"one");
-        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap().unwrap().0, first);
+        assert_eq!(keep(By::Copy).unwrap().unwrap().0, first);
         let time = fs::metadata(&from).unwrap().modified().unwrap();
         fs::write(&from, "two").unwrap();
         fs::File::options().write(true).open(&from).unwrap().set_modified(time).unwrap();
-        let (second, _) = keep(&from, &folder, "x", By::Copy).unwrap().unwrap();
+        let (second, _) = keep(By::Copy).unwrap().unwrap();
         assert_ne!(first, second);
         assert_eq!(fs::read(first).unwrap(), b"one");
         fs::remove_file(&from).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &from).unwrap();
-        assert_eq!(keep(&from, &folder, "x", By::Copy).unwrap(), None);
+        assert_eq!(keep(By::Copy).unwrap(), None);
     }
+
     #[test]
-    fn what_is_written_after_the_rescue_is_rescued_too() {
+    fn a_link_includes_what_is_written_later() {
         let root = tempfile::tempdir().unwrap();
         let (from, folder) = (root.path().join(ERRORED_STATE), root.path().join("kept"));
-        let keep = |_: &Path, folder: &Path, name: &str, by| {
-            keep(&ConfinedDir::open(root.path()).unwrap(), ERRORED_STATE, folder, name, by)
-        };
+        let keep = |by| keep(&ConfinedDir::open(root.path()).unwrap(), ERRORED_STATE, &folder, "x", by);
         let mut writer = fs::File::create(&from).unwrap();
         io::Write::write_all(&mut writer, b"one").unwrap();
-        let (kept, _) = keep(&from, &folder, "x", By::Link).unwrap().unwrap();
-        assert_eq!(keep(&from, &folder, "x", By::Link).unwrap().unwrap().0, kept);
+        let (kept, _) = keep(By::Link).unwrap().unwrap();
+        assert_eq!(keep(By::Link).unwrap().unwrap().0, kept);
         fs::remove_file(&from).unwrap();
         io::Write::write_all(&mut writer, b" two").unwrap();
         assert_eq!(fs::read(&kept).unwrap(), b"one two");

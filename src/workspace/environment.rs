@@ -1,6 +1,6 @@
-//! The environment variables that Init brings, kept for the module's later tasks.
+//! The environment variables of an Init, saved for the module's later tasks.
 //!
-//! `snapcd.env` is a JSON object of strings, because a value may have any character in it, new lines included.
+//! `snapcd.env` is a JSON object of strings, because a value may contain any character, including line feeds.
 
 use std::collections::BTreeMap;
 
@@ -12,35 +12,32 @@ impl Workspace {
         for (name, value) in variables {
             check_variable(name, value)?;
         }
-        let text = serde_json::to_vec_pretty(variables).map_err(|source| {
-            WorkspaceError::DamagedEnvironment { path: self.private_path(PrivateFile::Environment), source }
-        })?;
-        self.write_private(PrivateFile::Environment, &text).map(|_| ())
+        self.tree()?.write_json(PrivateFile::Environment, variables)
     }
 
     pub fn load_environment(&self) -> Result<BTreeMap<String, String>, WorkspaceError> {
-        let path = self.private_path(PrivateFile::Environment);
-        let read = match self.tree() {
+        let variables = match self.tree() {
             Err(WorkspaceError::NoSubdirectory { .. }) => None,
-            tree => tree?.read_private(PrivateFile::Environment)?,
+            tree => tree?.read_json(PrivateFile::Environment)?,
         };
-        let Some(text) = read else { return Err(WorkspaceError::NotInitialised { path }) };
-        serde_json::from_slice(&text).map_err(|source| WorkspaceError::DamagedEnvironment { path, source })
+        variables.ok_or_else(|| WorkspaceError::NotInitialized {
+            path: self.private_path(PrivateFile::Environment),
+        })
     }
 }
 
-/// What the operating system cannot pass on is refused here, where the variable can still be named.
+/// Refuses variables that the operating system cannot pass to a process, while the error can still name them.
 fn check_variable(name: &str, value: &str) -> Result<(), WorkspaceError> {
     let reason = if name.is_empty() {
-        "it has no name"
+        "its name is empty"
     } else if name.contains('=') {
-        "its name has an equals sign"
+        "its name contains an equals sign"
     } else if name.contains(|it: char| it.is_control() && it != '\0') {
-        "its name has control characters"
+        "its name contains control characters"
     } else if name.contains('\0') || value.contains('\0') {
-        "it has a zero byte"
+        "it contains a null byte"
     } else if name.len() + 1 + value.len() > LONGEST_WORD {
-        "it has more than 128 KiB, and no program can be given a larger variable"
+        "it is larger than 128 KiB, the limit of the operating system"
     } else {
         return Ok(());
     };

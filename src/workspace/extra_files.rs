@@ -1,19 +1,18 @@
 //! Files that the server adds to a module.
 //!
-//! `.snapcd/extra-files.json` lists what is ours among the files of the init directory:
+//! `.snapcd/extra-files.json` lists the runner's own files in the init directory:
 //! ```json
 //! {"version": 1, "created": ["backend.tf"], "overwritten": ["conf/main.tf"]}
 //! ```
-//! The original of an overwritten file is kept in `.snapcd/original-files/` under the same path. A file that is no longer
-//! wanted is removed or its original restored. A file of ours is always brought up to date; a file that was there
-//! before is only replaced when `overwrite` is set.
+//! The original of an overwritten file is kept in `.snapcd/original-files/` under the same path. When a file is no longer
+//! requested, it is deleted or its original is restored. A file of the runner's own is always updated; any other file is only
+//! replaced if `overwrite` is set.
 //!
-//! Order of writes, so that a crash in between does no harm: the original is kept, then the list says so, then the file
-//! is written; and back: the file is restored, then the list says so. An overwritten file without an original is
-//! one that had just been restored.
+//! The order of writes makes a crash harmless: save the original, update the list, write the file; and back: restore the file,
+//! update the list. An overwritten file without an original had just been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +20,9 @@ use hawser_contract::requests::ExtraFile;
 use serde::{Deserialize, Serialize};
 
 use super::names::relative_file;
-use super::tree::Tree;
+use super::tree::{Tree, existing_folder};
 use super::{PrivateFile, WorkspaceError};
-use crate::base::confined_dir::{ConfinedDir, EntryKind, is_missing, read_limited};
+use crate::base::confined_dir::{ConfinedDir, EntryKind, read_limited};
 use crate::sources::JobLog;
 
 const WHAT: &str = "extra file name";
@@ -32,264 +31,253 @@ const LARGEST_MANIFEST: u64 = 64 * 1024 * 1024;
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Manifest {
     version: u32,
-    created: BTreeSet<String>,
-    overwritten: BTreeSet<String>,
+    created: BTreeSet<PathBuf>,
+    overwritten: BTreeSet<PathBuf>,
 }
 
 impl Manifest {
+    /// Checks the names like those of a request.
     fn load(tree: &Tree) -> Result<Option<Self>, WorkspaceError> {
-        let Some(text) = tree.read_private(PrivateFile::ExtraFiles)? else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|source| {
-            let path = tree.inside().place().join(tree.init()).join(super::names::PRIVATE_FOLDER);
-            WorkspaceError::DamagedManifest { path: path.join(PrivateFile::ExtraFiles.name()), source }
-        })
+        let manifest: Option<Self> = tree.read_json(PrivateFile::ExtraFiles)?;
+        for path in manifest.iter().flat_map(|it| it.created.iter().chain(&it.overwritten)) {
+            relative_file(WHAT, &path.to_string_lossy())?;
+        }
+        Ok(manifest)
     }
 
     fn save(&mut self, tree: &Tree) -> Result<(), WorkspaceError> {
         self.version = 1;
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| tree.error("write the list of extra files in", tree.init(), error.into()))?;
-        tree.write_private(PrivateFile::ExtraFiles, &text)
+        tree.write_json(PrivateFile::ExtraFiles, self)
+    }
+
+    fn contains(&self, path: &Path) -> bool {
+        self.created.contains(path) || self.overwritten.contains(path)
     }
 }
 
-/// What a private folder's list names; nothing when there is none.
+/// The files in the list of a private folder; none if there is no valid list.
 pub(super) fn listed(private: &ConfinedDir) -> Vec<PathBuf> {
     let file = private.open_file(OsStr::new(PrivateFile::ExtraFiles.name()));
     let text = file.and_then(|file| read_limited(file, LARGEST_MANIFEST)).unwrap_or_default();
     let manifest: Manifest = serde_json::from_slice(&text).unwrap_or_default();
-    manifest.created.iter().chain(&manifest.overwritten).map(PathBuf::from).collect()
+    manifest.created.into_iter().chain(manifest.overwritten).collect()
 }
 
 /// The files that only exist as extra files.
-pub(super) fn created(tree: &Tree) -> Result<BTreeSet<String>, WorkspaceError> {
+pub(super) fn created(tree: &Tree) -> Result<BTreeSet<PathBuf>, WorkspaceError> {
     Ok(Manifest::load(tree)?.unwrap_or_default().created)
 }
 
 impl Tree {
-    /// Those of these extra files that are in place. One that was left out is a file of the source. Where nobody knows, all are.
+    /// The extra files among these names that are in place: a skipped one is a file of the source. Without a valid list, all of
+    /// them.
     pub fn placed_extra_files(&self, names: &[String]) -> Vec<String> {
         let Ok(Some(manifest)) = Manifest::load(self) else { return names.to_vec() };
-        let names =
-            names.iter().filter_map(|name| relative_file(WHAT, name).ok()?.to_str().map(str::to_owned));
-        names.filter(|name| manifest.created.contains(name) || manifest.overwritten.contains(name)).collect()
+        let paths = names.iter().filter_map(|name| relative_file(WHAT, name).ok());
+        paths
+            .filter(|path| manifest.contains(path))
+            .filter_map(|path| path.to_str().map(str::to_owned))
+            .collect()
     }
 }
 
-/// The files by their cleaned paths; of two with one name the later counts.
+/// The files by their normalized paths. If a path occurs twice, the last one wins.
 pub(super) fn by_path(files: &[ExtraFile]) -> Result<BTreeMap<PathBuf, &ExtraFile>, WorkspaceError> {
     files.iter().map(|file| Ok((relative_file(WHAT, &file.file_name)?, file))).collect()
 }
 
-/// Notes that these files of the init directory, which came from an earlier tree, are extra files.
-pub(super) fn adopt(tree: &Tree, names: Vec<String>) -> Result<(), WorkspaceError> {
-    if names.is_empty() {
+/// Adds files that were carried over from an earlier tree to the list.
+pub(super) fn adopt(tree: &Tree, paths: Vec<PathBuf>) -> Result<(), WorkspaceError> {
+    if paths.is_empty() {
         return Ok(());
     }
     let mut manifest = Manifest::load(tree)?.unwrap_or_default();
-    manifest.created.extend(names);
+    manifest.created.extend(paths);
     manifest.save(tree)
 }
 
-/// Finds out whether all files can be put in place, before anything is changed.
+/// Checks that all files can be put in place, before anything is changed.
 pub(super) fn check(tree: &Tree, files: &[ExtraFile]) -> Result<(), WorkspaceError> {
-    let wanted = by_path(files)?;
-    // What is no longer listed is removed first, and then in nobody's way.
-    let mut goes: BTreeSet<PathBuf> = created(tree)?.into_iter().map(PathBuf::from).collect();
-    goes.retain(|name| !wanted.contains_key(name));
-    for name in wanted.keys() {
-        if name.ancestors().any(|above| goes.contains(above)) {
+    let requested = by_path(files)?;
+    // Files that are no longer requested are deleted first.
+    let mut deleted = created(tree)?;
+    deleted.retain(|path| !requested.contains_key(path));
+    for path in requested.keys() {
+        if path.ancestors().any(|above| deleted.contains(above)) {
             continue;
         }
-        let Some((folder, last)) = find(tree, name)? else { continue };
-        let failed = |error| tree.error("look at", &tree.init().join(name), error);
-        if folder.kind(&last).map_err(failed)? == Some(EntryKind::Folder)
-            && !folder.folder(&last).and_then(|inner| holds_only(&inner, name, &goes)).map_err(failed)?
+        let Some((folder, name)) = find(tree, path)? else { continue };
+        let failed = |error| tree.error("check", &tree.init().join(path), error);
+        if folder.kind(&name).map_err(failed)? == Some(EntryKind::Folder)
+            && !folder.folder(&name).and_then(|inner| holds_only(&inner, path, &deleted)).map_err(failed)?
         {
-            return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_string_lossy().into_owned() });
+            return Err(WorkspaceError::ExtraFileIsFolder { path: path.clone() });
         }
     }
     Ok(())
 }
 
-/// Whether there is nothing in a folder but these files.
+/// Whether a folder contains nothing but these files.
 fn holds_only(folder: &ConfinedDir, below: &Path, files: &BTreeSet<PathBuf>) -> io::Result<bool> {
     for (name, kind) in folder.entries()? {
         let path = below.join(&name);
-        let is_one = match kind {
+        let is_listed = match kind {
             EntryKind::Folder => holds_only(&folder.folder(&name)?, &path, files)?,
             _ => files.contains(&path),
         };
-        if !is_one {
+        if !is_listed {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-/// Makes the init directory hold exactly these extra files.
+/// Makes the init directory contain exactly these extra files.
 pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: JobLog<'_>) -> Result<(), WorkspaceError> {
-    let wanted = by_path(files)?;
-    let wanted: BTreeMap<String, &ExtraFile> =
-        wanted.into_iter().map(|(path, file)| (path.to_string_lossy().into_owned(), file)).collect();
+    let requested = by_path(files)?;
     let manifest = match Manifest::load(tree)? {
         Some(manifest) => manifest,
-        None if wanted.is_empty() => return Ok(()),
+        None if requested.is_empty() => return Ok(()),
         None => Manifest::default(),
     };
-    let private = tree.private_made()?;
-    let originals = private
-        .folder_made(OsStr::new(PrivateFile::OriginalFiles.name()))
+    let originals = tree
+        .private_made()?
+        .open_or_create(OsStr::new(PrivateFile::OriginalFiles.name()))
         .map_err(|error| tree.error("keep originals in", tree.init(), error))?;
-    Placing { tree, originals, manifest, log }.run(&wanted)
+    Placement { tree, originals, manifest, log }.run(&requested)
 }
 
-/// The folder that a file is in, and its name there. Symlinks on the way may not lead out; one at the end is not followed. `None`
-/// when the folder is not there.
-fn find(tree: &Tree, path: &Path) -> Result<Option<(ConfinedDir, std::ffi::OsString)>, WorkspaceError> {
-    let folder = tree.work_folder(path.parent().unwrap_or(Path::new("")))?;
-    Ok(folder.map(|folder| (folder, path.file_name().unwrap_or_default().to_owned())))
+/// The folder of a file, and its name in it. Symlinks on the way must not lead out; the file itself is not followed. `None` if
+/// the folder does not exist.
+fn find(tree: &Tree, path: &Path) -> Result<Option<(ConfinedDir, OsString)>, WorkspaceError> {
+    let (parent, name) = split(path);
+    Ok(tree.work_folder(parent)?.map(|folder| (folder, name.to_owned())))
 }
 
-struct Placing<'a> {
+fn split(path: &Path) -> (&Path, &OsStr) {
+    (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default())
+}
+
+struct Placement<'a> {
     tree: &'a Tree,
     originals: ConfinedDir,
     manifest: Manifest,
     log: JobLog<'a>,
 }
 
-impl Placing<'_> {
-    fn run(mut self, wanted: &BTreeMap<String, &ExtraFile>) -> Result<(), WorkspaceError> {
-        for name in self.manifest.overwritten.clone() {
-            // One without an original had just been restored.
-            if self.original(&name)?.is_none() {
-                self.manifest.overwritten.remove(&name);
+impl Placement<'_> {
+    fn run(mut self, requested: &BTreeMap<PathBuf, &ExtraFile>) -> Result<(), WorkspaceError> {
+        for path in self.manifest.overwritten.clone() {
+            // Without an original, the file had just been restored.
+            if self.original(&path)?.is_none() {
+                self.manifest.overwritten.remove(&path);
             }
         }
-        for name in self.manifest.created.clone() {
-            if !wanted.contains_key(&name) {
-                self.remove(&name)?;
+        for path in self.manifest.created.clone() {
+            if !requested.contains_key(&path) {
+                self.remove(&path)?;
             }
         }
-        for name in self.manifest.overwritten.clone() {
-            if !wanted.get(&name).is_some_and(|file| file.overwrite) {
-                self.restore(&name)?;
+        for path in self.manifest.overwritten.clone() {
+            if !requested.get(&path).is_some_and(|file| file.overwrite) {
+                self.restore(&path)?;
             }
         }
-        for (name, file) in wanted {
-            self.place(name, file)?;
+        for (path, file) in requested {
+            self.place(path, file)?;
         }
-        self.save()
+        self.manifest.save(self.tree)
     }
 
-    fn error(&self, action: &'static str, name: &str, error: io::Error) -> WorkspaceError {
-        self.tree.error(action, &self.tree.init().join(name), error)
+    fn error(&self, action: &'static str, path: &Path, error: io::Error) -> WorkspaceError {
+        self.tree.error(action, &self.tree.init().join(path), error)
     }
 
-    /// Where a file is or belongs. Names in the list are checked like those of a request.
-    fn target(&self, name: &str) -> Result<(ConfinedDir, std::ffi::OsString), WorkspaceError> {
-        let path = relative_file(WHAT, name)?;
-        let folder = self.tree.work_folder_made(path.parent().unwrap_or(Path::new("")))?;
-        Ok((folder, path.file_name().unwrap_or_default().to_owned()))
+    /// The folder that contains the original of a file, if there is one.
+    fn original(&self, path: &Path) -> Result<Option<ConfinedDir>, WorkspaceError> {
+        let (parent, name) = split(path);
+        let find = || match existing_folder(&self.originals, parent)? {
+            Some(folder) => Ok(folder.kind(name)?.map(|_| folder)),
+            None => Ok(None),
+        };
+        find().map_err(|error| self.error("find the original of", path, error))
     }
 
-    /// The folder in which the original of a file is, if it is there.
-    fn original(&self, name: &str) -> Result<Option<ConfinedDir>, WorkspaceError> {
-        let path = relative_file(WHAT, name)?;
-        let failed = |error| self.error("find the original of", name, error);
-        let mut folder = self.originals.folders_made(Path::new("")).map_err(failed)?;
-        for part in path.parent().into_iter().flat_map(Path::components) {
-            folder = match folder.folder(part.as_os_str()) {
-                Err(error) if is_missing(&error) => return Ok(None),
-                found => found.map_err(failed)?,
-            };
-        }
-        let there = folder.kind(path.file_name().unwrap_or_default()).map_err(failed)?;
-        Ok(there.map(|_| folder))
-    }
-
-    fn place(&mut self, name: &str, file: &ExtraFile) -> Result<(), WorkspaceError> {
-        let (folder, last) = self.target(name)?;
-        let kind = folder.kind(&last).map_err(|error| self.error("look at", name, error))?;
-        let is_ours = self.manifest.created.contains(name) || self.manifest.overwritten.contains(name);
-        match kind {
+    fn place(&mut self, path: &Path, file: &ExtraFile) -> Result<(), WorkspaceError> {
+        let (parent, name) = split(path);
+        let folder = self.tree.work_folder_made(parent)?;
+        match folder.kind(name).map_err(|error| self.error("check", path, error))? {
             Some(EntryKind::Folder) => {
-                return Err(WorkspaceError::ExtraFileIsFolder { name: name.to_owned() });
+                return Err(WorkspaceError::ExtraFileIsFolder { path: path.to_owned() });
             }
-            Some(_) if is_ours => {}
+            _ if self.manifest.contains(path) => {}
             Some(_) if file.overwrite => {
-                self.keep_original(name, &folder)?;
-                self.manifest.overwritten.insert(name.to_owned());
-                self.save()?;
+                self.keep_original(path, &folder)?;
+                self.manifest.overwritten.insert(path.to_owned());
+                self.manifest.save(self.tree)?;
             }
             Some(_) => {
                 (self.log)(&format!(
-                    "Extra file {name} is left out: the source has that file and overwrite is not set"
+                    "Skipping the extra file {}: the source contains this file, and overwrite is not set",
+                    path.display()
                 ));
                 return Ok(());
             }
             None => {
-                if !self.manifest.overwritten.contains(name) && self.manifest.created.insert(name.to_owned())
-                {
-                    self.save()?;
-                }
+                self.manifest.created.insert(path.to_owned());
+                self.manifest.save(self.tree)?;
             }
         }
         let contents = file.contents.as_bytes();
-        let there = folder.open_file(&last).and_then(|file| read_limited(file, contents.len() as u64));
-        if there.is_ok_and(|there| there == contents) {
+        let existing = folder.open_file(name).and_then(|file| read_limited(file, contents.len() as u64));
+        if existing.is_ok_and(|existing| existing == contents) {
             return Ok(());
         }
-        folder.write(&last, contents).map_err(|error| self.error("write the extra file", name, error))?;
-        (self.log)(&format!("Extra file {name} is in place"));
+        folder.write(name, contents).map_err(|error| self.error("write the extra file", path, error))?;
+        (self.log)(&format!("Wrote the extra file {}", path.display()));
         Ok(())
     }
 
-    fn keep_original(&self, name: &str, folder: &ConfinedDir) -> Result<(), WorkspaceError> {
-        let path = Path::new(name);
-        let last = path.file_name().unwrap_or_default();
+    fn keep_original(&self, path: &Path, folder: &ConfinedDir) -> Result<(), WorkspaceError> {
+        let (parent, name) = split(path);
         let keep = || {
-            let kept = self.originals.folders_made(path.parent().unwrap_or(Path::new("")))?;
-            // Left from a crash before the list was written; the file in place is still the original.
-            kept.remove_file(last)?;
-            folder.link_or_copy(last, &kept, last)?;
-            kept.sync()
+            let originals = self.originals.open_or_create_all(parent)?;
+            // Left by a crash before the list was written; the file in place is still the original.
+            originals.remove_file(name)?;
+            folder.link_or_copy(name, &originals, name)?;
+            originals.sync()
         };
-        keep().map_err(|error| self.error("keep the original of", name, error))
+        keep().map_err(|error| self.error("keep the original of", path, error))
     }
 
-    fn remove(&mut self, name: &str) -> Result<(), WorkspaceError> {
-        let path = relative_file(WHAT, name)?;
-        if let Some((folder, last)) = find(self.tree, &path)? {
-            let failed = |error| self.error("remove the extra file", name, error);
-            if folder.remove_file(&last).map_err(failed)? {
-                (self.log)(&format!("Extra file {name} is removed: it is no longer listed"));
+    fn remove(&mut self, path: &Path) -> Result<(), WorkspaceError> {
+        if let Some((folder, name)) = find(self.tree, path)? {
+            let failed = |error| self.error("delete the extra file", path, error);
+            if folder.remove_file(&name).map_err(failed)? {
+                (self.log)(&format!("Deleted the extra file {}: it is no longer requested", path.display()));
             }
         }
-        // Folders that were made for it go too; the first one with something else in it ends this.
-        for made in path.ancestors().skip(1).filter(|it| !it.as_os_str().is_empty()) {
-            let Some((above, last)) = find(self.tree, made)? else { continue };
-            if above.remove_folder(&last).is_err() {
+        // Its folders are deleted too, up to the first one that is not empty.
+        for folder in path.ancestors().skip(1).filter(|it| !it.as_os_str().is_empty()) {
+            let Some((above, name)) = find(self.tree, folder)? else { continue };
+            if above.remove_folder(&name).is_err() {
                 break;
             }
         }
-        self.manifest.created.remove(name);
-        self.save()
+        self.manifest.created.remove(path);
+        self.manifest.save(self.tree)
     }
 
-    fn restore(&mut self, name: &str) -> Result<(), WorkspaceError> {
-        let (folder, last) = self.target(name)?;
-        if let Some(original) = self.original(name)? {
+    fn restore(&mut self, path: &Path) -> Result<(), WorkspaceError> {
+        let (parent, name) = split(path);
+        let folder = self.tree.work_folder_made(parent)?;
+        if let Some(original) = self.original(path)? {
             original
-                .rename(&last, &folder, &last)
-                .map_err(|error| self.error("restore the original of", name, error))?;
+                .rename(name, &folder, name)
+                .map_err(|error| self.error("restore the original of", path, error))?;
         }
-        (self.log)(&format!("{name} of the source is restored: the extra file no longer replaces it"));
-        self.manifest.overwritten.remove(name);
-        self.save()
-    }
-
-    fn save(&mut self) -> Result<(), WorkspaceError> {
+        (self.log)(&format!("Restored {} of the source: no extra file replaces it any more", path.display()));
+        self.manifest.overwritten.remove(path);
         self.manifest.save(self.tree)
     }
 }

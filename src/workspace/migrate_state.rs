@@ -1,23 +1,21 @@
-//! What moves from the old revision into the new one: the engine's state, and what Init has told us.
+//! What the new revision gets from the old one: the engine's state, and the settings of the last Init.
 //!
 //! - Files and folders named `.terraform*` or `*.tfstate*`, at every level, with everything in such a folder.
-//! - The state that a local backend was given another name for, with its backup, and the folder that `TF_DATA_DIR` names.
-//! - `.pulumi/`, where Pulumi keeps stacks in files, and `Pulumi.{stack}.yaml` of which the repository does not know: its
-//!   salt is what secrets in the state are encrypted with.
-//! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json` and `.snapcd/backend-settings.json`. Plans and the list of extra files belong to
-//!   the old revision and stay behind.
-//! - An extra file with the name of a state, since the engine may have made it its own; the new list names it again.
+//! - The state file that a local backend was configured with, its backup, and the folder in `TF_DATA_DIR`.
+//! - `.pulumi/`, where Pulumi stores stacks in files, and every `Pulumi.{stack}.yaml` that is not in the repository: its salt
+//!   encrypts the secrets in the state.
+//! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json` and `.snapcd/backend-settings.json`. Plans and the list of extra files belong
+//!   to the old revision.
+//! - An extra file with the name of a state, since the engine may have changed it; the new list contains it again.
 //!
-//! A clean init drops all of this but what Init has told us; of that, the backend settings go, which are about what is in
-//! `.terraform`. A state with resources is then copied to the rescued ones, and
-//! the log names it: whoever asked for something clean may not have known of it.
+//! A clean init drops all of this except `snapcd.env` and `sensitive.json`. A state with resources is then copied to the rescued
+//! states, and the log names the copy: the user may not have known about that state.
 //!
-//! A file that came from the repository and is as it was there is not the engine's doing and gives way to the new
-//! revision. Where both have a file, state and the contents of `.terraform/` are kept, while `.terraform.lock.hcl`,
-//! `.terraform-version`, `Pulumi.{stack}.yaml` and their like are taken from the new revision: a committed upgrade must have
-//! effect.
+//! A file that is unchanged since its commit is not the engine's and gives way to the new revision. If both revisions have a
+//! file, state and the contents of `.terraform/` are kept, but `.terraform.lock.hcl`, `.terraform-version`,
+//! `Pulumi.{stack}.yaml` and similar files come from the new revision, so that a committed upgrade takes effect.
 //!
-//! Files are hard-linked. That is quick for gigabytes of providers, and the old tree stays whole until it is replaced.
+//! Files are hard-linked: this is fast for gigabytes of providers, and the old tree stays complete until the swap.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -25,7 +23,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::backup::{By, keep};
-use super::names::{PRIVATE_FOLDER, is_gits};
+use super::names::{PRIVATE_FOLDER, is_git_folder};
+use super::tree::existing_folder;
 use super::{PrivateFile, WorkspaceError, extra_files, stored_state};
 use crate::base::confined_dir::{
     ConfinedDir, ConfinedRoot, EntryKind, is_missing, is_no_place, leads_out, read_limited,
@@ -40,71 +39,69 @@ const LARGEST_ENVIRONMENT: u64 = 64 * 1024 * 1024;
 pub(super) struct StateMigration {
     pub(super) old: PathBuf,
     pub(super) new: PathBuf,
-    /// The init directory of the new tree.
+    /// The path of the init directory in the new tree.
     pub(super) init: PathBuf,
     pub(super) clean: bool,
-    /// What the old tree's repository knows.
+    /// The files of the old tree that are in its commit.
     pub(super) tracked: Tracked,
-    /// Where copies of dropped states go.
+    /// The folder for copies of dropped states.
     pub(super) rescued: PathBuf,
 }
 
-/// What came of it.
 #[derive(Debug, Default)]
-pub(super) struct Carried {
-    /// Worth a line in the job's log.
+pub(super) struct MigratedState {
+    /// Lines for the job's log.
     pub(super) notes: Vec<String>,
-    /// Extra files of the old init directory that are in the new one now.
-    pub(super) extra_files: Vec<String>,
+    /// Extra files of the old init directory that are now in the new one.
+    pub(super) extra_files: Vec<PathBuf>,
 }
 
 impl StateMigration {
-    pub(super) fn run(self) -> Result<Carried, WorkspaceError> {
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |error| WorkspaceError::io("open", &path, error)
+    pub(super) fn run(self) -> Result<MigratedState, WorkspaceError> {
+        let open = |path: &Path| {
+            let opened = ConfinedRoot::open(path).and_then(|root| Ok((root.folder(Path::new(""))?, root)));
+            opened.map_err(|error| WorkspaceError::io("open", path, error))
         };
-        let inside = match ConfinedRoot::open(&self.old) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Carried::default()),
-            opened => opened.map_err(failed(&self.old))?,
+        let (old, old_root) = match open(&self.old) {
+            Err(WorkspaceError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(MigratedState::default());
+            }
+            opened => opened?,
         };
-        let old = inside.folder(Path::new("")).map_err(failed(&self.old))?;
-        let new = ConfinedRoot::open(&self.new)
-            .and_then(|new| new.folder(Path::new("")))
-            .map_err(failed(&self.new))?;
+        let (new, _) = open(&self.new)?;
         let mut walk = Walk {
-            carry: self,
-            old: inside,
+            migration: self,
+            old: old_root,
             new,
             extra_files: HashSet::new(),
-            named: Vec::new(),
-            carried: Carried::default(),
+            referenced: Vec::new(),
+            result: MigratedState::default(),
             files: HashSet::new(),
         };
         walk.folder(&old, Path::new(""))?;
-        walk.named()?;
+        walk.migrate_referenced()?;
         if !walk.files.is_empty() {
-            let note = format!("Kept {} of the engine's files from the old revision", walk.files.len());
-            walk.carried.notes.push(note);
+            let note = format!("Kept engine files of the old revision: {}", walk.files.len());
+            walk.result.notes.push(note);
         }
-        Ok(walk.carried)
+        Ok(walk.result)
     }
 }
 
-/// What a file is worth.
+/// How to treat a file of the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Worth {
-    /// Exists nowhere else.
+enum EngineFile {
+    /// Exists nowhere else: always kept.
     State,
-    /// The engine would make it again, but it counts before what the new revision has.
+    /// The engine could create it again; replaces a file of the new revision.
     Data,
-    /// The new revision's counts, where it has one.
+    /// Kept unless the new revision has the file.
     Settings,
 }
 
-impl Worth {
-    /// What a name means to the engines; nothing when it means nothing.
-    fn of(name: &str) -> Option<Self> {
+impl EngineFile {
+    /// `None` if the name means nothing to the engines.
+    fn by_name(name: &str) -> Option<Self> {
         match name {
             STACKS => Some(Self::State),
             DATA => Some(Self::Data),
@@ -114,7 +111,7 @@ impl Worth {
         }
     }
 
-    /// Of a file in a folder that is worth this.
+    /// A file in a folder of this class.
     fn inside(self, name: &str) -> Self {
         if is_state(name) { Self::State } else { self }
     }
@@ -130,31 +127,29 @@ fn is_stack_settings(name: &str) -> bool {
     stack.is_some_and(|(stack, ending)| !stack.is_empty() && matches!(ending, "yaml" | "yml"))
 }
 
-/// A place in the old tree, or perhaps outside of it, that something in it names.
-enum Named {
+/// A path that a file of the old tree refers to. It may be outside of the tree.
+enum ReferencedPath {
     State(PathBuf),
     Data(PathBuf),
 }
 
 struct Walk {
-    carry: StateMigration,
-    /// The old tree.
+    migration: StateMigration,
     old: ConfinedRoot,
-    /// The root of the new tree.
     new: ConfinedDir,
-    /// Files that the server had put there; they come again.
+    /// The extra files of the old tree. The server sends them again.
     extra_files: HashSet<PathBuf>,
-    named: Vec<Named>,
-    carried: Carried,
-    /// The engine's files that are in the new tree now.
+    referenced: Vec<ReferencedPath>,
+    result: MigratedState,
+    /// The engine's files that are now in the new tree.
     files: HashSet<PathBuf>,
 }
 
 impl Walk {
-    /// Looks for what is to be carried in a folder, given by its path below the root.
+    /// Migrates the files of a folder. `below` is its path below the root.
     fn folder(&mut self, folder: &ConfinedDir, below: &Path) -> Result<(), WorkspaceError> {
         let entries = self.entries(folder, below)?;
-        // First, because it says what the others are.
+        // First, because it lists the extra files.
         if entries.iter().any(|(name, kind)| name == PRIVATE_FOLDER && *kind == EntryKind::Folder) {
             self.private(&self.enter(folder, below, OsStr::new(PRIVATE_FOLDER))?, below)?;
         }
@@ -165,18 +160,18 @@ impl Walk {
                 continue;
             }
             if name == DATA {
-                self.note_state(below, Path::new(DATA));
+                self.add_local_state(below, Path::new(DATA));
             }
-            match (Worth::of(&text), kind) {
-                (Some(worth), EntryKind::Folder) => {
-                    self.everything(&self.enter(folder, below, &name)?, &path, worth)?;
+            match (EngineFile::by_name(&text), kind) {
+                (Some(class), EntryKind::Folder) => {
+                    self.engine_folder(&self.enter(folder, below, &name)?, &path, class)?;
                 }
-                (Some(worth), _) => self.engines_file(folder, &path, worth)?,
+                (Some(class), _) => self.engine_file(folder, &path, class)?,
                 (None, EntryKind::Folder) => self.folder(&self.enter(folder, below, &name)?, &path)?,
                 (None, EntryKind::File)
-                    if is_stack_settings(&text) && !self.carry.tracked.changed.contains(&path) =>
+                    if is_stack_settings(&text) && !self.migration.tracked.changed.contains(&path) =>
                 {
-                    self.engines_file(folder, &path, Worth::Settings)?;
+                    self.engine_file(folder, &path, EngineFile::Settings)?;
                 }
                 (None, _) => {}
             }
@@ -185,79 +180,79 @@ impl Walk {
     }
 
     fn private(&mut self, private: &ConfinedDir, below: &Path) -> Result<(), WorkspaceError> {
-        // What is as the repository has it was not written by the runner.
+        // The runner did not write files that are unchanged since the commit.
         let is_ours = |file: PrivateFile| {
-            !self.carry.tracked.unchanged.contains(&below.join(PRIVATE_FOLDER).join(file.name()))
+            !self.migration.tracked.unchanged.contains(&below.join(PRIVATE_FOLDER).join(file.name()))
         };
         if is_ours(PrivateFile::ExtraFiles) {
             self.extra_files.extend(extra_files::listed(private).into_iter().map(|name| below.join(name)));
         }
-        let of_engine = (!self.carry.clean).then_some(PrivateFile::BackendSettings);
+        let of_engine = (!self.migration.clean).then_some(PrivateFile::BackendSettings);
         let ours = [PrivateFile::Environment, PrivateFile::Sensitive].into_iter().chain(of_engine);
         for name in ours.filter(|file| is_ours(*file)).map(PrivateFile::name).collect::<Vec<_>>() {
             let path = below.join(PRIVATE_FOLDER).join(name);
-            let kind =
-                private.kind(OsStr::new(name)).map_err(|error| self.failed("look at", &path, error))?;
+            let kind = private.kind(OsStr::new(name)).map_err(|error| self.failed("check", &path, error))?;
             if kind == Some(EntryKind::File) {
-                self.file(private, &path)?;
+                self.link(private, &path)?;
             }
         }
         if is_ours(PrivateFile::Environment)
             && let Some(data) = data_folder(private)
         {
-            self.note_state(below, &data);
-            self.named.push(Named::Data(self.carry.old.join(below).join(data)));
+            self.add_local_state(below, &data);
+            self.referenced.push(ReferencedPath::Data(self.migration.old.join(below).join(data)));
         }
         Ok(())
     }
 
-    /// Notes the state that a local backend was told to use.
-    fn note_state(&mut self, below: &Path, data: &Path) {
-        let directory = self.carry.old.join(below);
-        let named = stored_state::named_local_state(&directory, &directory.join(data));
-        self.named.extend(named.map(Named::State));
+    /// Remembers the state file that a local backend was configured with.
+    fn add_local_state(&mut self, below: &Path, data: &Path) {
+        let directory = self.migration.old.join(below);
+        let state = stored_state::named_local_state(&directory, &directory.join(data));
+        self.referenced.extend(state.map(ReferencedPath::State));
     }
 
-    /// Carries what has no name to be known by. What is outside of the tree stays where it is.
-    fn named(&mut self) -> Result<(), WorkspaceError> {
-        let roots = [self.carry.old.canonicalize().unwrap_or_default(), self.carry.old.clone()];
-        for named in std::mem::take(&mut self.named) {
-            let (Named::State(place) | Named::Data(place)) = &named;
-            let Some(below) = roots.iter().find_map(|root| place.strip_prefix(root).ok()) else { continue };
+    /// Migrates files that cannot be recognized by their names. Files outside of the tree stay where they are.
+    fn migrate_referenced(&mut self) -> Result<(), WorkspaceError> {
+        let roots = [self.migration.old.canonicalize().unwrap_or_default(), self.migration.old.clone()];
+        for reference in std::mem::take(&mut self.referenced) {
+            let (ReferencedPath::State(path) | ReferencedPath::Data(path)) = &reference;
+            let Some(below) = roots.iter().find_map(|root| path.strip_prefix(root).ok()) else { continue };
             let real = match self.old.real(below) {
                 Err(error) if is_missing(&error) || leads_out(&error) || is_no_place(&error) => continue,
-                real => real.map_err(|error| self.failed("look at", below, error))?,
+                real => real.map_err(|error| self.failed("check", below, error))?,
             };
             let is_known = |name: &OsStr| {
-                is_gits(name) || name == PRIVATE_FOLDER || Worth::of(&name.to_string_lossy()).is_some()
+                is_git_folder(name)
+                    || name == PRIVATE_FOLDER
+                    || EngineFile::by_name(&name.to_string_lossy()).is_some()
             };
-            // What has such a name was found already, and the whole tree is nobody's folder.
+            // Known names were migrated before, and the root itself is not the engine's folder.
             let Some(name) = real.file_name().map(ToOwned::to_owned) else { continue };
             if real.components().any(|part| is_known(part.as_os_str())) {
                 continue;
             }
             let above = real.parent().unwrap_or(Path::new(""));
             let folder = self.old.folder(above).map_err(|error| self.failed("open", above, error))?;
-            let kind = folder.kind(&name).map_err(|error| self.failed("look at", &real, error))?;
-            match (named, kind) {
-                (Named::State(_), Some(EntryKind::File)) => {
-                    self.engines_file(&folder, &real, Worth::State)?;
-                    if self.carry.clean {
+            let kind = folder.kind(&name).map_err(|error| self.failed("check", &real, error))?;
+            match (reference, kind) {
+                (ReferencedPath::State(_), Some(EntryKind::File)) => {
+                    self.engine_file(&folder, &real, EngineFile::State)?;
+                    if self.migration.clean {
                         continue;
                     }
                     let name = name.to_string_lossy();
                     for beside in [format!("{name}.backup"), format!(".{name}.lock.info")] {
                         let path = real.with_file_name(&beside);
                         let kind = folder.kind(OsStr::new(&beside));
-                        if kind.map_err(|error| self.failed("look at", &path, error))?
-                            == Some(EntryKind::File)
-                        {
-                            self.engines_file(&folder, &path, Worth::State)?;
+                        let kind = kind.map_err(|error| self.failed("check", &path, error))?;
+                        if kind == Some(EntryKind::File) {
+                            self.engine_file(&folder, &path, EngineFile::State)?;
                         }
                     }
                 }
-                (Named::Data(_), Some(EntryKind::Folder)) => {
-                    self.everything(&self.enter(&folder, above, &name)?, &real, Worth::Data)?;
+                (ReferencedPath::Data(_), Some(EntryKind::Folder)) => {
+                    self.engine_folder(&self.enter(&folder, above, &name)?, &real, EngineFile::Data)?;
                 }
                 _ => {}
             }
@@ -265,22 +260,27 @@ impl Walk {
         Ok(())
     }
 
-    fn everything(&mut self, folder: &ConfinedDir, below: &Path, worth: Worth) -> Result<(), WorkspaceError> {
-        if self.carry.clean && worth != Worth::State {
+    fn engine_folder(
+        &mut self,
+        folder: &ConfinedDir,
+        below: &Path,
+        class: EngineFile,
+    ) -> Result<(), WorkspaceError> {
+        if self.migration.clean && class != EngineFile::State {
             return Ok(());
         }
         for (name, kind) in self.entries(folder, below)? {
             let path = below.join(&name);
             match kind {
-                EntryKind::Folder => self.everything(&self.enter(folder, below, &name)?, &path, worth)?,
-                _ => self.engines_file(folder, &path, worth.inside(&name.to_string_lossy()))?,
+                EntryKind::Folder => self.engine_folder(&self.enter(folder, below, &name)?, &path, class)?,
+                _ => self.engine_file(folder, &path, class.inside(&name.to_string_lossy()))?,
             }
         }
         Ok(())
     }
 
     fn failed(&self, action: &'static str, path: &Path, error: io::Error) -> WorkspaceError {
-        WorkspaceError::io(action, &self.carry.old.join(path), error)
+        WorkspaceError::io(action, &self.migration.old.join(path), error)
     }
 
     fn enter(&self, folder: &ConfinedDir, below: &Path, name: &OsStr) -> Result<ConfinedDir, WorkspaceError> {
@@ -295,46 +295,48 @@ impl Walk {
         folder.entries().map_err(|error| self.failed("list", below, error))
     }
 
-    fn engines_file(
+    fn engine_file(
         &mut self,
         folder: &ConfinedDir,
         path: &Path,
-        worth: Worth,
+        class: EngineFile,
     ) -> Result<(), WorkspaceError> {
-        let is_state = worth == Worth::State;
-        if self.carry.tracked.unchanged.contains(path) || self.files.contains(path) {
+        let is_state = class == EngineFile::State;
+        if self.migration.tracked.unchanged.contains(path) || self.files.contains(path) {
             return Ok(());
         }
-        if self.carry.clean {
+        if self.migration.clean {
             return if is_state { self.rescue(folder, path) } else { Ok(()) };
         }
-        let extra_file = self.extra_files.contains(path);
-        let of_init = path.strip_prefix(&self.carry.init).ok().and_then(Path::to_str).map(str::to_owned);
-        if extra_file && (!is_state || of_init.is_none() || self.is_in_new(path)?) {
+        let is_extra_file = self.extra_files.contains(path);
+        let of_init = path.strip_prefix(&self.migration.init).ok().filter(|path| path.to_str().is_some());
+        let of_init = of_init.map(Path::to_owned);
+        if is_extra_file && (!is_state || of_init.is_none() || self.is_in_new(path)?) {
             return Ok(());
         }
-        if worth == Worth::Settings && self.is_in_new(path)? {
-            self.carried.notes.push(format!("{} is taken from the new revision", path.display()));
+        if class == EngineFile::Settings && self.is_in_new(path)? {
+            self.result.notes.push(format!("Using {} of the new revision", path.display()));
             return Ok(());
         }
-        match self.file(folder, path) {
-            Err(WorkspaceError::StateInTheWay { .. }) if !is_state => {
-                self.carried.notes.push(format!("{} has no place in the new revision", path.display()));
+        match self.link(folder, path) {
+            Err(WorkspaceError::StateBlocked { .. }) if !is_state => {
+                self.result
+                    .notes
+                    .push(format!("Dropped {}: the new revision leaves no room for it", path.display()));
                 return Ok(());
             }
             other => other?,
         }
         self.files.insert(path.to_owned());
-        if extra_file {
-            self.carried.extra_files.extend(of_init);
+        if is_extra_file {
+            self.result.extra_files.extend(of_init);
         }
         Ok(())
     }
 
-    /// Copies a state that is about to be dropped to the rescued ones. One without resources is no loss, and backups and
-    /// locks are none without their state.
+    /// Copies a state to the rescued states before it is dropped. States without resources, backups and locks are not worth it.
     fn rescue(&mut self, folder: &ConfinedDir, path: &Path) -> Result<(), WorkspaceError> {
-        let failed = |error| WorkspaceError::io("keep a copy of", &self.carry.old.join(path), error);
+        let failed = |error| WorkspaceError::io("keep a copy of", &self.migration.old.join(path), error);
         let name = path.file_name().unwrap_or_default();
         let text = name.to_string_lossy();
         if folder.kind(name).map_err(failed)? != Some(EntryKind::File) {
@@ -358,61 +360,54 @@ impl Walk {
         if count == Some(0) || state.trim_ascii().is_empty() {
             return Ok(());
         }
-        let shown = path.display();
-        let mut kept = path.to_string_lossy().replace('/', "-");
-        // A name has room for 255 bytes, and its end says more than its beginning.
-        kept.drain(..kept.ceil_char_boundary(kept.len().saturating_sub(LONGEST_NAME)));
-        let kept = format!("clean-init-{kept}");
-        let kept = keep(folder, &text, &self.carry.rescued, &kept, By::Copy).map_err(failed)?;
-        let (kept, _) = kept.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-        let holds = match count {
+        let mut copy_name = path.to_string_lossy().replace('/', "-");
+        // A file name is limited to 255 bytes. The end says more than the beginning.
+        copy_name.drain(..copy_name.ceil_char_boundary(copy_name.len().saturating_sub(LONGEST_NAME)));
+        let copy_name = format!("clean-init-{copy_name}");
+        let copy = keep(folder, &text, &self.migration.rescued, &copy_name, By::Copy).map_err(failed)?;
+        let (copy, _) = copy.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let contents = match count {
             Some(1) => "1 resource".to_owned(),
             Some(count) => format!("{count} resources"),
-            None => "nobody knows how many resources: it cannot be read".to_owned(),
+            None => "unreadable".to_owned(),
         };
-        self.carried.notes.push(format!(
-            "The clean init drops the state {shown} ({holds}); a copy of it is kept in {}",
-            kept.display()
+        self.result.notes.push(format!(
+            "The clean init drops the state {} ({contents}); a copy is kept in {}",
+            path.display(),
+            copy.display()
         ));
         Ok(())
     }
 
-    /// Whether the new revision has something there.
+    /// Whether the new revision has a file or folder at this path.
     fn is_in_new(&self, path: &Path) -> Result<bool, WorkspaceError> {
-        let look = || -> io::Result<bool> {
-            let mut folder = self.new.folders_made(Path::new(""))?;
-            for part in path.parent().into_iter().flat_map(Path::components) {
-                folder = match folder.folder(part.as_os_str()) {
-                    // A symlink or a file on the way is in the way, which is for others to say.
-                    Err(error) if is_missing(&error) => return Ok(false),
-                    found => found?,
-                };
-            }
-            Ok(folder.kind(path.file_name().unwrap_or_default())?.is_some())
+        let exists = || match existing_folder(&self.new, path.parent().unwrap_or(Path::new("")))? {
+            Some(folder) => Ok(folder.kind(path.file_name().unwrap_or_default())?.is_some()),
+            None => Ok(false),
         };
-        look().map_err(|error| WorkspaceError::io("look at", &self.carry.new.join(path), error))
+        exists().map_err(|error| WorkspaceError::io("check", &self.migration.new.join(path), error))
     }
 
-    /// Puts one file of the old tree at the same place in the new one, instead of a file that is there.
-    fn file(&self, folder: &ConfinedDir, path: &Path) -> Result<(), WorkspaceError> {
+    /// Links one file of the old tree into the new one, and replaces the file that is there.
+    fn link(&self, folder: &ConfinedDir, path: &Path) -> Result<(), WorkspaceError> {
         let name = path.file_name().unwrap_or_default();
-        let in_the_way = || WorkspaceError::StateInTheWay { path: path.to_owned() };
+        let blocked = || WorkspaceError::StateBlocked { path: path.to_owned() };
         let failed = |error: io::Error| match error.kind() {
-            // A symlink on the way would lead the file somewhere else.
-            io::ErrorKind::NotADirectory => in_the_way(),
-            _ => WorkspaceError::io("carry over", &self.carry.old.join(path), error),
+            // A symlink on the way must not be followed.
+            io::ErrorKind::NotADirectory => blocked(),
+            _ => WorkspaceError::io("migrate", &self.migration.old.join(path), error),
         };
-        let to = self.new.folders_made(path.parent().unwrap_or(Path::new(""))).map_err(failed)?;
+        let to = self.new.open_or_create_all(path.parent().unwrap_or(Path::new(""))).map_err(failed)?;
         if to.kind(name).map_err(failed)? == Some(EntryKind::Folder) {
-            return Err(in_the_way());
+            return Err(blocked());
         }
-        // Writing to it would follow a symlink.
+        // A copy would follow a symlink.
         to.remove_file(name).map_err(failed)?;
         folder.link_or_copy(name, &to, name).map_err(failed)
     }
 }
 
-/// The engine's own folder, where the variables that came with Init name another than `.terraform`.
+/// The `TF_DATA_DIR` of the last Init.
 fn data_folder(private: &ConfinedDir) -> Option<PathBuf> {
     let file = private.open_file(OsStr::new(PrivateFile::Environment.name())).ok()?;
     let text = read_limited(file, LARGEST_ENVIRONMENT).ok()?;

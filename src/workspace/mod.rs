@@ -1,21 +1,21 @@
-//! Module directories: where a module's source, its engine's state and the runner's notes about it are.
+//! Module directories: a module's source, its engine's state, and the runner's private files about it.
 //!
 //! ```text
 //! {WorkingDirectory}/
 //!   {stack}/{namespace}/{module}/     the module root: a checkout of one commit
-//!     .git/hawser.json                which commit, and the folder that the registry pointed at
-//!     {subdirectory}/                 the init directory, cwd of every engine process
+//!     .git/hawser.json                which commit, and the folder that the registry named
+//!     {subdirectory}/                 the init directory, working directory of every engine process
 //!       .snapcd/                      the private folder, see [`PrivateFile`]
 //!   .hawser/locks/{stack}/{namespace}/{module}.lock
-//!   .hawser/checkout/{stack}/{namespace}/{module}/new   the next revision while it is made
-//!                                                 /old   the last one while the two change places
-//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that no backend has, see [`crate::tasks`] and [`backup`]
+//!   .hawser/checkout/{stack}/{namespace}/{module}/new   the next revision while it is being prepared
+//!                                                 /old   the previous one during the swap
+//!   .hawser/rescued/{stack}/{namespace}/{module}/   states that are in no backend, see [`crate::tasks`] and [`backup`]
 //! ```
 //!
-//! The subdirectory is the registry's folder (`//modules/vpc`) followed by the request's `sourceSubdirectory`; the module
-//! root is the whole repository either way, so that `../../shared` keeps its meaning.
+//! The subdirectory is the registry's folder (`//modules/vpc`) followed by the request's `sourceSubdirectory`. The module root
+//! is always the whole repository, so that `../../shared` keeps its meaning.
 //!
-//! What was a folder at the last look may be a symlink by now, so files below the module root are opened from its handle and
+//! A folder may be replaced with a symlink at any time, so files below the module root are opened relative to its handle and
 //! never by a path that was checked before, see [`crate::base::confined_dir`].
 
 mod backend_note;
@@ -23,6 +23,7 @@ pub mod backup;
 mod environment;
 mod extra_files;
 mod lock;
+mod marker;
 mod migrate_state;
 mod names;
 pub mod permissions;
@@ -51,45 +52,42 @@ pub enum WorkspaceError {
     #[error("{} leads out of the module's directory {}", .path.display(), .root.display())]
     Outside { path: PathBuf, root: PathBuf },
     #[error(
-        "the source has a symlink that leads out of the module's directory, or into git's own files: {} -> {}. The engine \
-         would follow it, wherever it stands: remove it from the repository, or let it lead to a place in the same \
-         repository by a relative path",
+        "the source contains a symlink that leads out of the module's directory or into .git: {} -> {}. The engine would \
+         follow it: remove it, or make it a relative path within the repository",
         .link.display(), .target.display()
     )]
     LinkOutside { link: PathBuf, target: PathBuf },
     #[error("the source has no folder {subdirectory:?}: check the module's source subdirectory")]
     NoSubdirectory { subdirectory: PathBuf },
     #[error(
-        "the source has no folder {folder:?}, which is where the registry says the module is: the version that it names may be \
-         another one than its author meant"
+        "the source has no folder {folder:?}, which the registry names for this module: check the version in the registry"
     )]
     NoRegistryFolder { folder: PathBuf },
-    #[error("{} has no module in it: no .tf, .tf.json, .tofu or .tofu.json file and no Pulumi.yaml", .folder.display())]
+    #[error("{} contains no module: no .tf, .tf.json, .tofu or .tofu.json file and no Pulumi.yaml", .folder.display())]
     NoModule { folder: PathBuf },
-    #[error("{} is in the way of the runner's own folder", .path.display())]
-    InTheWay { path: PathBuf },
+    #[error("{} must be a folder, because the runner stores its own files there", .path.display())]
+    NotPrivateFolder { path: PathBuf },
     #[error(
-        "the new revision has something else where the state file {} is: move that state, or ask for a clean init to drop it",
+        "the new revision leaves no room for the state file {}: move that state, or run a clean init to drop it",
         .path.display()
     )]
-    StateInTheWay { path: PathBuf },
-    #[error("the extra file {name:?} cannot be put in place: there is a folder of that name")]
-    ExtraFileIsFolder { name: String },
-    #[error("the list of extra files {} is damaged: a clean init makes a new one", .path.display())]
-    DamagedManifest { path: PathBuf, source: serde_json::Error },
-    #[error("Init has not run for this module: its environment variables ({}) are not there", .path.display())]
-    NotInitialised { path: PathBuf },
-    #[error("the environment variables in {} are damaged: run Init again", .path.display())]
-    DamagedEnvironment { path: PathBuf, source: serde_json::Error },
-    #[error("the note of the backend settings {} is damaged: a clean init makes a new one", .path.display())]
-    DamagedBackendSettings { path: PathBuf, source: serde_json::Error },
+    StateBlocked { path: PathBuf },
+    #[error("failed to write the extra file {path:?}: there is a folder with that name")]
+    ExtraFileIsFolder { path: PathBuf },
+    #[error("Init has not run for this module: its environment variables ({}) are missing", .path.display())]
+    NotInitialized { path: PathBuf },
+    #[error(
+        "the file {} is damaged: run {}",
+        .path.display(), if *.file == PrivateFile::Environment { "Init again" } else { "a clean init" }
+    )]
+    DamagedFile { file: PrivateFile, path: PathBuf, source: serde_json::Error },
     #[error("the environment variable {name:?} cannot be set: {reason}")]
     EnvironmentVariable { name: String, reason: &'static str },
     #[error("the module {module} is in use by {holder}")]
     Busy { module: String, holder: String },
-    #[error("cannot {action} {}", .path.display())]
+    #[error("failed to {action} {}", .path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("a background thread failed while it was to {action}")]
+    #[error("a background thread failed to {action}")]
     Thread { action: &'static str, source: tokio::task::JoinError },
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -100,7 +98,7 @@ impl WorkspaceError {
         matches!(self, Self::Source(error) if error.is_cancelled())
     }
 
-    /// The refusal behind it, if it is one.
+    /// The refusal of the policy, if that is the cause.
     pub fn refusal(&self) -> Option<&crate::settings::Refusal> {
         match self {
             Self::Source(error) => error.refusal(),
@@ -113,7 +111,7 @@ impl WorkspaceError {
     }
 }
 
-/// What the runner keeps in a module's private folder.
+/// A file in a module's private folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrivateFile {
     Environment,
@@ -173,22 +171,24 @@ pub struct Workspace {
     lock_file: PathBuf,
     rescued: PathBuf,
     subdirectory: PathBuf,
-    held: swap::HeldLock,
+    lock_share: LockShare,
 }
 
+/// A share of the module's lock for background threads. Dropping a task does not stop its threads, so the module stays locked
+/// until the last of them has ended.
+type LockShare = Option<Arc<File>>;
+
 impl Workspace {
-    /// Gives the threads that work in the module a share of its lock, so that it is not free before the last has ended, even
-    /// when nobody waits for them any more.
     #[must_use]
     pub fn holding(mut self, share: Option<Arc<File>>) -> Self {
-        self.held = share;
+        self.lock_share = share;
         self
     }
 
     /// Checks the names; creates nothing.
     pub fn new(settings: &WorkingDirectorySettings, metadata: &Metadata) -> Result<Self, WorkspaceError> {
         let absolute = |path: &Path| {
-            std::path::absolute(path).map_err(|error| WorkspaceError::io("find the place of", path, error))
+            std::path::absolute(path).map_err(|error| WorkspaceError::io("resolve", path, error))
         };
         let working_directory = absolute(&settings.working_directory)?;
         let Metadata { stack_name, namespace_name, module_name, .. } = metadata;
@@ -207,7 +207,7 @@ impl Workspace {
             lock_file: own.join("locks").join(&below).join(format!("{module_name}.lock")),
             rescued: own.join("rescued").join(&below).join(module_name),
             subdirectory,
-            held: None,
+            lock_share: None,
         })
     }
 
@@ -221,23 +221,23 @@ impl Workspace {
         &self.module_root
     }
 
-    /// Where the next revision is made.
+    /// Where the next revision is prepared.
     pub(crate) fn staging_dir(&self) -> &Path {
         &self.staging
     }
 
-    /// Where files are kept that must survive the checkout. It may not be there yet.
+    /// For files that must survive the checkout. It may not exist yet.
     pub fn rescued_dir(&self) -> &Path {
         &self.rescued
     }
 
-    /// Where the engine runs. Whether it is there, and inside the module root whatever symlinks there are, [`tree`](Self::tree) says.
+    /// Where the engine runs. Only [`tree`](Self::tree) checks that it exists and is inside the module root.
     pub fn init_dir(&self) -> PathBuf {
-        let registry_folder = swap::Marker::read(&self.module_root).map(|marker| marker.folder());
+        let registry_folder = marker::Marker::read(&self.module_root).map(|marker| marker.folder());
         self.module_root.join(registry_folder.unwrap_or_default()).join(&self.subdirectory)
     }
 
-    /// The module's files, opened.
+    /// Opens the module's files.
     pub fn tree(&self) -> Result<Tree, WorkspaceError> {
         let init_dir = self.init_dir();
         let init = init_dir.strip_prefix(&self.module_root).unwrap_or(&init_dir);
@@ -253,19 +253,19 @@ impl Workspace {
         self.private_dir().join(file.name())
     }
 
-    /// Writes a file of the private folder, readable by nobody else.
+    /// Writes a file of the private folder, with access for the current user only.
     pub fn write_private(&self, file: PrivateFile, contents: &[u8]) -> Result<PathBuf, WorkspaceError> {
         self.tree()?.write_private(file, contents)?;
         Ok(self.private_path(file))
     }
 }
 
-/// Refuses a file name that would lead out of the folder that it counts from. `what` says whose name it is.
+/// Refuses a file name that would lead out of its folder. `what` describes the name in the error.
 pub fn check_file_name(what: &'static str, name: &str) -> Result<(), WorkspaceError> {
     names::relative_file(what, name).map(|_| ())
 }
 
-/// Whether a file makes the folder that it is in a module.
+/// Whether a folder with this file is a module.
 fn is_module_file(name: &str) -> bool {
     let is_code = [".tf", ".tf.json", ".tofu", ".tofu.json"].iter().any(|ending| name.ends_with(ending));
     is_code || matches!(name, "Pulumi.yaml" | "Pulumi.yml")

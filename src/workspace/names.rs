@@ -1,36 +1,36 @@
-//! Names and paths from the server, before they become paths on this machine.
+//! Checks names and paths from the server before they become paths on this machine.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use super::WorkspaceError;
 
-/// File systems take 255 bytes, and the lock file's name is a little longer than the module's.
+/// File systems allow 255 bytes, and the name of the lock file is a little longer than the module's.
 const LONGEST_NAME: usize = 240;
 
-/// Names of folders beside the stacks that belong to the runner.
-const RESERVED_BESIDE_STACKS: [&str; 4] = [".hawser", ".temp", "sourcecache", "plugincache"];
+/// Folders of the runner next to the stacks.
+const RESERVED_STACK_NAMES: [&str; 4] = [".hawser", ".temp", "sourcecache", "plugincache"];
 
 /// The runner's private folder in the init directory.
 pub(super) const PRIVATE_FOLDER: &str = ".snapcd";
 
-/// Whether git keeps its own files under this name.
-pub(super) fn is_gits(name: &OsStr) -> bool {
+/// Whether this is `.git`, also on file systems that ignore case.
+pub(super) fn is_git_folder(name: &OsStr) -> bool {
     name.eq_ignore_ascii_case(".git")
 }
 
-/// A name that becomes exactly one folder.
+/// Checks a name that becomes exactly one folder.
 pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), WorkspaceError> {
     let reason = if name.trim().is_empty() {
         "it is empty"
     } else if matches!(name, "." | "..") {
-        "it would lead to another folder"
+        "it would lead to a different folder"
     } else if name.contains('/') {
-        "it has a slash"
+        "it contains a slash"
     } else if name.contains(char::is_control) {
-        "it has control characters"
-    } else if is_gits(OsStr::new(name)) {
-        "git keeps its own files under that name"
+        "it contains control characters"
+    } else if is_git_folder(OsStr::new(name)) {
+        "the name is reserved for git"
     } else if name.len() > LONGEST_NAME {
         "it is longer than 240 bytes"
     } else {
@@ -39,7 +39,7 @@ pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), Workspace
     Err(WorkspaceError::Name { what, name: name.to_owned(), reason })
 }
 
-/// As [`check_name`], and nothing that the runner itself keeps beside the stacks.
+/// The same for a stack, which must not have the name of a folder of the runner.
 pub(super) fn check_stack_name(
     name: &str,
     working_directory: &Path,
@@ -48,40 +48,40 @@ pub(super) fn check_stack_name(
     check_name("stack name", name)?;
     let temp = temp_directory.strip_prefix(working_directory).ok();
     let temp = temp.and_then(|below| below.components().next()).map(Component::as_os_str);
-    let is_ours = RESERVED_BESIDE_STACKS.iter().any(|ours| ours.eq_ignore_ascii_case(name));
-    if is_ours || temp == Some(OsStr::new(name)) {
-        let reason = "the runner keeps files of its own under that name";
+    let is_reserved = RESERVED_STACK_NAMES.iter().any(|reserved| reserved.eq_ignore_ascii_case(name));
+    if is_reserved || temp == Some(OsStr::new(name)) {
+        let reason = "the name is reserved for the runner";
         return Err(WorkspaceError::Name { what: "stack name", name: name.to_owned(), reason });
     }
     Ok(())
 }
 
-/// A path that stays below where it starts; `.` and doubled slashes are taken out. Empty means the start itself.
+/// A relative path that cannot leave its folder, normalized. Empty means the folder itself.
 pub(super) fn relative_path(what: &'static str, text: &str) -> Result<PathBuf, WorkspaceError> {
     let refuse = |reason| Err(WorkspaceError::Name { what, name: text.to_owned(), reason });
     if text.contains(char::is_control) {
-        return refuse("it has control characters");
+        return refuse("it contains control characters");
     }
     let mut path = PathBuf::new();
     for component in Path::new(text).components() {
         match component {
             Component::CurDir => {}
-            Component::Normal(name) if is_gits(name) || name.eq_ignore_ascii_case(PRIVATE_FOLDER) => {
-                return refuse("that folder is not for modules");
+            Component::Normal(name) if is_git_folder(name) || name.eq_ignore_ascii_case(PRIVATE_FOLDER) => {
+                return refuse("that folder is reserved");
             }
             Component::Normal(name) => path.push(name),
-            Component::ParentDir => return refuse("it has `..` in it"),
+            Component::ParentDir => return refuse("it contains `..`"),
             Component::RootDir | Component::Prefix(_) => return refuse("it is an absolute path"),
         }
     }
     Ok(path)
 }
 
-/// The path of a file below where it starts.
+/// The same for a file.
 pub(super) fn relative_file(what: &'static str, text: &str) -> Result<PathBuf, WorkspaceError> {
     let path = relative_path(what, text)?;
     if path.as_os_str().is_empty() || text.ends_with('/') || text.ends_with("/.") {
-        let reason = "it names no file";
+        let reason = "it is not the name of a file";
         return Err(WorkspaceError::Name { what, name: text.to_owned(), reason });
     }
     Ok(path)
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_one_folder() {
+    fn a_name_is_exactly_one_folder() {
         for name in ["prod", "my stack", "a.b", ".dot", "ünï", "a\\b", "..."] {
             check_name("name", name).unwrap();
         }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runner_keeps_beside_the_stacks_is_no_stack() {
+    fn folders_of_the_runner_are_not_valid_stack_names() {
         let check = |name| check_stack_name(name, Path::new("/work"), Path::new("/work/scratch/deep"));
         for name in [".hawser", ".HAWSER", ".temp", "sourcecache", "plugincache", "scratch"] {
             check(name).unwrap_err();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_paths_stay_below_where_they_start() {
+    fn relative_paths_stay_inside_their_folder() {
         for (text, path) in
             [("", ""), (".", ""), ("a", "a"), ("./a//b/", "a/b"), ("a/./b", "a/b"), ("..a", "..a")]
         {

@@ -1,24 +1,21 @@
-//! Folders that were there before, with modes that let others in: narrowed where they are ours, named where not.
+//! Restricts access to existing folders that are open to other users.
 //!
-//! What the runner makes is private from the start ([`crate::base::files`]). But the working directory may come from an earlier
-//! runner, from an image or from a volume. Whoever may not enter the folders in it can reach nothing below, so the first
-//! level is enough. The working directory itself is the operator's and may be for others to list.
+//! Everything that the runner creates is private from the start ([`crate::base::files`]). But the working directory may come from
+//! an earlier runner, an image or a volume. Users who cannot enter the folders in it cannot reach anything below them, so the
+//! first level is enough. The working directory itself is the operator's and may be readable for others.
 
-use std::fs::{self, Metadata, Permissions};
-use std::io;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
 
 use crate::settings::model::WorkingDirectorySettings;
 
-/// Others may use the providers that are kept there, but not change them.
+/// Other users may read the providers in this folder, but not change them.
 const SHARED: &str = "plugincache";
-const OF_OTHERS: u32 = 0o077;
-const WRITE_OF_OTHERS: u32 = 0o022;
+const OTHERS: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Takes the rights of others from the folders in the working directory. Returns what was done, and what the operator
-/// has to see to.
+/// Removes the permissions of other users from the folders in the working directory.
 pub fn narrow(settings: &WorkingDirectorySettings) -> Narrowed {
     let mut narrowed = Narrowed::default();
     let WorkingDirectorySettings { working_directory, temp_directory } = settings;
@@ -26,44 +23,39 @@ pub fn narrow(settings: &WorkingDirectorySettings) -> Narrowed {
         ("WorkingDirectory.WorkingDirectory", working_directory),
         ("WorkingDirectory.TempDirectory", temp_directory),
     ] {
-        // What is not there yet will be made, and is private then.
-        let Ok(found) = fs::metadata(path) else { continue };
-        if found.mode() & WRITE_OF_OTHERS != 0 && found.mode() & STICKY == 0 {
+        // A missing folder will be private when it is created.
+        let Ok(metadata) = fs::metadata(path) else { continue };
+        if metadata.mode() & OTHERS_WRITE != 0 && metadata.mode() & STICKY == 0 {
             narrowed.warnings.push(format!(
-                "{setting} ({}) can be written to by others (mode {:o}), who could put folders of their own in the \
-                 runner's way: chmod go-w it",
+                "{setting} ({}) is writable for other users (mode {:o}), who could replace folders of the runner: run chmod \
+                 go-w on it",
                 path.display(),
-                found.mode() & 0o7777
+                metadata.mode() & 0o7777
             ));
         }
     }
     for entry in fs::read_dir(working_directory).into_iter().flatten().flatten() {
-        let (path, Ok(found)) = (entry.path(), entry.metadata()) else { continue };
-        let excess = if entry.file_name() == SHARED { WRITE_OF_OTHERS } else { OF_OTHERS };
-        if !found.is_dir() || found.mode() & excess == 0 {
+        let (path, Ok(metadata)) = (entry.path(), entry.metadata()) else { continue };
+        let excess = if entry.file_name() == SHARED { OTHERS_WRITE } else { OTHERS };
+        if !metadata.is_dir() || metadata.mode() & excess == 0 {
             continue;
         }
-        match take(&path, &found, excess) {
+        let mode = metadata.mode() & 0o7777;
+        match fs::set_permissions(&path, Permissions::from_mode(mode & !excess)) {
             Ok(()) => narrowed.done.push(format!(
-                "{} was open to others (mode {:o}) and is private now",
-                path.display(),
-                found.mode() & 0o7777
+                "{} was open to other users (mode {mode:o}) and is private now",
+                path.display()
             )),
             Err(error) => narrowed.warnings.push(format!(
-                "{} is open to others (mode {:o}), and that cannot be changed: {error}",
-                path.display(),
-                found.mode() & 0o7777
+                "failed to restrict access to {}, which is open to other users (mode {mode:o}): {error}",
+                path.display()
             )),
         }
     }
     narrowed
 }
 
-fn take(path: &Path, found: &Metadata, excess: u32) -> io::Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(found.mode() & 0o7777 & !excess))
-}
-
-/// What came of [`narrow`], in words.
+/// The result of [`narrow`], as messages for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Narrowed {
     pub done: Vec<String>,
@@ -73,6 +65,7 @@ pub struct Narrowed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn set(path: &Path, mode: u32) {
         fs::create_dir_all(path).unwrap();
@@ -84,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_an_earlier_runner_are_narrowed_and_strangers_behind_symlinks_are_not() {
+    fn existing_folders_are_narrowed_but_not_through_symlinks() {
         let root = tempfile::tempdir().unwrap();
         let (work, elsewhere) = (root.path().join("work"), root.path().join("elsewhere"));
         for (name, mode) in [("stack", 0o755), (".hawser", 0o2777), ("plugincache", 0o777), ("mine", 0o700)] {

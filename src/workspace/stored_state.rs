@@ -1,4 +1,4 @@
-//! What a state that lies in the working directory says: where a local backend keeps it, and how many resources it has.
+//! States in the working directory: where a local backend stores them, and how many resources they contain.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::base::confined_dir::{open_regular, read_limited};
 
 #[derive(Deserialize)]
-struct Initialised {
+struct Initialized {
     backend: Option<Backend>,
 }
 
@@ -24,18 +24,17 @@ struct LocalBackend {
     workspace_dir: Option<String>,
 }
 
-/// Where a module keeps its state on this machine; `None` when a backend elsewhere has it. `data` is the engine's own
-/// folder: `.terraform`, unless `TF_DATA_DIR` says otherwise. `workspace` is what `TF_WORKSPACE` names, which counts before
-/// the one that is noted there.
+/// The path of a module's state on this machine; `None` if it is in a remote backend. `data` is the engine's data folder:
+/// `.terraform` or `TF_DATA_DIR`. `workspace` is `TF_WORKSPACE`, which overrides the workspace selected in the data folder.
 pub fn local_state(directory: &Path, data: &Path, workspace: Option<&str>) -> Option<PathBuf> {
-    let config = match noted_backend(data) {
+    let config = match saved_backend(data) {
         None => LocalBackend::default(),
         Some(backend) if backend.r#type == "local" => backend.config,
         Some(_) => return None,
     };
-    let noted = small(&data.join("environment")).unwrap_or_default();
-    let noted = String::from_utf8_lossy(&noted);
-    Some(match workspace.unwrap_or(&noted).trim() {
+    let selected = small(&data.join("environment")).unwrap_or_default();
+    let selected = String::from_utf8_lossy(&selected);
+    Some(match workspace.unwrap_or(&selected).trim() {
         "" | "default" => directory.join(config.path.as_deref().unwrap_or("terraform.tfstate")),
         other => {
             let folder = directory.join(config.workspace_dir.as_deref().unwrap_or("terraform.tfstate.d"));
@@ -44,42 +43,54 @@ pub fn local_state(directory: &Path, data: &Path, workspace: Option<&str>) -> Op
     })
 }
 
-/// The backend that the last init has noted in the engine's own folder.
-fn noted_backend(data: &Path) -> Option<Backend> {
-    let noted = small(&data.join("terraform.tfstate"))?;
-    serde_json::from_slice::<Initialised>(&noted).ok()?.backend
+/// The backend that the last init saved in the engine's data folder.
+fn saved_backend(data: &Path) -> Option<Backend> {
+    let saved = small(&data.join("terraform.tfstate"))?;
+    serde_json::from_slice::<Initialized>(&saved).ok()?.backend
 }
 
-/// The file that a local backend was told to use, whichever workspace is selected. All other local states have the
-/// engine's own names.
+/// The file that a local backend was configured with. All other local states have the engine's own names.
 pub fn named_local_state(directory: &Path, data: &Path) -> Option<PathBuf> {
-    let backend = noted_backend(data).filter(|backend| backend.r#type == "local")?;
+    let backend = saved_backend(data).filter(|backend| backend.r#type == "local")?;
     backend.config.path.filter(|path| !path.is_empty()).map(|path| directory.join(path))
 }
 
-/// A small regular file, which is only read for a message.
+/// Reads a small regular file.
 pub(crate) fn small(path: &Path) -> Option<Vec<u8>> {
     read_limited(open_regular(path).ok()?, 1024 * 1024).ok()
 }
 
-#[derive(Deserialize)]
-struct State {
+/// A state as Terraform and OpenTofu store it.
+#[derive(Debug, Deserialize)]
+pub struct StoredState {
     version: u64,
-    #[serde(default)]
-    resources: Vec<StoredStateResource>,
+    resources: Option<Vec<StoredStateResource>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct StoredStateResource {
+    #[serde(default)]
     mode: String,
     #[serde(default)]
     instances: Vec<serde::de::IgnoredAny>,
 }
 
-/// The managed resources in a state as the engine stores it; `None` when it is no such state.
+impl StoredState {
+    /// None if the text is not such a state.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok().filter(|state: &Self| state.version == 4)
+    }
+
+    /// Whether it certainly has no resources at all, managed or not.
+    pub fn is_empty(&self) -> bool {
+        self.resources.as_ref().is_some_and(Vec::is_empty)
+    }
+}
+
+/// Counts the managed resources in a state as the engine stores it; None if it is not such a state.
 pub fn stored_resources(state: &[u8]) -> Option<u64> {
-    let state: State = serde_json::from_slice(state).ok().filter(|state: &State| state.version == 4)?;
-    let managed = state.resources.iter().filter(|resource| resource.mode == "managed");
+    let state = StoredState::parse(state)?;
+    let managed = state.resources.iter().flatten().filter(|resource| resource.mode == "managed");
     Some(managed.map(|resource| resource.instances.len() as u64).sum())
 }
 
@@ -98,7 +109,7 @@ struct Latest {
     resources: Option<Vec<StoredResource>>,
 }
 
-/// The resources of a stack as Pulumi stores it in files, without the stack itself; `None` when it is no such file.
+/// The number of resources in a stack file of Pulumi, without the stack itself; `None` if it is not one.
 pub fn stored_stack_resources(stack: &[u8]) -> Option<u64> {
     let stack: StoredStack = serde_json::from_slice(stack).ok()?;
     let resources = stack.checkpoint.latest.and_then(|latest| latest.resources).unwrap_or_default();
@@ -110,7 +121,7 @@ struct StoredResource {
     urn: String,
 }
 
-/// Whether a URN is that of the stack itself: `urn:pulumi:{stack}::{project}::{types}::{name}`, where the types
+/// Whether a URN is the stack itself: `urn:pulumi:{stack}::{project}::{types}::{name}`, where the types
 /// from the outermost parent inwards are joined by `$`.
 pub(crate) fn is_stack(urn: &str) -> bool {
     let types = urn.split("::").nth(2).unwrap_or_default();

@@ -1,20 +1,19 @@
-//! Symlinks in a checkout. The engine follows them wherever they lead, so a revision with one that leads out of the
-//! module's directory, or into git's own files, is not taken at all.
+//! Symlinks in a checkout. The engine follows all of them, so a revision is refused if one leads out of the module's directory
+//! or into `.git`.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use super::WorkspaceError;
-use super::names::{PRIVATE_FOLDER, is_gits};
+use super::names::{PRIVATE_FOLDER, is_git_folder};
 
-/// As many as the kernel follows; what goes on for longer leads nowhere.
-const MOST_FOLLOWED: usize = 40;
+/// The limit of the kernel: a longer chain of symlinks cannot be opened.
+const MAX_FOLLOWED: usize = 40;
 
-/// Looks through a fresh checkout. Returns the folders and files that have the name of the runner's private folder; they are
-/// not to be believed.
+/// Checks a new checkout. Returns the folders and files with the name of the runner's private folder, which must not be trusted.
 pub(super) fn check(root: &Path) -> Result<Vec<PathBuf>, WorkspaceError> {
-    let mut found = Vec::new();
+    let mut reserved = Vec::new();
     let mut todo = vec![PathBuf::new()];
     while let Some(below) = todo.pop() {
         let folder = root.join(&below);
@@ -31,16 +30,16 @@ pub(super) fn check(root: &Path) -> Result<Vec<PathBuf>, WorkspaceError> {
                 return Err(WorkspaceError::LinkOutside { link: path, target });
             }
             if name == PRIVATE_FOLDER {
-                found.push(path);
+                reserved.push(path);
             } else if kind.is_dir() {
                 todo.push(path);
             }
         }
     }
-    Ok(found)
+    Ok(reserved)
 }
 
-/// Follows a symlink part by part. A part that is not there counts as a folder: somebody may make one later.
+/// Follows a symlink part by part. A missing part counts as a folder, because it may be created later.
 fn stays_inside(root: &Path, link: &Path) -> io::Result<bool> {
     let mut at = PathBuf::new();
     let mut todo: Vec<OsString> = parts(link);
@@ -52,14 +51,14 @@ fn stays_inside(root: &Path, link: &Path) -> io::Result<bool> {
             }
             continue;
         }
-        if is_gits(&part) {
+        if is_git_folder(&part) {
             return Ok(false);
         }
         at.push(&part);
         match fs::read_link(root.join(&at)) {
             Ok(target) => {
                 followed += 1;
-                if followed > MOST_FOLLOWED {
+                if followed > MAX_FOLLOWED {
                     return Ok(true);
                 }
                 if target.is_absolute() {
@@ -68,7 +67,7 @@ fn stays_inside(root: &Path, link: &Path) -> io::Result<bool> {
                 at.pop();
                 todo.extend(parts(&target));
             }
-            // No symlink, or nothing at all.
+            // Not a symlink, or missing.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput) => {}
             Err(error) if crate::base::confined_dir::is_missing(&error) => {}
             Err(error) => return Err(error),
@@ -94,7 +93,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_link_that_leads_out_in_whatever_way_is_named_and_others_are_fine() {
+    fn a_symlink_that_leads_out_is_refused_and_others_are_allowed() {
         let good = [
             ("x", "file"),
             ("sub/x", "../file"),
@@ -133,15 +132,15 @@ mod tests {
                 let checked = check(&root);
                 assert_eq!(checked.is_ok(), is_good, "{link} -> {target}: {checked:?}");
                 if let Err(error) = checked {
-                    let said = error.to_string();
-                    assert!(said.contains(target) && said.contains("relative path"), "{said}");
+                    let text = error.to_string();
+                    assert!(text.contains(target) && text.contains("relative path"), "{text}");
                 }
             }
         }
     }
 
     #[test]
-    fn what_has_the_private_folders_name_is_found_everywhere() {
+    fn files_with_the_name_of_the_private_folder_are_found_at_every_level() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("a/.snapcd/deep/.snapcd")).unwrap();
         fs::write(folder.path().join(".snapcd"), "").unwrap();

@@ -1,28 +1,31 @@
-//! A module's tree, opened: the checkout that is in its place, or the next one while it is made.
+//! An open module tree: the current checkout, or the next one while it is being prepared.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::names::{PRIVATE_FOLDER, is_gits};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::names::{PRIVATE_FOLDER, is_git_folder};
 use super::{PrivateFile, WorkspaceError, is_module_file};
 use crate::base::confined_dir::{ConfinedDir, ConfinedRoot, EntryKind, is_missing, leads_out, read_limited};
 
-/// Lists and notes of the runner's own. What is larger is not ours.
-const LARGEST_NOTE: u64 = 64 * 1024 * 1024;
+/// The runner never writes larger files to the private folder.
+const LARGEST_PRIVATE_FILE: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub struct Tree {
     inside: ConfinedRoot,
-    /// The init directory below the root, without symlinks.
+    /// The path of the init directory below the root, without symlinks.
     init: PathBuf,
-    /// Where the tree is, or will be, for messages.
+    /// The final path of the tree, for messages.
     shown: PathBuf,
 }
 
 impl Tree {
-    /// `init` is the init directory below the root, which must exist.
+    /// `init` is the path of the init directory below the root. It must exist.
     pub(super) fn open(root: &Path, init: &Path, shown: &Path) -> Result<Self, WorkspaceError> {
         let missing = || WorkspaceError::NoSubdirectory { subdirectory: init.to_owned() };
         let inside = match ConfinedRoot::open(root) {
@@ -32,7 +35,7 @@ impl Tree {
         let mut tree = Self { inside, init: PathBuf::new(), shown: shown.to_owned() };
         let real = tree.inside.real(init).and_then(|real| tree.inside.folder(&real).map(|_| real));
         tree.init = match real {
-            Ok(real) if real.components().any(|part| is_gits(part.as_os_str())) => {
+            Ok(real) if real.components().any(|part| is_git_folder(part.as_os_str())) => {
                 return Err(tree.outside(init));
             }
             Ok(real) => real,
@@ -46,7 +49,7 @@ impl Tree {
         &self.inside
     }
 
-    /// The init directory below the root.
+    /// The path of the init directory below the root.
     pub(super) fn init(&self) -> &Path {
         &self.init
     }
@@ -55,7 +58,7 @@ impl Tree {
         WorkspaceError::Outside { path: self.shown.join(below), root: self.shown.clone() }
     }
 
-    /// What went wrong with a file at this path below the root.
+    /// An error about a path below the root.
     pub(super) fn error(&self, action: &'static str, below: &Path, error: io::Error) -> WorkspaceError {
         match leads_out(&error) {
             true => self.outside(below),
@@ -63,8 +66,8 @@ impl Tree {
         }
     }
 
-    /// A folder below the init directory, and not one that symlinks lead to among git's files or the runner's own. `None`
-    /// when it is not there.
+    /// A folder below the init directory. Symlinks must not lead into git's files or the private folder. `None` if it does not
+    /// exist.
     pub(super) fn work_folder(&self, path: &Path) -> Result<Option<ConfinedDir>, WorkspaceError> {
         let below = self.init.join(path);
         match self.inside.real(&below) {
@@ -79,29 +82,28 @@ impl Tree {
         }
     }
 
-    /// The same, with what is missing made.
+    /// The same, but creates missing folders.
     pub(super) fn work_folder_made(&self, path: &Path) -> Result<ConfinedDir, WorkspaceError> {
         let below = self.init.join(path);
-        // Nothing is made on a way that leads where nothing of ours belongs.
-        let there = below.ancestors().find_map(|above| self.inside.real(above).ok()).unwrap_or_default();
-        if there.components().any(|part| is_reserved(part.as_os_str())) {
+        // Before anything is created, check where the existing part of the path leads.
+        let existing = below.ancestors().find_map(|above| self.inside.real(above).ok()).unwrap_or_default();
+        if existing.components().any(|part| is_reserved(part.as_os_str())) {
             return Err(self.outside(&below));
         }
-        self.inside.folder_made(&below).map_err(|error| self.error("create", &below, error))
+        self.inside.open_or_create(&below).map_err(|error| self.error("create", &below, error))
     }
 
-    /// Whether the init directory holds a module.
+    /// Whether the init directory contains a module.
     pub(super) fn holds_module(&self) -> Result<bool, WorkspaceError> {
         let failed = |error| self.error("list", &self.init, error);
         let entries = self.inside.folder(&self.init).and_then(|folder| folder.entries()).map_err(failed)?;
         Ok(entries.iter().any(|(name, kind)| {
-            let is_one = is_module_file(&name.to_string_lossy());
             let is_link = || *kind == EntryKind::Symlink && self.inside.is_file(&self.init.join(name));
-            is_one && (*kind == EntryKind::File || is_link())
+            is_module_file(&name.to_string_lossy()) && (*kind == EntryKind::File || is_link())
         }))
     }
 
-    /// The names of all files in the init directory. A symlink that leads out counts as one: whoever opens it is told.
+    /// The names of all files in the init directory, including symlinks that lead out: opening one is an error.
     pub fn file_names(&self) -> io::Result<Vec<String>> {
         let entries = self.inside.folder(&self.init)?.entries()?;
         let is_file = |name: &OsStr, kind| match kind {
@@ -116,7 +118,7 @@ impl Tree {
         Ok(files.filter_map(|(name, _)| name.into_string().ok()).collect())
     }
 
-    /// Opens a file of the init directory to be read, wherever inside the module symlinks lead.
+    /// Opens a file of the init directory for reading. Symlinks may lead anywhere inside the module.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
         self.inside.open_file(&self.init.join(name))
     }
@@ -130,7 +132,7 @@ impl Tree {
         self.init.join(PRIVATE_FOLDER).join(file)
     }
 
-    /// The private folder if it is there. A symlink or a file of that name is refused.
+    /// The private folder, if it exists. A symlink or a file with that name is refused.
     pub(super) fn private(&self) -> Result<Option<ConfinedDir>, WorkspaceError> {
         let name = OsStr::new(PRIVATE_FOLDER);
         let path = self.init.join(name);
@@ -139,25 +141,24 @@ impl Tree {
         match init.kind(name).map_err(failed)? {
             None => Ok(None),
             Some(EntryKind::Folder) => init.folder(name).map(Some).map_err(failed),
-            Some(_) => Err(WorkspaceError::InTheWay { path: self.shown.join(path) }),
+            Some(_) => Err(WorkspaceError::NotPrivateFolder { path: self.shown.join(path) }),
         }
     }
 
-    /// Makes sure that the private folder is there, is ours alone, and is ignored by git.
+    /// Creates the private folder if necessary, restricts access to it, and makes git ignore it.
     pub fn private_made(&self) -> Result<ConfinedDir, WorkspaceError> {
         let failed = |error| self.error("prepare the private folder", &self.private_path(""), error);
         let folder = match self.private()? {
             Some(folder) => folder,
             None => {
                 let init = self.inside.folder(&self.init).map_err(failed)?;
-                init.folder_made(OsStr::new(PRIVATE_FOLDER)).map_err(failed)?
+                init.open_or_create(OsStr::new(PRIVATE_FOLDER)).map_err(failed)?
             }
         };
         folder.make_private().map_err(failed)?;
         let ignore = OsStr::new(".gitignore");
-        let there = folder.open_file(ignore).and_then(|file| read_limited(file, 2));
-        if there.ok().as_deref() != Some(b"*\n") {
-            // A folder of that name is nothing that can be written over.
+        let existing = folder.open_file(ignore).and_then(|file| read_limited(file, 2));
+        if existing.ok().as_deref() != Some(b"*\n") {
             folder.write(ignore, b"*\n").map_err(failed)?;
         }
         Ok(folder)
@@ -171,10 +172,13 @@ impl Tree {
         }
     }
 
-    /// Reads a note of the runner's own. `None` when it is not there.
+    /// Reads a file of the private folder. `None` if it does not exist.
     pub fn read_private(&self, file: PrivateFile) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(folder) = self.private()? else { return Ok(None) };
-        match folder.open_file(OsStr::new(file.name())).and_then(|file| read_limited(file, LARGEST_NOTE)) {
+        match folder
+            .open_file(OsStr::new(file.name()))
+            .and_then(|file| read_limited(file, LARGEST_PRIVATE_FILE))
+        {
             Ok(text) => Ok(Some(text)),
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(self.error("read", &self.private_path(file.name()), error)),
@@ -186,8 +190,39 @@ impl Tree {
         let failed = |error| self.error("write", &self.private_path(file.name()), error);
         folder.write(OsStr::new(file.name()), contents).map_err(failed)
     }
+
+    pub(super) fn read_json<T: DeserializeOwned>(
+        &self,
+        file: PrivateFile,
+    ) -> Result<Option<T>, WorkspaceError> {
+        let Some(text) = self.read_private(file)? else { return Ok(None) };
+        let path = self.shown.join(self.private_path(file.name()));
+        serde_json::from_slice(&text).map(Some).map_err(|source| WorkspaceError::DamagedFile {
+            file,
+            path,
+            source,
+        })
+    }
+
+    pub(super) fn write_json(&self, file: PrivateFile, value: &impl Serialize) -> Result<(), WorkspaceError> {
+        let failed =
+            |error: serde_json::Error| self.error("write", &self.private_path(file.name()), error.into());
+        self.write_private(file, &serde_json::to_vec_pretty(value).map_err(failed)?)
+    }
+}
+
+/// A folder below another one. `None` if it does not exist.
+pub(super) fn existing_folder(root: &ConfinedDir, path: &Path) -> io::Result<Option<ConfinedDir>> {
+    let mut folder = root.open_or_create_all(Path::new(""))?;
+    for part in path.components() {
+        folder = match folder.folder(part.as_os_str()) {
+            Err(error) if is_missing(&error) => return Ok(None),
+            opened => opened?,
+        };
+    }
+    Ok(Some(folder))
 }
 
 fn is_reserved(name: &OsStr) -> bool {
-    is_gits(name) || name == PRIVATE_FOLDER
+    is_git_folder(name) || name == PRIVATE_FOLDER
 }

@@ -1,4 +1,4 @@
-//! The audit log: every task that was accepted, refused, cancelled or finished, over crashes too.
+//! The audit log: every task that was accepted, refused, cancelled, or finished, also across crashes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -68,8 +68,11 @@ async fn a_whole_apply_is_recorded_in_order_with_commit_version_hooks_and_exit()
     let apply = line("finished", "ApplyFromPlan");
     assert_eq!(apply["hooks"], json!({"ApplyAfterHook": fingerprint(hook)}));
     assert_eq!(line("accepted", "ApplyFromPlan")["hooks"], apply["hooks"]);
-    let said = world.messages(id).into_iter().find(|line| line.starts_with("terraform ")).unwrap();
-    assert!(said.starts_with(&format!("terraform {} ", apply["engineVersion"].as_str().unwrap())), "{said}");
+    let first = world.messages(id).into_iter().find(|line| line.starts_with("terraform ")).unwrap();
+    assert!(
+        first.starts_with(&format!("terraform {} ", apply["engineVersion"].as_str().unwrap())),
+        "{first}"
+    );
     assert_eq!(line("accepted", "GetModule")["sourceUrl"], url.as_str());
     let text = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap();
     assert!(!text.contains("very-secret"), "{text}");
@@ -104,7 +107,7 @@ async fn a_cancel_and_a_failure_are_recorded_with_their_exits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_once() {
+async fn a_finish_is_written_once_if_the_runner_is_killed_before_it_is_reported() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -123,20 +126,19 @@ async fn a_runner_killed_between_the_end_of_a_task_and_its_report_records_it_onc
     assert_eq!(events[4..], ["accepted Validate", "finished Validate completed"], "{events:?}");
 }
 
-/// The folder of a job's task, once it is there and as wanted.
-async fn step(runner: &Runner, id: Uuid, task: &str, is_wanted: impl Fn(&StepFolder) -> bool) -> StepFolder {
+/// Waits for the folder of a job's task to meet a condition.
+async fn step(runner: &Runner, id: Uuid, task: &str, condition: impl Fn(&StepFolder) -> bool) -> StepFolder {
     let name = format!("{id}.{task}");
-    eventually(&format!("the step {name} is as wanted"), || {
+    eventually(&format!("the step {name} meets the condition"), || {
         let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(StepFolder::at);
-        found.filter(&is_wanted)
+        found.filter(&condition)
     })
     .await
 }
 
-/// A line is written before it is noted in the step's folder, and of an end both come before the outcome is kept. Whoever is
-/// killed between the line and the note leaves a folder like this one.
+/// Restores the folder that a runner leaves when it is killed after the event is written and before it is recorded.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice() {
+async fn a_finish_that_a_kill_left_unrecorded_is_written_twice() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -148,18 +150,18 @@ async fn an_end_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice(
     let id = world.hub.submit(waiting(&world, &url, "finished", &gate));
     let folder = step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
     runner.kill();
-    let noted = folder.audited().unwrap().unwrap();
-    assert_eq!(noted.finished.as_deref(), Some("ValidateCompleted"));
-    folder.set_audited(&Audited { finished: None, ..noted }).unwrap();
+    let audited = folder.audited().unwrap().unwrap();
+    assert_eq!(audited.finished.as_deref(), Some("ValidateCompleted"));
+    folder.set_audited(&Audited { finished: None, ..audited }).unwrap();
     fs::remove_file(folder.path().join("outcome.json")).unwrap();
 
     world.hub.behave();
     runner.restart();
     assert_eq!(world.ended(id).await.state, JobState::Completed);
-    let told = events(&runner, id);
+    let recorded = events(&runner, id);
     let end = "finished Validate completed";
-    assert_eq!(told[4..], ["accepted Validate", end, end], "{told:?}");
-    // Both say the same, and the second was written later.
+    assert_eq!(recorded[4..], ["accepted Validate", end, end], "{recorded:?}");
+    // They differ only in time.
     let log = audit_log(&runner);
     let [.., first, second] = log.as_slice() else { panic!("{log:?}") };
     let (mut first, mut second) = (first.clone(), second.clone());
@@ -169,7 +171,7 @@ async fn an_end_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_and_its_end_once() {
+async fn an_accept_that_a_kill_left_unrecorded_is_written_twice_and_its_finish_once() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -177,10 +179,10 @@ async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_
     let mut runner = world.runner_with("one", &narrow);
     let first = world.hub.submit(waiting(&world, &url, "first", &gate));
     eventually("the hook runs", || world.path("first.ran").exists()).await;
-    // It waits for the slot.
+    // This job waits for the slot.
     let id = world.hub.submit(waiting(&world, &url, "second", &gate));
-    let is_noted = |it: &StepFolder| it.audited().unwrap().is_some_and(|noted| noted.accepted);
-    let folder = step(&runner, id, "GetModule", is_noted).await;
+    let is_recorded = |it: &StepFolder| it.audited().unwrap().is_some_and(|audited| audited.accepted);
+    let folder = step(&runner, id, "GetModule", is_recorded).await;
     runner.kill();
     fs::remove_file(folder.path().join("audited.json")).unwrap();
 
@@ -190,14 +192,14 @@ async fn a_task_that_was_recorded_and_not_noted_before_a_kill_is_recorded_twice_
         let ended = world.ended(id).await;
         assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     }
-    let told = events(&runner, id);
-    assert_eq!(told[..3], ["accepted GetModule", "accepted GetModule", "finished GetModule completed"]);
-    assert_eq!(told[3..].iter().collect::<HashSet<_>>().len(), told.len() - 3, "{told:?}");
+    let recorded = events(&runner, id);
+    assert_eq!(recorded[..3], ["accepted GetModule", "accepted GetModule", "finished GetModule completed"]);
+    assert_eq!(recorded[3..].iter().collect::<HashSet<_>>().len(), recorded.len() - 3, "{recorded:?}");
 }
 
-/// Real kills as close to a line as this process can follow, so now and then between the line and its note.
+/// Kills the runner as soon as a line appears, which is sometimes before the event is recorded in the step folder.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
+async fn a_runner_killed_as_soon_as_a_line_appears_loses_no_event() {
     const ROUNDS: usize = 8;
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
@@ -211,12 +213,12 @@ async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
         let mut spec = job(JobKind::Tasks(vec![Task::GetModule]), &url, &format!("round-{round}"));
         spec.source.source_definitive_revision = Some(commit.clone());
         let id = world.hub.submit(spec);
-        // Another thread, which does nothing but look: every pause would be a miss.
+        // A busy loop on another thread: a pause would miss the moment.
         let (place, line) = (place.clone(), ["accepted", "finished"][round % 2]);
         let seen = tokio::task::spawn_blocking(move || {
             let (id, event) = (format!("\"jobId\":\"{id}\""), format!("\"event\":\"{line}\""));
-            let begun = Instant::now();
-            while begun.elapsed() < LIMIT {
+            let started = Instant::now();
+            while started.elapsed() < LIMIT {
                 let text = fs::read_to_string(&place).unwrap_or_default();
                 if text.lines().any(|line| line.contains(&id) && line.contains(&event)) {
                     return true;
@@ -227,17 +229,17 @@ async fn a_runner_killed_the_moment_a_line_is_there_loses_none() {
         assert!(seen.await.unwrap(), "no line of {id}: {}", runner.log());
         runner.restart();
         assert_eq!(world.ended(id).await.state, JobState::Completed);
-        let mut told = events(&runner, id);
-        repeats += told.len() - expected.len();
-        told.dedup();
-        assert_eq!(told, expected, "round {round}");
+        let mut recorded = events(&runner, id);
+        repeats += recorded.len() - expected.len();
+        recorded.dedup();
+        assert_eq!(recorded, expected, "round {round}");
     }
-    println!("{repeats} lines came twice in {ROUNDS} rounds");
-    assert!(repeats <= ROUNDS, "{repeats} lines came twice");
+    println!("{repeats} duplicate lines in {ROUNDS} rounds");
+    assert!(repeats <= ROUNDS, "{repeats} duplicate lines");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_cannot_be_written_is_said_and_caught_up_with_while_the_step_is_here() {
+async fn a_log_that_cannot_be_written_is_reported_and_completed_while_the_step_folder_exists() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let (gate, place) = (world.path("gate"), world.path("audit.jsonl"));
@@ -257,8 +259,13 @@ async fn a_log_that_cannot_be_written_is_said_and_caught_up_with_while_the_step_
     })
     .await;
     let log = runner.log();
-    assert!(log.contains(&format!("the audit log {file} cannot be opened")), "{log}");
-    assert!(log.contains(&format!("Validate of job {id} was finished")), "{log}");
+    assert!(log.contains("failed to open audit log"), "{log}");
+    let is_logged = |line: &str| {
+        ["failed to write audit event", &file, &id.to_string(), "Finished", "Validate"]
+            .iter()
+            .all(|part| line.contains(part))
+    };
+    assert!(log.lines().any(is_logged), "{log}");
     runner.kill();
 
     fs::remove_dir(&place).unwrap();
@@ -267,14 +274,14 @@ async fn a_log_that_cannot_be_written_is_said_and_caught_up_with_while_the_step_
     assert_eq!(world.ended(id).await.state, JobState::Completed);
     let text = fs::read_to_string(&place).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told: Vec<_> = lines.iter().map(|line| (&line["event"], &line["task"])).collect();
+    let recorded: Vec<_> = lines.iter().map(|line| (&line["event"], &line["task"])).collect();
     let validate = json!("Validate");
-    assert_eq!(told, [(&json!("accepted"), &validate), (&json!("finished"), &validate)]);
+    assert_eq!(recorded, [(&json!("accepted"), &validate), (&json!("finished"), &validate)]);
     assert_eq!(lines[1]["exit"], json!({"code": 0}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_private_whatever_the_umask() {
+async fn the_log_is_private_regardless_of_the_umask() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let working = world.path("work-open");

@@ -2,16 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 
+use hawser::engines::{Engine, EngineCommands, EngineError, Engines, ResultPaths};
+use hawser::masking::{Rules, SecretStore};
+use hawser::runner::{Options, Shutdown};
+use hawser::script::EngineCommand;
 use hawser::tasks::TaskError;
-use hawser_contract::requests::{
-    ApplyFromPlan, BackendConfiguration, CancelKind, DestroyFromPlan, Init, Input, Output, Plan, PlanDestroy,
-    Validate,
+use hawser::workspace::PrivateFile;
+use hawser_contract::requests::CancelKind;
+use hawser_contract::{
+    EngineName, EngineTask, Flag, FlagLists, InitOptions, OutputValue, PlanData, PulumiArrayFlag, PulumiFlag,
+    Success, Task, TaskRequest,
 };
-use hawser_contract::{Engine, Flag, FlagLists, PlanData, PulumiArrayFlag, PulumiFlag, Success, TaskRequest};
+use hawser_dev_server::{JobKind, JobState};
+use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use crate::support::steps::{Bench, Interrupt, Ran};
+use crate::support::world::{HAWSER, World, job};
 
 #[track_caller]
 fn counts(ran: Ran) -> PlanData {
@@ -22,37 +31,43 @@ fn counts(ran: Ran) -> PlanData {
 }
 
 fn pulumi_init(bench: &Bench, flags: &[(PulumiFlag, Option<&str>)]) -> TaskRequest {
-    TaskRequest::Init(Init {
-        engine: Engine::Pulumi,
-        resolved_env_vars: BTreeMap::from([(
-            "PULUMI_HOME".to_owned(),
-            bench.root.path().join("pulumi home").to_str().unwrap().to_owned(),
-        )]),
-        backend_configuration: BackendConfiguration {
+    TaskRequest::Engine(EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([(
+                "PULUMI_HOME".to_owned(),
+                bench.root.path().join("pulumi home").to_str().unwrap().to_owned(),
+            )]),
+            ..InitOptions::default()
+        },
+        flags: FlagLists {
             pulumi_flags: flags
                 .iter()
                 .map(|(flag, value)| Flag::new(*flag, *value))
                 .collect::<Vec<_>>()
                 .into(),
-            ..BackendConfiguration::default()
+            ..FlagLists::default()
         },
-        ..Init::default()
+        ..EngineTask::new(Task::Init, EngineName::PULUMI)
     })
 }
 
 fn pulumi_plan(parameters: &[(&str, &str)], flags: FlagLists) -> TaskRequest {
     let resolved_parameters =
         parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    TaskRequest::Plan(Plan { engine: Engine::Pulumi, resolved_parameters, ..Plan::default() }, flags)
+    TaskRequest::Engine(EngineTask {
+        flags,
+        resolved_parameters,
+        ..EngineTask::new(Task::Plan, EngineName::PULUMI)
+    })
 }
 
 fn pulumi_apply() -> TaskRequest {
-    let own = ApplyFromPlan { engine: Engine::Pulumi, ..ApplyFromPlan::default() };
-    TaskRequest::ApplyFromPlan(own, FlagLists::default())
+    let own = EngineTask::new(Task::ApplyFromPlan, EngineName::PULUMI);
+    TaskRequest::Engine(own)
 }
 
 fn pulumi_output(flags: FlagLists) -> TaskRequest {
-    TaskRequest::Output(Output { engine: Engine::Pulumi, ..Output::default() }, flags)
+    TaskRequest::Engine(EngineTask { flags, ..EngineTask::new(Task::Output, EngineName::PULUMI) })
 }
 
 fn pulumi_module(program: &serde_json::Value) -> Bench {
@@ -68,14 +83,17 @@ async fn tofu_takes_a_module_from_init_to_outputs() {
         "resource \"terraform_data\" \"x\" { input = 1 }\noutput \"x\" { value = terraform_data.x.output }\n",
     )])
     .with_standins();
-    let ran = bench.run(TaskRequest::Init(Init::default())).await;
+    let ran = bench.run(TaskRequest::Engine(EngineTask::new(Task::Init, EngineName::TOFU))).await;
     assert!(ran.log[0].1.starts_with("tofu 1.9.0-standin ("), "{:#?}", ran.log);
     ran.completed();
-    let flags = FlagLists::default;
-    assert_eq!(counts(bench.run(TaskRequest::Plan(Plan::default(), flags())).await).create_count, 1);
-    let apply = TaskRequest::ApplyFromPlan(ApplyFromPlan::default(), flags());
+    assert_eq!(
+        counts(bench.run(TaskRequest::Engine(EngineTask::new(Task::Plan, EngineName::TOFU))).await)
+            .create_count,
+        1
+    );
+    let apply = TaskRequest::Engine(EngineTask::new(Task::ApplyFromPlan, EngineName::TOFU));
     assert_eq!(bench.run(apply).await.completed(), Success::Resources(1));
-    match bench.run(TaskRequest::Output(Output::default(), flags())).await.completed() {
+    match bench.run(TaskRequest::Engine(EngineTask::new(Task::Output, EngineName::TOFU))).await.completed() {
         Success::Outputs(Some(set)) => assert_eq!(set.outputs[0].value, "1"),
         other => panic!("{other:?}"),
     }
@@ -95,10 +113,10 @@ async fn pulumi_takes_a_program_from_init_to_nothing_again() {
     assert!(ran.log[0].1.starts_with("pulumi 3.142.0-standin ("), "{:#?}", ran.log);
     assert!(ran.says("Created stack 'it's dev'"), "{:#?}", ran.log);
     assert_eq!(ran.completed(), Success::Done);
-    let validate = Validate { engine: Engine::Pulumi, ..Validate::default() };
-    bench.run(TaskRequest::Validate(validate)).await.completed();
-    let variables = Input { engine: Engine::Pulumi, ..Input::default() };
-    assert_eq!(bench.run(TaskRequest::Variables(variables)).await.completed(), Success::Variables(None));
+    let validate = EngineTask::new(Task::Validate, EngineName::PULUMI);
+    bench.run(TaskRequest::Engine(validate)).await.completed();
+    let variables = EngineTask::new(Task::Variables, EngineName::PULUMI);
+    assert_eq!(bench.run(TaskRequest::Engine(variables)).await.completed(), Success::Variables(None));
 
     let parameters = [("greeting", "\"it's \\\"so\\\" $HOME\""), ("password", "\"hunter2hunter2\"")];
     let flags = FlagLists {
@@ -138,13 +156,13 @@ async fn pulumi_takes_a_program_from_init_to_nothing_again() {
     assert_eq!((data.recreate_count, data.total_unchanged_count, data.outputs_destroy_count), (1, 1, 5));
     assert_eq!(bench.run(pulumi_apply()).await.completed(), Success::Resources(4));
 
-    let own = PlanDestroy { engine: Engine::Pulumi, ..PlanDestroy::default() };
-    let ran = bench.run(TaskRequest::PlanDestroy(own, FlagLists::default())).await;
+    let own = EngineTask::new(Task::PlanDestroy, EngineName::PULUMI);
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert!(ran.says("delete urn:pulumi:it's dev::standin::standin:index:Thing::a"), "{:#?}", ran.log);
     let data = counts(ran);
     assert_eq!((data.destroy_count, data.total_count_before, data.total_count_after), (4, 4, 0));
-    let own = DestroyFromPlan { engine: Engine::Pulumi, ..DestroyFromPlan::default() };
-    let done = bench.run(TaskRequest::DestroyFromPlan(own, FlagLists::default())).await.completed();
+    let own = EngineTask::new(Task::DestroyFromPlan, EngineName::PULUMI);
+    let done = bench.run(TaskRequest::Engine(own)).await.completed();
     assert_eq!(done, Success::Resources(0));
 }
 
@@ -156,8 +174,8 @@ async fn pulumi_results_are_those_of_the_task_itself_whoever_worked_in_the_modul
         fs::write(bench.module().join("program.json"), program.to_string()).unwrap();
     };
     let plan_destroy = || {
-        let own = PlanDestroy { engine: Engine::Pulumi, ..PlanDestroy::default() };
-        TaskRequest::PlanDestroy(own, FlagLists::default())
+        let own = EngineTask::new(Task::PlanDestroy, EngineName::PULUMI);
+        TaskRequest::Engine(own)
     };
     let plan = || pulumi_plan(&[], FlagLists::default());
     bench.run(pulumi_init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
@@ -202,33 +220,44 @@ async fn pulumi_results_are_told_though_no_copy_of_them_can_be_put_into_the_modu
     counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
     let blocked = |file: &str| Some(format!("mkdir -p .snapcd/{file}/{file}"));
     let says = |ran: &Ran, file: &str| {
-        let said = format!("the result could not be copied to {}", bench.private(file).display());
+        let said = format!("failed to copy the result to {}", bench.private(file).display());
         assert!(ran.says(&said), "{:#?}", ran.log);
         fs::remove_dir_all(bench.private(file)).unwrap();
     };
-    let engine = Engine::Pulumi;
 
     let apply_before_hook = blocked("export.json");
-    let own = ApplyFromPlan { engine, apply_before_hook, ..ApplyFromPlan::default() };
-    let ran = bench.run(TaskRequest::ApplyFromPlan(own, FlagLists::default())).await;
+    let own = EngineTask {
+        before_hook: apply_before_hook,
+        ..EngineTask::new(Task::ApplyFromPlan, EngineName::PULUMI)
+    };
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     says(&ran, "export.json");
     assert_eq!(ran.completed(), Success::Resources(1));
 
-    let own = Output { engine, output_before_hook: blocked("output.json"), ..Output::default() };
-    let ran = bench.run(TaskRequest::Output(own, FlagLists::default())).await;
+    let own = EngineTask {
+        before_hook: blocked("output.json"),
+        ..EngineTask::new(Task::Output, EngineName::PULUMI)
+    };
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     says(&ran, "output.json");
     assert!(matches!(ran.completed(), Success::Outputs(Some(set)) if set.outputs[0].value == "mine"));
 
     let plan_destroy_before_hook = blocked("destroy_preview.json");
-    let own = PlanDestroy { engine, plan_destroy_before_hook, ..PlanDestroy::default() };
-    let ran = bench.run(TaskRequest::PlanDestroy(own, FlagLists::default())).await;
+    let own = EngineTask {
+        before_hook: plan_destroy_before_hook,
+        ..EngineTask::new(Task::PlanDestroy, EngineName::PULUMI)
+    };
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     says(&ran, "destroy_preview.json");
     assert_eq!(counts(ran).destroy_count, 1);
 
     // The private folder itself is not needed to say what became of the stack, either.
     let destroy_after_hook = Some("rm -rf .snapcd; : >.snapcd".to_owned());
-    let own = DestroyFromPlan { engine, destroy_after_hook, ..DestroyFromPlan::default() };
-    let ran = bench.run(TaskRequest::DestroyFromPlan(own, FlagLists::default())).await;
+    let own = EngineTask {
+        after_hook: destroy_after_hook,
+        ..EngineTask::new(Task::DestroyFromPlan, EngineName::PULUMI)
+    };
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert_eq!(ran.completed(), Success::Resources(0));
 }
 
@@ -271,8 +300,11 @@ async fn a_failed_update_whose_state_cannot_be_read_either_says_so() {
     counts(bench.run(pulumi_plan(&[], FlagLists::default())).await);
     let apply = |hook: &str| {
         let apply_before_hook = Some(hook.to_owned());
-        let own = ApplyFromPlan { engine: Engine::Pulumi, apply_before_hook, ..ApplyFromPlan::default() };
-        TaskRequest::ApplyFromPlan(own, FlagLists::default())
+        let own = EngineTask {
+            before_hook: apply_before_hook,
+            ..EngineTask::new(Task::ApplyFromPlan, EngineName::PULUMI)
+        };
+        TaskRequest::Engine(own)
     };
     let no_export = "pulumi() { [[ \"$1 $2\" != \"stack export\" ]] || return 255; command pulumi \"$@\"; }";
     let fault = bench.run(apply(no_export)).await.faulted();
@@ -335,4 +367,103 @@ async fn a_graceful_cancel_lets_pulumi_stop_by_itself() {
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     // What it began and did not see end is found, kept and said.
     assert!(ran.says("Pending operations (1)") && ran.says("pulumi-export.json"), "{:#?}", ran.log);
+}
+
+/// Runs `main.sh` of the module with the name of the task.
+#[derive(Debug)]
+struct Shell;
+
+impl Engine for Shell {
+    fn name(&self) -> EngineName {
+        "sh".parse().unwrap()
+    }
+
+    fn install_hint(&self) -> &'static str {
+        "install a shell"
+    }
+
+    fn uses_file(&self, name: &str) -> bool {
+        name == "main.sh"
+    }
+
+    fn version_arguments(&self) -> &'static [&'static str] {
+        &["-c", "echo 1.0"]
+    }
+
+    fn verb(&self, _task: Task) -> &'static str {
+        "main.sh"
+    }
+
+    fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
+        let mut command = EngineCommand::new(["sh", "main.sh", task.task.name()]);
+        if task.task == Task::Output {
+            command = command.stdout(paths.collected(PrivateFile::Output).into());
+        }
+        Ok(EngineCommands { engine: vec![command], ..EngineCommands::default() })
+    }
+
+    fn read_plan(&self, _task: Task, _paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
+        let data =
+            PlanData { create_count: 1, total_changed_count: 1, total_count_after: 1, ..PlanData::default() };
+        Ok((data, vec!["one resource".to_owned()]))
+    }
+
+    fn count_resources(&self, _paths: &ResultPaths) -> Result<u64, EngineError> {
+        Ok(1)
+    }
+
+    fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
+        let value = String::from_utf8_lossy(printed).trim().to_owned();
+        let (name, kind) = ("printed".to_owned(), "string".to_owned());
+        Ok(vec![OutputValue { name, kind, value, sensitive: None, from_extra_file: false }])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_added_to_the_list_runs_a_whole_job_and_an_unknown_one_is_refused() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let world = World::new().await;
+    // `workspace` still has its own list of the files that make a folder a module.
+    let url = world.repository("repo", &[("main.sh", "echo \"ran $1\"\n"), ("main.tf", "")]);
+    let identity = world.hub.identity();
+    let settings = json!({
+        "Runner": {
+            "Id": identity.runner_id, "OrganizationId": identity.organization_id, "Instance": "one",
+            "Credentials": {
+                "ClientId": identity.client_id, "ClientSecret": identity.client_secret.expose_secret(),
+            },
+        },
+        "Server": {"Url": world.hub.url()},
+        "WorkingDirectory": {"WorkingDirectory": world.path("work"), "TempDirectory": world.path("temp")},
+    });
+    let options = Options {
+        supervisor: HAWSER.into(),
+        timing: hawser::connect::Timing::default(),
+        engines: Engines::new(Engines::default().iter().cloned().chain([Arc::new(Shell) as Arc<dyn Engine>])),
+    };
+    let secrets = SecretStore::new(Rules::new(&Default::default()).unwrap());
+    let (shutdown, asked) = tokio::sync::watch::channel(Shutdown::No);
+    let settings = serde_json::from_value(settings).unwrap();
+    let runner = tokio::spawn(hawser::runner::run(settings, secrets, options, asked, |_| {}));
+    world.connected(1).await;
+
+    let mut spec = job(JobKind::Apply, &url, "shell");
+    spec.engine = Shell.name();
+    let ran = world.hub.submit(spec.clone());
+    let ended = world.ended(ran).await;
+    let messages = world.messages(ran);
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}\n{messages:#?}");
+    assert_eq!(ended.plan.unwrap().create_count, 1);
+    assert_eq!(ended.resources, Some(1));
+    assert_eq!(ended.outputs.unwrap().outputs[0].value, "ran Output");
+    for line in ["ran Init", "ran Validate", "ran Plan", "one resource", "ran ApplyFromPlan"] {
+        assert!(messages.iter().any(|message| message == line), "{line}: {messages:#?}");
+    }
+
+    spec.engine = "ansible".parse().unwrap();
+    let ended = world.ended(world.hub.submit(spec)).await;
+    let JobState::Failed { error } = &ended.state else { panic!("{ended:#?}") };
+    assert!(error.contains("ansible") && error.contains("pulumi, sh"), "{error}");
+    shutdown.send_replace(Shutdown::Drain);
+    runner.await.unwrap().unwrap();
 }

@@ -1,5 +1,6 @@
-//! The integration tests: one binary, whose modules are named like those of `src/` and `crates/`. Two are about promises that
-//! every part keeps: `hostile` (no request does harm) and `hygiene` (what other programs and users get to see).
+//! The integration tests: one binary, with modules named like those in `src/` and `crates/`. Three are about the whole
+//! program: `documents` (the docs are correct), `hostile` (no request does harm), and `hygiene` (what other programs and
+//! users can see).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -7,6 +8,7 @@ mod audit;
 mod clean;
 mod connect;
 mod dev_server;
+mod documents;
 mod engines;
 mod hostile;
 mod hygiene;

@@ -1,4 +1,4 @@
-//! The local veto: what the settings do not allow is not done, whoever asks for it and in whatever way.
+//! The policy: the runner refuses everything that its settings do not allow.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hawser_contract::requests::{BackendConfig, ExtraFile};
-use hawser_contract::{Engine, Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformFlag};
+use hawser_contract::BackendConfig;
+use hawser_contract::requests::ExtraFile;
+use hawser_contract::{EngineName, Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformFlag};
 use hawser_dev_server::{HubEvent, JobKind, JobSpec, JobState};
 use serde_json::Value;
 use uuid::Uuid;
@@ -24,7 +25,7 @@ fn was_claimed(world: &World, id: Uuid) -> bool {
     world.hub.all_events().iter().any(|it| matches!(it.event, HubEvent::Running { job, .. } if job == id))
 }
 
-/// What the server was told of a job that failed.
+/// The error of a failed job, as reported to the server.
 async fn error_of(world: &World, id: Uuid) -> (Task, String) {
     let ended = world.ended(id).await;
     assert!(matches!(ended.state, JobState::Failed { .. }), "{ended:#?}");
@@ -34,12 +35,12 @@ async fn error_of(world: &World, id: Uuid) -> (Task, String) {
 
 fn only(task: Task, url: &str, module: &str) -> JobSpec {
     let mut spec = job(JobKind::Tasks(vec![task]), url, module);
-    spec.engine = Engine::Terraform;
+    spec.engine = EngineName::TERRAFORM;
     spec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_other_jobs_go_on() {
+async fn a_refused_task_claims_runs_and_writes_nothing_and_other_jobs_continue() {
     let world = World::new().await;
     let url = world.repository("allowed", EMPTY);
     let elsewhere = world.repository("elsewhere", EMPTY);
@@ -61,7 +62,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
     let rows: Vec<(&str, &str, JobSpec)> = vec![
         ("Policy.AllowedEngines", "tofu", {
             let mut spec = only(Task::GetModule, &url, "ok-engine");
-            spec.engine = Engine::Tofu;
+            spec.engine = EngineName::TOFU;
             spec
         }),
         ("Policy.AllowedSources", "elsewhere", only(Task::GetDefinitiveRevision, &elsewhere, "ok-source")),
@@ -96,7 +97,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
         let id = world.hub.submit(spec);
         let (task, message) = error_of(&world, id).await;
         assert!(message.contains(rule) && message.contains(value), "{message}");
-        assert!(message.contains("Only whoever runs this runner can allow it"), "{message}");
+        assert!(message.contains("Only the operator of this runner can allow it"), "{message}");
         assert_eq!(world.messages(id), std::slice::from_ref(&message), "one line in the job's log");
         assert_eq!(events(&runner, id), [format!("refused {task} {rule}")]);
         assert!(!was_claimed(&world, id), "{rule}");
@@ -132,7 +133,7 @@ async fn each_rule_refuses_its_task_with_nothing_claimed_run_or_written_and_othe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_a_server_or_a_checkout_says_widens_the_settings() {
+async fn neither_a_server_nor_a_checkout_can_widen_the_settings() {
     let world = World::new().await;
     let wide = r#"{"Policy": {"PlanOnly": false, "Hooks": "All"}}"#;
     let touched = world.path("touched");
@@ -184,7 +185,7 @@ fn add_submodule(repository: &str, url: &str, commit: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_and_a_submodule_lead_nowhere_that_is_not_allowed() {
+async fn registry_answers_and_submodules_must_be_allowed_sources() {
     let world = World::new().await;
     let elsewhere = world.repository("elsewhere", EMPTY);
     let parent = world.repository("allowed", EMPTY);
@@ -223,7 +224,7 @@ async fn a_registry_and_a_submodule_lead_nowhere_that_is_not_allowed() {
         ["refused GetModule Policy.AllowedSources", "finished GetModule faulted"]
     );
     assert!(!runner.working.join("local").exists());
-    // The parent is in the cache, what was refused is not.
+    // Only the parent is in the cache.
     let copies: Vec<_> = fs::read_dir(runner.working.join("sourcecache")).unwrap().flatten().collect();
     let fetched = copies.iter().filter(|copy| copy.path().join("objects").is_dir()).count();
     assert_eq!(fetched, 1, "{copies:?}");
@@ -231,7 +232,7 @@ async fn a_registry_and_a_submodule_lead_nowhere_that_is_not_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_sends_the_runner_on_is_not_believed_from_there() {
+async fn a_registry_may_not_redirect_to_one_that_is_not_allowed() {
     let world = World::new().await;
     let repository = world.repository("allowed", EMPTY);
     let elsewhere = registry(format!("git::file://{repository}?ref=main")).await;
@@ -264,12 +265,12 @@ async fn a_registry_that_sends_the_runner_on_is_not_believed_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_is_not_on_the_list_is_not_even_asked_on_the_way_to_one_that_is() {
+async fn a_registry_that_is_not_allowed_gets_no_request_even_between_allowed_ones() {
     let world = World::new().await;
     let repository = world.repository("allowed", EMPTY);
     let last = registry(format!("git::file://{repository}?ref=main")).await;
-    let (between, asked_between) = sends_on(format!("{last}/vpc/aws/1.0.0/download")).await;
-    let (first, _) = sends_on(format!("{between}/vpc/aws/1.0.0/download")).await;
+    let (between, asked_between) = redirecting_registry(format!("{last}/vpc/aws/1.0.0/download")).await;
+    let (first, _) = redirecting_registry(format!("{between}/vpc/aws/1.0.0/download")).await;
     let spec = |module: &str| {
         let mut spec = job(JobKind::Plan, &format!("{first}/vpc/aws"), module);
         spec.source.source_type = SourceType::Registry;
@@ -297,8 +298,8 @@ async fn a_registry_that_is_not_on_the_list_is_not_even_asked_on_the_way_to_one_
     assert!(asked_between.load(Ordering::SeqCst) > 0);
 }
 
-/// A registry that sends whoever asks on to another, and how often it was asked.
-async fn sends_on(target: String) -> (String, Arc<AtomicUsize>) {
+/// A registry that redirects to another, and its number of requests.
+async fn redirecting_registry(target: String) -> (String, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
     let answer = move || async move {
@@ -313,7 +314,7 @@ async fn sends_on(target: String) -> (String, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_sources() {
+async fn redirects_of_a_git_server_are_not_followed_with_a_list_of_sources() {
     let world = World::new().await;
     let (own, other) = (world.repository("own", EMPTY), world.repository("elsewhere", EMPTY));
     let elsewhere = GitServer::start(Path::new(&other), None).await;
@@ -328,13 +329,13 @@ async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_so
     let (task, message) = error_of(&world, world.hub.submit(job(JobKind::Plan, &moved, "revision"))).await;
     assert_eq!(task, Task::GetDefinitiveRevision);
     assert!(message.contains(&moved), "{message}");
-    // A server that knows the commit has no need to resolve it.
+    // With a known commit, the server skips GetDefinitiveRevision.
     let mut spec = job(JobKind::Tasks(vec![Task::GetModule]), &moved, "module");
     spec.source.source_definitive_revision = Some(git_in(Path::new(&other), &["rev-parse", "HEAD"]));
     let (task, message) = error_of(&world, world.hub.submit(spec.clone())).await;
     assert_eq!(task, Task::GetModule);
     assert!(message.contains(&moved), "{message}");
-    // A submodule is fetched in the same way.
+    // The same applies to a submodule.
     let parent = world.repository("parent", EMPTY);
     add_submodule(&parent, &moved, spec.source.source_definitive_revision.as_ref().unwrap());
     let parent = GitServer::start(Path::new(&parent), None).await;
@@ -354,7 +355,7 @@ async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_so
     eventually("every step folder is removed", || runner.steps().is_empty()).await;
     runner.kill();
 
-    // Without a list git goes where it is sent, so the refusals were no accident.
+    // Without a list, git follows the redirect, so the refusals above are due to the list.
     let _trusting = world.runner("one");
     spec.module_name = "trusting".into();
     for spec in [spec, with_submodule("trusting-parent")] {
@@ -366,7 +367,7 @@ async fn a_git_server_that_sends_the_runner_on_is_not_followed_with_a_list_of_so
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_that_was_accepted_and_not_begun_is_judged_again_by_the_next_start() {
+async fn an_accepted_step_that_has_not_started_is_checked_again_at_the_next_start() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -382,7 +383,7 @@ async fn a_step_that_was_accepted_and_not_begun_is_judged_again_by_the_next_star
 
     let narrow = [("Runner__MaxConcurrentSteps", "1"), ("Policy__AllowedModules__0", "local/local/other")];
     let runner = world.runner_with("one", &narrow);
-    // The only slot is taken by what was begun, which is not judged again.
+    // The running step keeps the only slot and is not checked again.
     let (task, message) = error_of(&world, second).await;
     assert_eq!(task, Task::GetModule);
     assert!(message.contains("Policy.AllowedModules"), "{message}");
@@ -397,7 +398,7 @@ async fn a_step_that_was_accepted_and_not_begun_is_judged_again_by_the_next_star
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extra_files_and_variables_that_are_not_on_the_list_reach_no_module() {
+async fn extra_files_and_variables_that_are_not_listed_reach_no_module() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let extra = |name: &str| ExtraFile {
@@ -446,7 +447,7 @@ async fn extra_files_and_variables_that_are_not_on_the_list_reach_no_module() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn variables_that_an_earlier_init_left_are_judged_by_the_settings_of_today() {
+async fn saved_variables_are_checked_against_the_current_settings() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let mut runner = world.runner("one");
@@ -467,9 +468,9 @@ fn backend(name: &str, value: &str) -> BackendConfig {
     BackendConfig { name: name.into(), value: value.into() }
 }
 
-/// The engine keeps what an Init has told it about its backend, and goes on using it.
+/// The engine saves the backend settings of an Init and continues to use them.
 #[tokio::test(flavor = "multi_thread")]
-async fn backend_settings_that_an_earlier_init_left_are_judged_by_the_settings_of_today() {
+async fn saved_backend_settings_are_checked_against_the_current_settings() {
     let world = World::new().await;
     let local = "terraform {\n  backend \"local\" {}\n}\n";
     let url = world.repository("repo", &[("backend.tf", local), EMPTY[0]]);
@@ -488,13 +489,13 @@ async fn backend_settings_that_an_earlier_init_left_are_judged_by_the_settings_o
     let runner = world.runner_with("one", &[("Policy__AllowedBackendSettings__0", inside)]);
     let again = |tasks: &[Task], reconfigure: bool| {
         let mut spec = job(JobKind::Tasks(tasks.to_vec()), &url, "left");
-        spec.engine = Engine::Terraform;
+        spec.engine = EngineName::TERRAFORM;
         spec.source.source_definitive_revision = Some(git_in(Path::new(&url), &["rev-parse", "HEAD"]));
         spec.init_flags.auto_reconfigure_enabled = reconfigure;
         spec.module_backend_configs.extend(reconfigure.then(|| backend("path", "inside.tfstate")));
         world.hub.submit(spec)
     };
-    // An Init that says nothing about the backend leaves it as it was.
+    // An Init without backend settings leaves the backend unchanged.
     for task in [Task::Plan, Task::Validate, Task::Output, Task::Init] {
         let id = again(&[task], false);
         let (_, message) = error_of(&world, id).await;
@@ -505,11 +506,11 @@ async fn backend_settings_that_an_earlier_init_left_are_judged_by_the_settings_o
         let refused = format!("refused {task} Policy.AllowedBackendSettings");
         assert!(events(&runner, id).contains(&refused), "{:?}", events(&runner, id));
     }
-    // It is carried into the next revision, as what the engine knows is.
+    // The file is carried over to the next revision.
     git_in(Path::new(&url), &["commit", "--quiet", "--allow-empty", "--message=next"]);
     let (task, message) = error_of(&world, again(&[Task::GetModule, Task::Plan], false)).await;
     assert_eq!(task, Task::Plan, "{message}");
-    // Whoever takes the note away is not believed either.
+    // Without the file, the settings are unknown and the task is refused.
     let note = module.join(".snapcd/backend-settings.json");
     fs::remove_file(&note).unwrap();
     let (_, message) = error_of(&world, again(&[Task::Plan], false)).await;
@@ -518,7 +519,7 @@ async fn backend_settings_that_an_earlier_init_left_are_judged_by_the_settings_o
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert!(!fs::read_to_string(&note).unwrap().contains("elsewhere"));
 
-    // What is cleaned away needs no judging.
+    // A clean init removes the saved settings, so they are not checked.
     fs::write(&note, r#"{"settings": ["address=http://evil"]}"#).unwrap();
     error_of(&world, again(&[Task::Plan], false)).await;
     let mut clean = job(JobKind::Plan, &url, "left");

@@ -1,7 +1,7 @@
-//! The official `@microsoft/signalr` client against the embedded hub: our half of the protocol is the real one.
+//! The official `@microsoft/signalr` client against the embedded hub.
 //!
-//! Needs Node and the package (`npm ci` in `tests/signalr`, done here when it is missing). Where neither can be
-//! had the test says so and passes, unless `HAWSER_REQUIRE_NODE=1` makes that a failure, as CI does.
+//! Needs Node and the package (`npm ci` in `tests/signalr`, run here if it is missing). Without them the tests print a
+//! message and pass, unless `HAWSER_REQUIRE_NODE=1` makes that a failure, as in CI.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,7 +19,7 @@ fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/signalr")
 }
 
-/// Whether the test can run; says so when it cannot.
+/// Whether the test can run. Prints a message if not.
 async fn is_prepared() -> bool {
     let Err(reason) = prepare().await else { return true };
     assert_ne!(std::env::var("HAWSER_REQUIRE_NODE").as_deref(), Ok("1"), "{reason}");
@@ -27,11 +27,11 @@ async fn is_prepared() -> bool {
     false
 }
 
-/// Node with the package in place, or why not.
+/// Installs the package if it is missing.
 async fn prepare() -> Result<(), String> {
     let version = Command::new("node").arg("--version").output().await;
     version.map_err(|error| format!("node cannot be run: {error}"))?;
-    // One test at a time installs, also when each test is a process of its own.
+    // One test at a time installs it, even if each test is its own process.
     let guard = std::fs::File::open(project().join("package.json")).map_err(|error| error.to_string())?;
     guard.lock().map_err(|error| error.to_string())?;
     if project().join("node_modules/@microsoft/signalr/package.json").exists() {
@@ -72,11 +72,11 @@ impl NodeClient {
         Self { process, lines }
     }
 
-    async fn said(&mut self, event: &str) -> Value {
-        let line = in_time("a line comes", self.lines.next_line()).await.unwrap().expect("the client ended");
-        let said: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(said["event"], event, "{said}");
-        said
+    async fn event(&mut self, event: &str) -> Value {
+        let line = in_time("a line", self.lines.next_line()).await.unwrap().expect("the client ended");
+        let printed: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(printed["event"], event, "{printed}");
+        printed
     }
 }
 
@@ -87,55 +87,55 @@ async fn the_official_client_connects_invokes_is_invoked_and_reconnects() {
     }
     let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
     let mut client = NodeClient::start(&hub, "node ü/1");
-    client.said("connected").await;
+    client.event("connected").await;
     assert_eq!(hub.runners(), ["node ü/1"]);
 
-    // It is pushed a task, and its invocations are answered, the wrong one with an error.
+    // It receives a task, and its invocations are answered, an invalid one with an error.
     let job = hub.submit(JobSpec::single(Task::GetDefinitiveRevision, "https://example.org/x.git"));
-    let refused = client.said("refused").await;
-    assert!(refused["error"].as_str().unwrap().contains("not outstanding"), "{refused}");
-    let ended = in_time("the job ends", hub.ended(job)).await;
+    let refused = client.event("refused").await;
+    assert!(refused["error"].as_str().unwrap().contains("is not waiting for Init"), "{refused}");
+    let ended = in_time("the end of the job", hub.ended(job)).await;
     assert_eq!(ended.state, JobState::Completed);
     assert_eq!(ended.definitive_revision.as_deref(), Some("c0ffee"));
     assert_eq!(hub.logs(job, 0)[0].message, "grüße aus node");
     assert_eq!(hub.violations().len(), 1, "only the wrong one: {:?}", hub.violations());
 
-    // It is invoked with an answer expected.
-    let answer = in_time("the answer comes", hub.invoke("node ü/1", "Ask", vec![json!(41)])).await.unwrap();
+    // It answers an invocation.
+    let answer = in_time("an answer", hub.invoke("node ü/1", "Ask", vec![json!(41)])).await.unwrap();
     assert_eq!(answer, Ok(json!({"answer": 42})));
 
-    // It comes back after a cut, after a Close that allows it, and after the hub was away.
+    // It reconnects after a cut, after a Close that allows it, and after the hub was offline.
     hub.drop_connections();
-    client.said("reconnected").await;
+    client.event("reconnected").await;
     hub.close_connections(None, true);
-    client.said("reconnected").await;
+    client.event("reconnected").await;
     hub.go_offline().await.unwrap();
     hub.go_online().await.unwrap();
-    client.said("reconnected").await;
+    client.event("reconnected").await;
     let connects =
         hub.all_events().iter().filter(|it| matches!(it.event, HubEvent::Connected { .. })).count();
     assert_eq!(connects, 4);
     assert_eq!(
-        in_time("the answer comes", hub.invoke("node ü/1", "Ask", vec![json!(1)])).await.unwrap(),
+        in_time("an answer", hub.invoke("node ü/1", "Ask", vec![json!(1)])).await.unwrap(),
         Ok(json!({"answer": 2}))
     );
 
     hub.push("node ü/1", "Stop", vec![]).unwrap();
-    client.said("closed").await;
-    assert!(in_time("the program ends", client.process.wait()).await.unwrap().success());
-    in_time("the runner is gone", hub.runners_until(0)).await;
+    client.event("closed").await;
+    assert!(in_time("the end of the program", client.process.wait()).await.unwrap().success());
+    in_time("the runner to disconnect", hub.runners_until(0)).await;
 }
 
 #[tokio::test]
-async fn the_official_client_stays_away_after_a_close_that_forbids_to_reconnect() {
+async fn the_official_client_does_not_reconnect_after_a_close_that_forbids_it() {
     if !is_prepared().await {
         return;
     }
     let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
     let mut client = NodeClient::start(&hub, "node");
-    client.said("connected").await;
+    client.event("connected").await;
     hub.close_connections(Some("for good"), false);
-    let closed = client.said("closed").await;
+    let closed = client.event("closed").await;
     assert!(closed["error"].as_str().unwrap().contains("for good"), "{closed}");
-    assert_eq!(in_time("the program ends", client.process.wait()).await.unwrap().code(), Some(1));
+    assert_eq!(in_time("the end of the program", client.process.wait()).await.unwrap().code(), Some(1));
 }

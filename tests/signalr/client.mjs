@@ -1,13 +1,13 @@
-// The official SignalR client, playing a runner against Hawser's embedded hub.
+// The official SignalR client as a runner of Hawser's embedded hub.
 //
-// Takes the hub's address and the runner's identity from the environment, works off what is pushed, and writes
-// one JSON line per thing that happened. Ends with 0 when the hub pushes "Stop".
+// Reads the hub's address and the runner's identity from the environment, completes pushed tasks, and prints one JSON
+// line per event. Exits with 0 when the hub pushes "Stop".
 
 import * as signalR from "@microsoft/signalr";
 
 const { HUB_URL, ORGANIZATION_ID, RUNNER_ID, CLIENT_ID, CLIENT_SECRET, INSTANCE } = process.env;
 
-const say = (event, more = {}) => console.log(JSON.stringify({ event, ...more }));
+const print = (event, more = {}) => console.log(JSON.stringify({ event, ...more }));
 
 async function token() {
   const answer = await fetch(`${HUB_URL}/connect/token`, {
@@ -48,18 +48,18 @@ connection.on("GetDefinitiveRevision", async (request) => {
   try {
     await connection.invoke("InitCompleted", jobId);
   } catch (error) {
-    say("refused", { error: error.message });
+    print("refused", { error: error.message });
   }
   await connection.invoke("GetDefinitiveRevisionCompleted", jobId, "c0ffee");
 });
 connection.on("Ask", async (number) => ({ answer: number + 1 }));
 connection.on("Stop", () => connection.stop());
 
-connection.onreconnected(() => say("reconnected"));
+connection.onreconnected(() => print("reconnected"));
 connection.onclose((error) => {
-  say("closed", { error: error?.message ?? null });
+  print("closed", { error: error?.message ?? null });
   process.exit(error ? 1 : 0);
 });
 
 await connection.start();
-say("connected");
+print("connected");

@@ -1,5 +1,7 @@
 //! Enums that travel as integers, and the one that travels as a word.
 
+use std::borrow::Cow;
+
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -108,62 +110,79 @@ wire_enum! {
     LogLevel { Verbose = 0, Debug = 1, Information = 2, Warning = 3, Error = 4, Fatal = 5 }
 }
 
-/// The program that does the work. On the wire it is a word, read in any case; absent means `tofu`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, schemars::JsonSchema)]
-#[schemars(rename_all = "lowercase")]
-pub enum Engine {
-    Terraform,
-    #[default]
-    Tofu,
-    Pulumi,
-}
+/// The name of an engine, which is also the name of its program: lower-case letters, digits, `-` and `_`. It is read in
+/// any case, and a missing or blank name is `tofu`. Whether a runner has such an engine is up to the runner.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EngineName(Cow<'static, str>);
 
-impl Engine {
-    pub const ALL: [Self; 3] = [Self::Terraform, Self::Tofu, Self::Pulumi];
+impl EngineName {
+    pub const TERRAFORM: Self = Self(Cow::Borrowed("terraform"));
+    pub const TOFU: Self = Self(Cow::Borrowed("tofu"));
+    pub const PULUMI: Self = Self(Cow::Borrowed("pulumi"));
+    /// The engines of the contract.
+    pub const ALL: [Self; 3] = [Self::TERRAFORM, Self::TOFU, Self::PULUMI];
 
-    /// The name of the program, and the word on the wire.
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Terraform => "terraform",
-            Self::Tofu => "tofu",
-            Self::Pulumi => "pulumi",
-        }
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
-impl std::str::FromStr for Engine {
-    type Err = UnknownEngine;
+impl Default for EngineName {
+    fn default() -> Self {
+        Self::TOFU
+    }
+}
+
+impl std::str::FromStr for EngineName {
+    type Err = InvalidEngineName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.trim().to_ascii_lowercase().as_str() {
-            "terraform" => Ok(Self::Terraform),
-            "tofu" | "opentofu" | "" => Ok(Self::Tofu),
-            "pulumi" => Ok(Self::Pulumi),
-            _ => Err(UnknownEngine(text.to_owned())),
+        let name = text.trim().to_ascii_lowercase();
+        let is_valid = |name: &str| {
+            name.len() <= 64 && name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'_'))
+        };
+        match name.as_str() {
+            "" | "opentofu" => Ok(Self::TOFU),
+            // An option, not the name of a program.
+            other if other.starts_with('-') || !is_valid(other) => Err(InvalidEngineName(text.to_owned())),
+            _ => Ok(Self(Cow::Owned(name))),
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown engine {0:?}: known are terraform, tofu and pulumi")]
-pub struct UnknownEngine(pub String);
+#[error("invalid engine name {0:?}: expected a name such as terraform, tofu or pulumi")]
+pub struct InvalidEngineName(pub String);
 
-impl std::fmt::Display for Engine {
+impl std::fmt::Display for EngineName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.program())
+        f.write_str(self.as_str())
     }
 }
 
-impl Serialize for Engine {
+impl Serialize for EngineName {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.program())
+        serializer.serialize_str(self.as_str())
     }
 }
 
-impl<'de> Deserialize<'de> for Engine {
+impl<'de> Deserialize<'de> for EngineName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
         text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl schemars::JsonSchema for EngineName {
+    fn schema_name() -> Cow<'static, str> {
+        "Engine".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "enum": Self::ALL,
+            "description": "The program that does the work. On the wire it is a word, read in any case; absent means `tofu`.",
+        })
     }
 }
 
@@ -190,10 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_a_word_and_defaults_to_tofu() {
-        assert_eq!(serde_json::from_value::<Engine>(json!("Terraform")).unwrap(), Engine::Terraform);
-        assert_eq!(serde_json::from_value::<Engine>(json!(null)).unwrap(), Engine::Tofu);
-        let error = serde_json::from_value::<Engine>(json!("ansible")).unwrap_err().to_string();
-        assert!(error.contains("ansible") && error.contains("pulumi"), "{error}");
+    fn an_engine_is_a_name_and_defaults_to_tofu() {
+        let read = |value| serde_json::from_value::<EngineName>(value);
+        assert_eq!(read(json!("Terraform")).unwrap(), EngineName::TERRAFORM);
+        for tofu in [json!(null), json!(""), json!("OpenTofu")] {
+            assert_eq!(read(tofu).unwrap(), EngineName::TOFU);
+        }
+        assert_eq!(read(json!("ansible")).unwrap().as_str(), "ansible");
+        for invalid in ["../tofu", "-v", "a b", "é"] {
+            let error = read(json!(invalid)).unwrap_err().to_string();
+            assert!(error.contains("pulumi"), "{error}");
+        }
     }
 }

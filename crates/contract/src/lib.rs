@@ -4,6 +4,7 @@
 //! client's is: [`reading`] matches member names case-insensitively and enums by number or by name.
 //! Nothing here does I/O; both halves of the line (the runner and the embedded hub) use the same types.
 
+pub mod engine_task;
 pub mod enums;
 pub mod flags;
 pub mod logs;
@@ -12,12 +13,14 @@ pub mod reading;
 pub mod requests;
 pub mod results;
 pub mod schema;
-mod task_request;
 
-pub use enums::{CommandTask, Engine, LogLevel, SourceRevisionType, SourceType};
+pub use engine_task::{BackendConfig, BackendConfiguration, EngineTask, Hook, InitFlags, InitOptions};
+pub use enums::{CommandTask, EngineName, LogLevel, SourceRevisionType, SourceType};
 pub use flags::{Flag, FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
 pub use logs::LogEntry;
 pub use names::Task;
 pub use requests::{Common, Metadata, Push, PushError, Request, Source, SourceRefresh, TaskRequest};
-pub use results::{Call, Fault, Outcome, OutputSet, OutputValue, PlanData, Success, Variable, VariableSet};
-pub use task_request::{Hook, engine_of, source_of};
+pub use results::{
+    Call, Fault, Outcome, OutcomeKind, OutputSet, OutputValue, PlanData, StepOutcome, Subject, Success,
+    Variable, VariableSet,
+};

@@ -53,6 +53,11 @@ impl Task {
         }
     }
 
+    /// Whether the task changes resources, and so the state.
+    pub fn applies(self) -> bool {
+        matches!(self, Self::ApplyFromPlan | Self::DestroyFromPlan)
+    }
+
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|task| task.name() == name)
     }

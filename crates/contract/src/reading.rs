@@ -4,12 +4,12 @@
 //! matching becomes case-insensitive. The known names come from the generated schema and cannot drift from the
 //! types. Maps with user data for keys are passed over: an environment variable keeps its case.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 
 /// Members whose own members are named by users.
 const USER_KEYED: [&str; 3] = ["resolvedEnvVars", "resolvedParameters", "tags"];
@@ -54,13 +54,43 @@ pub fn recase(value: Value) -> Value {
     }
 }
 
-/// Reads one part of a payload that [`recase`] has been through; the error names the member.
-pub fn part<T: DeserializeOwned>(value: &Value) -> Result<T, serde_path_to_error::Error<serde_json::Error>> {
+/// A member that cannot be read. The text does not contain its value, which may be a secret.
+#[derive(Debug, thiserror::Error)]
+#[error("at {path}: {reason}")]
+pub struct MemberError {
+    path: String,
+    reason: String,
+}
+
+/// Reads one part of a payload that [`recase`] has been through.
+pub(crate) fn part<T: DeserializeOwned>(value: &Value) -> Result<T, MemberError> {
     serde_path_to_error::deserialize(value)
+        .map_err(|error| MemberError { path: error.path().to_string(), reason: without_value(error.inner()) })
+}
+
+/// Reads one member of an object; a member that is missing or null has its default.
+pub(crate) fn member<T: DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, MemberError> {
+    let read: Result<Option<T>, _> = part(object.get(name).unwrap_or(&Value::Null));
+    read.map(Option::unwrap_or_default).map_err(|MemberError { path, reason }| {
+        let path = match path.as_str() {
+            "." => name.to_owned(),
+            below if below.starts_with('[') => format!("{name}{below}"),
+            below => format!("{name}.{below}"),
+        };
+        MemberError { path, reason }
+    })
+}
+
+/// The members of a value that is written as an object.
+pub(crate) fn members(value: &impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(members)) => members,
+        _ => Map::new(),
+    }
 }
 
 /// What is wrong with a value, without the value: it may be a secret.
-pub fn without_value(error: &serde_json::Error) -> String {
+fn without_value(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
         Some((_, expected)) => format!("expected {expected}"),
@@ -75,12 +105,15 @@ pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A string map that may be null; entries that are null are dropped.
-pub fn string_map<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<std::collections::BTreeMap<String, String>, D::Error> {
-    let map = Option::<std::collections::BTreeMap<String, Option<String>>>::deserialize(deserializer)?;
-    Ok(map.unwrap_or_default().into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
+/// A map of texts; entries that are null are dropped.
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "BTreeMap<String, Option<String>>")]
+pub(crate) struct StringMap(pub(crate) BTreeMap<String, String>);
+
+impl From<BTreeMap<String, Option<String>>> for StringMap {
+    fn from(map: BTreeMap<String, Option<String>>) -> Self {
+        Self(map.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
+    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,16 @@
 //! What the server pushes: the tasks of a job, source refreshes and cancels.
 //!
-//! A payload is one flat object. It is read in parts (what all tasks have, the source, the flag lists, the
-//! task's own members), each from the same object, so that an error can name the member at fault.
-
-use std::collections::BTreeMap;
+//! A payload is one flat object. It is read in parts (common members, source, members of the task), each from the
+//! same object, so that an error can name the member.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use uuid::Uuid;
 
-use crate::enums::{Engine, SourceRevisionType, SourceType};
-use crate::flags::{FlagList, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
+use crate::engine_task::{EngineTask, Hook};
+use crate::enums::{EngineName, SourceRevisionType, SourceType};
 use crate::names::{Task, method};
-use crate::reading::{or_default, part, recase, string_map, without_value};
+use crate::reading::{MemberError, members, or_default, part, recase};
 
 /// What every task of a job carries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -65,7 +63,7 @@ pub struct Source {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetModule {
-    pub engine: Engine,
+    pub engine: EngineName,
     #[serde(deserialize_with = "or_default")]
     pub clean_init_enabled: bool,
     #[serde(deserialize_with = "or_default")]
@@ -84,132 +82,6 @@ pub struct ExtraFile {
     #[serde(default)]
     #[schemars(with = "Option<Value>")]
     pub source: Value,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Init {
-    pub engine: Engine,
-    pub init_before_hook: Option<String>,
-    pub init_after_hook: Option<String>,
-    #[serde(deserialize_with = "or_default")]
-    pub backend_configuration: BackendConfiguration,
-    #[serde(deserialize_with = "or_default")]
-    pub flags: InitFlags,
-    #[serde(deserialize_with = "or_default")]
-    pub clean_init_enabled: bool,
-    #[serde(deserialize_with = "string_map")]
-    pub resolved_env_vars: BTreeMap<String, String>,
-}
-
-/// Backend settings, and for Init the flag lists as well.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BackendConfiguration {
-    #[serde(deserialize_with = "or_default")]
-    pub ignore_namespace_backend_configs: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub namespace_backend_configs: Vec<BackendConfig>,
-    #[serde(deserialize_with = "or_default")]
-    pub module_backend_configs: Vec<BackendConfig>,
-    pub terraform_flags: FlagList<TerraformFlag>,
-    pub terraform_array_flags: FlagList<TerraformArrayFlag>,
-    pub pulumi_flags: FlagList<PulumiFlag>,
-    pub pulumi_array_flags: FlagList<PulumiArrayFlag>,
-}
-
-impl BackendConfiguration {
-    pub fn flag_lists(&self) -> FlagLists {
-        FlagLists {
-            terraform_flags: self.terraform_flags.clone(),
-            terraform_array_flags: self.terraform_array_flags.clone(),
-            pulumi_flags: self.pulumi_flags.clone(),
-            pulumi_array_flags: self.pulumi_array_flags.clone(),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct BackendConfig {
-    pub name: String,
-    #[serde(default, deserialize_with = "or_default")]
-    pub value: String,
-}
-
-/// Deprecated switches of Init, still honoured.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct InitFlags {
-    #[serde(deserialize_with = "or_default")]
-    pub auto_upgrade_enabled: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub auto_reconfigure_enabled: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub auto_migrate_enabled: bool,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Validate {
-    pub engine: Engine,
-    pub validate_before_hook: Option<String>,
-    pub validate_after_hook: Option<String>,
-}
-
-/// Variable discovery, pushed as `Input`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Input {
-    pub engine: Engine,
-    #[serde(deserialize_with = "or_default")]
-    pub extra_file_names: Vec<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Plan {
-    pub engine: Engine,
-    pub plan_before_hook: Option<String>,
-    pub plan_after_hook: Option<String>,
-    #[serde(deserialize_with = "string_map")]
-    pub resolved_parameters: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PlanDestroy {
-    pub engine: Engine,
-    pub plan_destroy_before_hook: Option<String>,
-    pub plan_destroy_after_hook: Option<String>,
-    #[serde(deserialize_with = "string_map")]
-    pub resolved_parameters: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ApplyFromPlan {
-    pub engine: Engine,
-    pub apply_before_hook: Option<String>,
-    pub apply_after_hook: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DestroyFromPlan {
-    pub engine: Engine,
-    pub destroy_before_hook: Option<String>,
-    pub destroy_after_hook: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Output {
-    pub engine: Engine,
-    pub output_before_hook: Option<String>,
-    pub output_after_hook: Option<String>,
-    #[serde(deserialize_with = "or_default")]
-    pub extra_file_names: Vec<String>,
 }
 
 /// Asks what a source's revision points at now; belongs to no job.
@@ -276,19 +148,13 @@ pub struct Request {
     pub task: TaskRequest,
 }
 
-/// The members that each task has of its own, in the parts in which they are read.
+/// What a task asks for, besides the members that all tasks have.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "`Push` boxes the whole request")]
 pub enum TaskRequest {
     GetDefinitiveRevision(Source),
     GetModule(Source, GetModule),
-    Init(Init),
-    Validate(Validate),
-    Variables(Input),
-    Plan(Plan, FlagLists),
-    PlanDestroy(PlanDestroy, FlagLists),
-    ApplyFromPlan(ApplyFromPlan, FlagLists),
-    DestroyFromPlan(DestroyFromPlan, FlagLists),
-    Output(Output, FlagLists),
+    Engine(EngineTask),
 }
 
 impl TaskRequest {
@@ -296,73 +162,58 @@ impl TaskRequest {
         match self {
             Self::GetDefinitiveRevision(_) => Task::GetDefinitiveRevision,
             Self::GetModule(..) => Task::GetModule,
-            Self::Init(_) => Task::Init,
-            Self::Validate(_) => Task::Validate,
-            Self::Variables(_) => Task::Variables,
-            Self::Plan(..) => Task::Plan,
-            Self::PlanDestroy(..) => Task::PlanDestroy,
-            Self::ApplyFromPlan(..) => Task::ApplyFromPlan,
-            Self::DestroyFromPlan(..) => Task::DestroyFromPlan,
-            Self::Output(..) => Task::Output,
+            Self::Engine(task) => task.task,
+        }
+    }
+
+    /// The engine that the task names. Only `GetDefinitiveRevision` names none.
+    pub fn engine(&self) -> Option<&EngineName> {
+        match self {
+            Self::GetDefinitiveRevision(_) => None,
+            Self::GetModule(_, module) => Some(&module.engine),
+            Self::Engine(task) => Some(&task.engine),
+        }
+    }
+
+    pub fn engine_task(&self) -> Option<&EngineTask> {
+        match self {
+            Self::Engine(task) => Some(task),
+            _ => None,
+        }
+    }
+
+    pub fn hooks(&self) -> [Option<Hook<'_>>; 2] {
+        self.engine_task().map_or([None, None], EngineTask::hooks)
+    }
+
+    pub fn source(&self) -> Option<&Source> {
+        match self {
+            Self::GetDefinitiveRevision(source) | Self::GetModule(source, _) => Some(source),
+            Self::Engine(_) => None,
         }
     }
 }
 
 impl Request {
-    fn read(task: Task, value: &Value) -> Result<Self, serde_path_to_error::Error<serde_json::Error>> {
+    fn read(task: Task, value: &Value) -> Result<Self, MemberError> {
         let request = match task {
             Task::GetDefinitiveRevision => TaskRequest::GetDefinitiveRevision(part(value)?),
             Task::GetModule => TaskRequest::GetModule(part(value)?, part(value)?),
-            Task::Init => TaskRequest::Init(part(value)?),
-            Task::Validate => TaskRequest::Validate(part(value)?),
-            Task::Variables => TaskRequest::Variables(part(value)?),
-            Task::Plan => TaskRequest::Plan(part(value)?, part(value)?),
-            Task::PlanDestroy => TaskRequest::PlanDestroy(part(value)?, part(value)?),
-            Task::ApplyFromPlan => TaskRequest::ApplyFromPlan(part(value)?, part(value)?),
-            Task::DestroyFromPlan => TaskRequest::DestroyFromPlan(part(value)?, part(value)?),
-            Task::Output => TaskRequest::Output(part(value)?, part(value)?),
+            _ => TaskRequest::Engine(EngineTask::read(task, value)?),
         };
         Ok(Self { common: part(value)?, task: request })
     }
 
-    /// The one flat object that goes over the wire, as the server writes it.
+    /// The flat object that the server sends.
     pub fn write(&self) -> Value {
-        let mut object = Map::new();
-        let mut add = |part: Result<Value, serde_json::Error>| {
-            if let Ok(Value::Object(members)) = part {
-                object.extend(members);
-            }
-        };
-        add(serde_json::to_value(&self.common));
+        let mut object = members(&self.common);
         match &self.task {
-            TaskRequest::GetDefinitiveRevision(source) => add(serde_json::to_value(source)),
-            TaskRequest::GetModule(source, own) => {
-                add(serde_json::to_value(source));
-                add(serde_json::to_value(own));
+            TaskRequest::GetDefinitiveRevision(source) => object.extend(members(source)),
+            TaskRequest::GetModule(source, module) => {
+                object.extend(members(source));
+                object.extend(members(module));
             }
-            TaskRequest::Init(own) => add(serde_json::to_value(own)),
-            TaskRequest::Validate(own) => add(serde_json::to_value(own)),
-            TaskRequest::Variables(own) => add(serde_json::to_value(own)),
-            TaskRequest::Plan(own, flags) => {
-                add(serde_json::to_value(own));
-                add(serde_json::to_value(flags));
-            }
-            TaskRequest::PlanDestroy(own, flags) => {
-                add(serde_json::to_value(own));
-                add(serde_json::to_value(flags));
-            }
-            TaskRequest::ApplyFromPlan(own, flags) => {
-                add(serde_json::to_value(own));
-                add(serde_json::to_value(flags));
-            }
-            TaskRequest::DestroyFromPlan(own, flags) => {
-                add(serde_json::to_value(own));
-                add(serde_json::to_value(flags));
-            }
-            TaskRequest::Output(own, flags) => {
-                add(serde_json::to_value(own));
-                add(serde_json::to_value(flags));
-            }
+            TaskRequest::Engine(task) => object.extend(task.write()),
         }
         Value::Object(object)
     }
@@ -425,11 +276,7 @@ impl Push {
             let job_id = value.get("jobId").and_then(Value::as_str).and_then(|id| id.parse().ok());
             let answer_to = task.zip(job_id);
             let method = method.to_owned();
-            move |error: serde_path_to_error::Error<serde_json::Error>| PushError::Unreadable {
-                method,
-                answer_to,
-                reason: format!("at {}: {}", error.path(), without_value(error.inner())),
-            }
+            move |error: MemberError| PushError::Unreadable { method, answer_to, reason: error.to_string() }
         };
         match known {
             Known::Task(task) => Request::read(task, &value)

@@ -1,13 +1,15 @@
-//! What the runner tells the server: one call per outcome of a task.
+//! Outcomes: how a step ended, and the call that reports it to the server.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::names::{Task, method};
-use crate::requests::SourceRefresh;
+use crate::requests::{CancelKind, SourceRefresh};
 
-/// A method of the server with its arguments: what is journaled until the server has acknowledged it.
+/// A method of the server with its arguments.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     pub method: String,
@@ -15,17 +17,28 @@ pub struct Call {
 }
 
 /// How a task ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Outcome {
     Completed(Success),
     Cancelled,
     Faulted(Fault),
 }
 
-/// What a completed task has to say.
-#[derive(Debug, Clone, PartialEq)]
+/// An outcome without its payload. Its text is the end of the method that reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OutcomeKind {
+    Completed,
+    Cancelled,
+    Faulted,
+}
+
+/// The result of a completed task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Success {
-    /// `GetModule`, `Init` and `Validate` say nothing but that they are done.
+    /// `GetModule`, `Init`, `Validate` and cancels have no result.
     Done,
     Revision(String),
     Variables(Option<VariableSet>),
@@ -36,11 +49,35 @@ pub enum Success {
 }
 
 /// Why a task failed: a sentence, details, and for apply and destroy the resource count if it is known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fault {
     pub message: String,
     pub details: String,
     pub resources: Option<u64>,
+}
+
+/// The push that an outcome answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Subject {
+    #[serde(rename_all = "camelCase")]
+    Task {
+        task: Task,
+        job_id: Uuid,
+    },
+    SourceRefresh(SourceRefresh),
+    #[serde(rename_all = "camelCase")]
+    Cancel {
+        kind: CancelKind,
+        job_id: Uuid,
+    },
+}
+
+/// The outcome of a step: stored until the server has acknowledged the call that reports it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepOutcome {
+    pub subject: Subject,
+    pub outcome: Outcome,
 }
 
 impl Fault {
@@ -50,70 +87,91 @@ impl Fault {
 }
 
 impl Outcome {
-    /// The call that tells the server of this outcome.
-    pub fn call(&self, task: Task, job_id: Uuid) -> Call {
-        let counts_resources = matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan);
+    pub fn kind(&self) -> OutcomeKind {
         match self {
-            Self::Completed(success) => {
-                let mut arguments = vec![json!(job_id)];
-                match success {
-                    Success::Done => {}
-                    Success::Revision(revision) => arguments.push(json!(revision)),
-                    Success::Variables(set) => arguments.push(json!(set)),
-                    Success::Plan(data) => arguments.push(json!(data)),
-                    Success::Resources(count) => arguments.push(json!(count)),
-                    Success::Outputs(set) => arguments.push(json!(set)),
-                }
-                Call { method: format!("{task}Completed"), arguments }
-            }
-            Self::Cancelled => Call { method: format!("{task}Cancelled"), arguments: vec![json!(job_id)] },
-            Self::Faulted(fault) => {
-                let mut arguments = vec![json!(job_id), json!(fault.message), json!(fault.details)];
-                if counts_resources {
-                    arguments.push(json!(fault.resources));
-                }
-                Call { method: format!("{task}Faulted"), arguments }
-            }
+            Self::Completed(_) => OutcomeKind::Completed,
+            Self::Cancelled => OutcomeKind::Cancelled,
+            Self::Faulted(_) => OutcomeKind::Faulted,
         }
+    }
+
+    /// This outcome as that of a job's task.
+    pub fn of(self, task: Task, job_id: Uuid) -> StepOutcome {
+        StepOutcome { subject: Subject::Task { task, job_id }, outcome: self }
     }
 }
 
-impl Call {
-    /// The message and the details of a fault, wherever its arguments have them. None for any other call: what those
-    /// tell, and the source that a refresh repeats, is data that the server needs as it is.
-    pub fn fault_texts(&mut self) -> impl Iterator<Item = &mut String> {
-        let first = match self.method.as_str() {
-            method::SOURCE_REFRESH_FAULTED => 4,
-            method if method.ends_with("Faulted") => 1,
-            _ => self.arguments.len(),
-        };
-        self.arguments.iter_mut().skip(first).filter_map(|argument| match argument {
-            Value::String(text) => Some(text),
-            _ => None,
+impl fmt::Display for OutcomeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Completed => "Completed",
+            Self::Cancelled => "Cancelled",
+            Self::Faulted => "Faulted",
         })
     }
 }
 
-impl SourceRefresh {
+impl Subject {
+    /// The name of the task: the start of the method that reports its outcome.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Task { task, .. } => task.name(),
+            Self::SourceRefresh(_) => method::SOURCE_REFRESH,
+            Self::Cancel { kind, .. } => kind.pushed_as(),
+        }
+    }
+
+    /// The first arguments of the call: they identify what the outcome belongs to.
     fn identity(&self) -> Vec<Value> {
-        vec![
-            json!(self.source_url),
-            json!(self.source_revision),
-            json!(self.source_type),
-            json!(self.source_revision_type),
-        ]
+        match self {
+            Self::Task { job_id, .. } | Self::Cancel { job_id, .. } => vec![json!(job_id)],
+            Self::SourceRefresh(refresh) => vec![
+                json!(refresh.source_url),
+                json!(refresh.source_revision),
+                json!(refresh.source_type),
+                json!(refresh.source_revision_type),
+            ],
+        }
     }
 
-    pub fn completed(&self, definitive_revision: &str) -> Call {
-        let mut arguments = self.identity();
-        arguments.push(json!(definitive_revision));
-        Call { method: method::SOURCE_REFRESH_COMPLETED.to_owned(), arguments }
+    fn counts_resources(&self) -> bool {
+        matches!(self, Self::Task { task: Task::ApplyFromPlan | Task::DestroyFromPlan, .. })
+    }
+}
+
+impl StepOutcome {
+    /// The answer to a cancel.
+    pub fn of_cancel(kind: CancelKind, job_id: Uuid) -> Self {
+        Self { subject: Subject::Cancel { kind, job_id }, outcome: Outcome::Completed(Success::Done) }
     }
 
-    pub fn faulted(&self, fault: &Fault) -> Call {
-        let mut arguments = self.identity();
-        arguments.extend([json!(fault.message), json!(fault.details)]);
-        Call { method: method::SOURCE_REFRESH_FAULTED.to_owned(), arguments }
+    pub fn kind(&self) -> OutcomeKind {
+        self.outcome.kind()
+    }
+
+    /// The method that reports this outcome.
+    pub fn method(&self) -> String {
+        format!("{}{}", self.subject.name(), self.kind())
+    }
+
+    /// The call that reports this outcome.
+    pub fn call(&self) -> Call {
+        let mut arguments = self.subject.identity();
+        match &self.outcome {
+            Outcome::Cancelled | Outcome::Completed(Success::Done) => {}
+            Outcome::Completed(Success::Revision(revision)) => arguments.push(json!(revision)),
+            Outcome::Completed(Success::Variables(set)) => arguments.push(json!(set)),
+            Outcome::Completed(Success::Plan(data)) => arguments.push(json!(data)),
+            Outcome::Completed(Success::Resources(count)) => arguments.push(json!(count)),
+            Outcome::Completed(Success::Outputs(set)) => arguments.push(json!(set)),
+            Outcome::Faulted(fault) => {
+                arguments.extend([json!(fault.message), json!(fault.details)]);
+                if self.subject.counts_resources() {
+                    arguments.push(json!(fault.resources));
+                }
+            }
+        }
+        Call { method: self.method(), arguments }
     }
 }
 
@@ -196,7 +254,7 @@ mod tests {
     #[test]
     fn each_outcome_is_the_call_that_the_contract_names() {
         let job = Uuid::from_u128(1);
-        let completed = |task, success| Outcome::Completed(success).call(task, job);
+        let completed = |task, success| Outcome::Completed(success).of(task, job).call();
         let fault = Outcome::Faulted(Fault { message: "m".into(), details: "d".into(), resources: Some(3) });
 
         let call = completed(Task::Variables, Success::Variables(None));
@@ -211,12 +269,51 @@ mod tests {
         );
         let call = completed(Task::Validate, Success::Done);
         assert_eq!((call.method.as_str(), call.arguments), ("ValidateCompleted", vec![json!(job)]));
-        let call = Outcome::Cancelled.call(Task::DestroyFromPlan, job);
+        let call = Outcome::Cancelled.of(Task::DestroyFromPlan, job).call();
         assert_eq!((call.method.as_str(), call.arguments), ("DestroyFromPlanCancelled", vec![json!(job)]));
-        let call = fault.call(Task::Plan, job);
+        let call = fault.clone().of(Task::Plan, job).call();
         assert_eq!(call.arguments, [json!(job), json!("m"), json!("d")]);
-        let call = fault.call(Task::DestroyFromPlan, job);
+        let call = fault.of(Task::DestroyFromPlan, job).call();
         assert_eq!(call.arguments, [json!(job), json!("m"), json!("d"), json!(3)]);
+    }
+
+    #[test]
+    fn a_refresh_repeats_its_source_and_a_cancel_its_job() {
+        let refresh = SourceRefresh {
+            organization_id: Uuid::nil(),
+            source_url: "https://host/r".to_owned(),
+            source_revision: "main".to_owned(),
+            source_type: crate::SourceType::Git,
+            source_revision_type: crate::SourceRevisionType::Default,
+        };
+        let subject = Subject::SourceRefresh(refresh.clone());
+        let source = subject.identity();
+        assert_eq!(source[0], json!(refresh.source_url));
+        let outcome = Outcome::Completed(Success::Revision("abc".into()));
+        let call = StepOutcome { subject: subject.clone(), outcome }.call();
+        assert_eq!(call.method, "SourceRefreshCompleted");
+        assert_eq!(call.arguments, [source.as_slice(), &[json!("abc")]].concat());
+        let call = StepOutcome { subject, outcome: Outcome::Faulted(Fault::new("m")) }.call();
+        assert_eq!(call.method, "SourceRefreshFaulted");
+        assert_eq!(call.arguments, [source.as_slice(), &[json!("m"), json!("")]].concat());
+        let call = StepOutcome::of_cancel(CancelKind::Kill, Uuid::nil()).call();
+        assert_eq!((call.method.as_str(), call.arguments), ("CancelKillCompleted", vec![json!(Uuid::nil())]));
+    }
+
+    #[test]
+    fn a_stored_outcome_is_read_back_as_it_was() {
+        let outcomes = [
+            Outcome::Completed(Success::Plan(Box::default())).of(Task::Plan, Uuid::nil()),
+            Outcome::Completed(Success::Variables(None)).of(Task::Variables, Uuid::nil()),
+            Outcome::Faulted(Fault { resources: Some(3), ..Fault::new("m") })
+                .of(Task::ApplyFromPlan, Uuid::nil()),
+            Outcome::Cancelled.of(Task::Init, Uuid::nil()),
+            StepOutcome::of_cancel(CancelKind::Graceful, Uuid::nil()),
+        ];
+        for outcome in outcomes {
+            let stored = serde_json::to_string(&outcome).unwrap();
+            assert_eq!(serde_json::from_str::<StepOutcome>(&stored).unwrap(), outcome, "{stored}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::names::method;
-use crate::requests::{self, CancelRequest, Common, Source, SourceRefresh};
-use crate::{FlagLists, LogEntry, OutputSet, PlanData, Task, VariableSet};
+use crate::requests::{CancelRequest, Common, GetModule, Source, SourceRefresh};
+use crate::{EngineTask, LogEntry, OutputSet, PlanData, Task, VariableSet};
 
 /// All pushes and all calls: `pushes` maps a method to its one argument, `calls` to the list of its arguments.
 pub fn hub_schema() -> Value {
@@ -56,15 +56,8 @@ pub fn hub_schema() -> Value {
 fn push_schema(task: Task, generator: &mut SchemaGenerator) -> Value {
     let own = match task {
         Task::GetDefinitiveRevision => vec![of::<Source>(generator)],
-        Task::GetModule => vec![of::<Source>(generator), of::<requests::GetModule>(generator)],
-        Task::Init => vec![of::<requests::Init>(generator)],
-        Task::Validate => vec![of::<requests::Validate>(generator)],
-        Task::Variables => vec![of::<requests::Input>(generator)],
-        Task::Plan => vec![of::<requests::Plan>(generator), of::<FlagLists>(generator)],
-        Task::PlanDestroy => vec![of::<requests::PlanDestroy>(generator), of::<FlagLists>(generator)],
-        Task::ApplyFromPlan => vec![of::<requests::ApplyFromPlan>(generator), of::<FlagLists>(generator)],
-        Task::DestroyFromPlan => vec![of::<requests::DestroyFromPlan>(generator), of::<FlagLists>(generator)],
-        Task::Output => vec![of::<requests::Output>(generator), of::<FlagLists>(generator)],
+        Task::GetModule => vec![of::<Source>(generator), of::<GetModule>(generator)],
+        _ => EngineTask::schema(task, generator),
     };
     let all: Vec<Value> = std::iter::once(of::<Common>(generator)).chain(own).collect();
     json!({ "allOf": all })
@@ -154,11 +147,11 @@ mod tests {
         };
         let job = uuid::Uuid::nil();
         for task in Task::ALL {
-            let call = Outcome::Faulted(Fault::new("why")).call(task, job);
+            let call = Outcome::Faulted(Fault::new("why")).of(task, job).call();
             assert!(validator_of(&call.method).is_valid(&json!(call.arguments)), "{task}");
         }
         let plan = Success::Plan(Box::default());
-        let mut call = Outcome::Completed(plan).call(Task::Plan, job);
+        let mut call = Outcome::Completed(plan).of(Task::Plan, job).call();
         let validator = validator_of(&call.method);
         assert!(validator.is_valid(&json!(call.arguments)), "{call:?}");
         call.arguments[1]["createCount"] = json!("one");

@@ -1,10 +1,9 @@
-//! The API behind `hawser job`: submit, look, follow, approve and cancel. For this machine only.
+//! The API of `hawser job`: submit, list, show, follow, approve, reject and cancel. Only for this machine.
 //!
 //! Every request needs the admin token as a bearer token and must come from a loopback address.
-//! `follow` answers as soon as there is something new: log entries beyond `from`, or other [`progress`] than the
-//! caller has `seen`.
+//! `follow` is a long poll. The hub counts its changes, and answers when the count differs from the caller's `seen`.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,22 +20,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::job_record::{JobSnapshot, JobState};
+use crate::job_record::JobSnapshot;
 use crate::job_spec::JobSpec;
-use crate::listener::Peer;
 use crate::orchestrator::{Event, Refusal};
 use crate::shared::Shared;
 
-/// Where the API begins.
+/// The root of the API.
 pub(super) const ADMIN_PATH: &str = "/admin/jobs";
 
-/// How long `follow` waits for something new.
+/// How long `follow` waits.
 const FOLLOW_WAIT: Duration = Duration::from_secs(20);
 
-/// How many entries one answer of `follow` has at most.
+/// The most log entries in one response of `follow`.
 const FOLLOW_ENTRIES: usize = 2000;
 
-/// One log entry, as far as a reader at the terminal cares.
+/// A log entry for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogLine {
@@ -46,15 +44,15 @@ pub struct LogLine {
     pub message: String,
 }
 
-/// What `follow` answers.
+/// The response of `follow`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FollowAnswer {
     pub job: JobSnapshot,
     pub logs: Vec<LogLine>,
-    /// Where to go on.
+    /// The next `from`.
     pub next: usize,
-    /// Changes whenever the job or one of its tasks has moved, or what it may wait for.
+    /// The next `seen`.
     pub progress: String,
     /// Instance names of the connected runners.
     pub runners: Vec<String>,
@@ -64,7 +62,7 @@ pub struct FollowAnswer {
 struct Follow {
     #[serde(default)]
     from: usize,
-    /// [`FollowAnswer::progress`] of the last answer.
+    /// [`FollowAnswer::progress`] of the last response.
     #[serde(default)]
     seen: Option<String>,
 }
@@ -83,26 +81,28 @@ pub(super) fn router(shared: &Arc<Shared>, token: &str) -> Router {
         .route(&format!("{ADMIN_PATH}/{{job}}/cancel"), post(cancel))
         .route(&format!("{ADMIN_PATH}/{{job}}/approve"), post(approve))
         .route(&format!("{ADMIN_PATH}/{{job}}/reject"), post(reject))
-        // Not `layer`, which would also answer for every path that the hub does not know.
-        .route_layer(middleware::from_fn(move |peer: ConnectInfo<Peer>, request: Request, next: Next| {
-            let expected = expected.clone();
-            async move { guard(&expected, peer, request, next).await }
-        }))
+        // Not `layer`, which would also apply to unknown paths.
+        .route_layer(middleware::from_fn(
+            move |peer: ConnectInfo<SocketAddr>, request: Request, next: Next| {
+                let expected = expected.clone();
+                async move { guard(&expected, peer, request, next).await }
+            },
+        ))
         .with_state(Arc::clone(shared))
 }
 
 async fn guard(
     expected: &str,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
     request: Request,
     next: Next,
 ) -> Response {
-    if !peer.0.ip().to_canonical().is_loopback() {
+    if !peer.ip().to_canonical().is_loopback() {
         return (StatusCode::FORBIDDEN, "the admin API is for this machine only").into_response();
     }
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if given != Some(expected) {
-        return (StatusCode::UNAUTHORIZED, "the admin token is missing or not this hub's").into_response();
+        return (StatusCode::UNAUTHORIZED, "the admin token is missing or wrong").into_response();
     }
     next.run(request).await
 }
@@ -128,45 +128,19 @@ async fn follow(
     Path(job): Path<Uuid>,
     Query(Follow { from, seen }): Query<Follow>,
 ) -> Response {
-    let news = shared.wait_for(|core| {
-        let Some(snapshot) = core.orchestrator.snapshot(job) else { return Some(None) };
-        let logs = core.orchestrator.logs(job, from).unwrap_or_default();
-        let runners = core.orchestrator.runners();
-        let moved = seen.as_deref() != Some(&progress(&snapshot, &runners));
-        (!logs.is_empty() || moved || snapshot.state.is_ended()).then_some(Some((snapshot, logs, runners)))
-    });
-    let found = match tokio::time::timeout(FOLLOW_WAIT, news).await {
-        Ok(found) => found,
-        Err(_) => {
-            let core = shared.core();
-            let snapshot = core.orchestrator.snapshot(job);
-            snapshot.map(|snapshot| (snapshot, Vec::new(), core.orchestrator.runners()))
-        }
-    };
-    let Some((job_now, mut entries, runners)) = found else { return refusal(&Refusal::UnknownJob(job)) };
-    entries.truncate(FOLLOW_ENTRIES);
-    let next = from + entries.len();
-    let logs = entries.iter().map(|entry| line(entry)).collect();
-    let progress = progress(&job_now, &runners);
-    Json(FollowAnswer { job: job_now, logs, next, progress, runners }).into_response()
-}
-
-/// A short text that differs whenever the job's state or a task's state does, and while the job waits for a runner whenever
-/// one comes or goes.
-fn progress(job: &JobSnapshot, runners: &[String]) -> String {
-    let reached = job.tasks.iter().filter(|task| task.ended_at.is_some()).count();
-    let begun = job.tasks.iter().filter(|task| task.started_at.is_some()).count();
-    let waits = match job.state {
-        JobState::Queued => {
-            // A name may hold anything, and this goes into a URL.
-            let mut hash = DefaultHasher::new();
-            runners.hash(&mut hash);
-            format!("{:x}", hash.finish())
-        }
-        JobState::AwaitingApproval => "approval".to_owned(),
-        _ => String::new(),
-    };
-    format!("{reached}-{begun}-{waits}")
+    let mut changes = shared.changes();
+    let news = changes.wait_for(|count| seen.as_deref() != Some(&*count.to_string()));
+    // After a timeout the answer has no news.
+    let _ = tokio::time::timeout(FOLLOW_WAIT, news).await;
+    // Read before the snapshot, so that no change is missed.
+    let progress = changes.borrow().to_string();
+    let core = shared.core();
+    let Some(snapshot) = core.orchestrator.snapshot(job) else { return refusal(&Refusal::UnknownJob(job)) };
+    let entries = core.orchestrator.logs(job, from).unwrap_or_default();
+    let logs: Vec<_> = entries.iter().take(FOLLOW_ENTRIES).map(|entry| line(entry)).collect();
+    let next = from + logs.len();
+    let runners = core.orchestrator.runners();
+    Json(FollowAnswer { job: snapshot, logs, next, progress, runners }).into_response()
 }
 
 fn line(entry: &LogEntry<'_>) -> LogLine {

@@ -1,4 +1,4 @@
-//! The caller's side of the admin API.
+//! A client of the admin API.
 
 use hawser_contract::requests::CancelKind;
 use reqwest::{Method, StatusCode};
@@ -13,23 +13,23 @@ use crate::job_spec::JobSpec;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("no hub answers at {url}: {}", cause(source))]
+    #[error("no hub is running at {url}: {}", cause(source))]
     NotRunning { url: String, source: reqwest::Error },
-    #[error("the hub at {url} does not accept the admin token")]
+    #[error("the hub at {url} rejected the admin token")]
     WrongToken { url: String },
-    #[error("what answers at {url} is no hub with an admin API")]
+    #[error("the server at {url} is not a hub with an admin API")]
     NoHub { url: String },
     #[error("{0}")]
     UnknownJob(String),
-    #[error("the hub refused: {0}")]
+    #[error("the hub refused the request: {0}")]
     Refused(String),
-    #[error("the answer of the hub at {url} cannot be read: {source}")]
+    #[error("invalid response from the hub at {url}: {source}")]
     Unreadable { url: String, source: reqwest::Error },
-    #[error("cannot make an HTTP client: {0}")]
+    #[error("failed to create an HTTP client: {0}")]
     Client(reqwest::Error),
 }
 
-/// What is behind an error: the client only says that it has sent a request.
+/// The root cause of an error. The client's own text only says that a request failed.
 fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -38,7 +38,7 @@ fn cause(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// Talks to the admin API of one hub.
+/// Calls the admin API of a hub.
 #[derive(Debug, Clone)]
 pub struct AdminClient {
     http: reqwest::Client,
@@ -47,9 +47,9 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
-    /// `url` is that of the hub, with or without a slash at its end.
+    /// `url` is the address of the hub, with or without a trailing slash.
     pub fn new(url: &str, token: &str) -> Result<Self, AdminError> {
-        // The client wants a TLS provider though it never uses one here; a second call changes nothing.
+        // The client requires a TLS provider, even for http. A second call has no effect.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().map_err(AdminError::Client)?;
         Ok(Self { http, url: url.trim_end_matches('/').to_owned(), token: token.to_owned() })
@@ -69,7 +69,7 @@ impl AdminClient {
         self.read(self.send(Method::GET, "", None::<&Value>).await?).await
     }
 
-    /// What is new since the last answer; waits a while for it.
+    /// Waits for news since the last response. May return without any.
     pub async fn follow(&self, job: Uuid, from: usize, seen: &str) -> Result<FollowAnswer, AdminError> {
         let path = format!("/{job}/follow?from={from}&seen={seen}");
         self.read(self.send(Method::GET, &path, None::<&Value>).await?).await
@@ -107,7 +107,7 @@ impl AdminClient {
         if status.is_success() {
             return Ok(response);
         }
-        // Why the body of a refusal cannot be read does not matter next to the refusal.
+        // The refusal matters more than an error while reading its body.
         let text = response.text().await.unwrap_or_default();
         Err(match status {
             StatusCode::UNAUTHORIZED => AdminError::WrongToken { url },

@@ -1,221 +1,274 @@
 //! The server half of one SignalR connection, from the handshake to its end.
 //!
-//! Two loops share the socket. The reader takes one message at a time and is done with it before it looks at the
-//! next, so the calls of a client are handled one by one and in order. The writer sends whatever is queued,
-//! and a ping when nothing was for a while. The `cut` token ends both; either sets it off when it ends.
+//! Two loops share the socket. The reader finishes each message before it reads the next, so the calls of a client
+//! are handled one by one and in order. The writer sends queued messages, and pings while there are none. The
+//! connection ends with whichever loop ends first, or when its `cut` token is cancelled.
 
+use std::future::pending;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::extract::ws::{self, WebSocket};
-use hawser_signalr::codec::Message;
-use hawser_signalr::server::{self, PendingResults, ReadError, ServerOptions, WriteError, split};
+use hawser_signalr::codec::{Answer, Message};
+use hawser_signalr::server::{
+    self, ClientMessage, PendingResults, ReadError, ServerOptions, WriteError, split,
+};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::ConnectionId;
-use crate::faults::{Fault, Moment, Rubbish};
+#[cfg(feature = "faults")]
+use crate::faults::{Fault, Moment};
 use crate::orchestrator::Event;
-use crate::reader::Reader;
+use crate::reports::Report;
 use crate::shared::Shared;
 
-pub(super) type SocketReader = server::SocketReader<WebSocket>;
-type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;
+type SocketReader = server::SocketReader<WebSocket>;
+pub(super) type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;
 
-/// Messages that may wait for the writer. A client that leaves more unread is given up.
+/// Messages that may wait for the writer. A client that leaves more unread is disconnected.
 pub(super) const QUEUED_MESSAGES: usize = 1024;
 
 /// Something for the writer to send.
 #[derive(Debug)]
-pub(super) enum Out {
+pub(super) enum Outgoing {
     Message(Message),
-    Push {
-        invocation_id: Option<String>,
-        method: String,
-        arguments: Vec<Value>,
-    },
-    Rubbish(Rubbish),
-    Close {
-        error: Option<String>,
-        allow_reconnect: bool,
-    },
+    #[cfg(feature = "faults")]
+    Raw(ws::Message),
     /// Send nothing more, and keep the socket open.
+    #[cfg(feature = "faults")]
     Stall,
 }
 
-/// A name that is taken in the registry for as long as this lives, whether its socket comes about or not.
+/// Reserves an instance name in the registry until it is dropped, whether or not the WebSocket opens.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Reservation {
     pub(super) shared: Arc<Shared>,
     pub(super) id: ConnectionId,
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
+impl Reservation {
+    pub(super) fn release(&self) {
         self.shared.core().registry.release(self.id);
         self.shared.changed();
     }
 }
 
-/// A connection that has its place and waits for its socket.
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A connection with a reserved name. Its WebSocket is yet to open.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) place: Place,
+    pub(super) reservation: Reservation,
     pub(super) instance: String,
-    pub(super) out: mpsc::Sender<Out>,
-    pub(super) queue: mpsc::Receiver<Out>,
+    pub(super) outgoing: mpsc::Sender<Outgoing>,
     pub(super) cut: CancellationToken,
     pub(super) results: PendingResults,
-    /// When the token that the connection was opened with runs out, if that is to close it.
+    /// When to close the connection because its token expires.
     pub(super) expires: Option<Instant>,
 }
 
 impl Connection {
-    /// Serves the socket until its end.
-    pub(super) async fn serve(self, socket: WebSocket) {
-        let Self { place, instance, out, queue, cut, results, expires } = self;
-        let (shared, id) = (&*place.shared, place.id);
+    /// Serves the socket until the connection ends.
+    pub(super) async fn serve(self, socket: WebSocket, queue: mpsc::Receiver<Outgoing>) {
+        let options = &self.shared().options;
         let options = ServerOptions {
-            handshake_timeout: shared.options.handshake_timeout,
-            keep_alive: shared.options.keep_alive,
-            client_timeout: shared.options.client_timeout,
-            max_message_bytes: shared.options.max_message_bytes,
+            handshake_timeout: options.handshake_timeout,
+            keep_alive: options.keep_alive,
+            client_timeout: options.client_timeout,
+            max_message_bytes: options.max_message_bytes,
         };
-        let (mut incoming, mut outgoing) = split(socket, &options);
-        let greeted = tokio::select! {
-            () = cut.cancelled() => return,
-            greeted = handshake(shared, &instance, &mut incoming, &mut outgoing) => greeted,
+        let (mut reader, mut writer) = split(socket, &options);
+        let accepted = tokio::select! {
+            () = self.cut.cancelled() => return,
+            accepted = self.handshake(&mut reader, &mut writer) => accepted,
         };
-        if let Err(reason) = greeted {
-            shared.refused(Some(&instance), reason);
+        if let Err(reason) = accepted {
+            self.shared().refused(Some(&self.instance), reason);
             return;
         }
-        // Neither this event nor the one at the end is ever refused.
-        let _ = shared.act(Event::Connected { connection: id, instance: instance.clone() });
-        let (cut, out, results) = (&cut, &out, &results);
-        let reader = Reader { shared, instance: &instance, id, out, cut, results, expires };
-        let writer = Writer { shared, instance: &instance, cut, socket: outgoing };
-        let read = async {
-            let reason = reader.run(incoming).await;
-            cut.cancel();
-            reason
+        let (connection, instance) = (self.reservation.id, self.instance.clone());
+        // The orchestrator never refuses this event or the one at the end.
+        let _ = self.shared().act(Event::Connected { connection, instance: instance.clone() });
+        let reason = tokio::select! {
+            () = self.cut.cancelled() => "cut off by the hub".to_owned(),
+            reason = self.read(reader) => reason,
+            written = self.write(writer, queue) => written.unwrap_or_else(|error| error.to_string()),
         };
-        let write = async {
-            let reason = writer.run(queue).await;
-            cut.cancel();
-            reason
-        };
-        let (read, written) = tokio::join!(read, write);
-        results.clear();
-        let reason = read.or(written).unwrap_or_else(|| "cut off by the hub".to_owned());
-        let _ = shared.act(Event::Disconnected { connection: id, instance, reason });
-    }
-}
-
-/// The client's first message, and our answer.
-async fn handshake(
-    shared: &Shared,
-    instance: &str,
-    reader: &mut SocketReader,
-    writer: &mut SocketWriter,
-) -> Result<(), String> {
-    let asked = match reader.handshake().await {
-        Ok(request) => request.check(),
-        Err(ReadError::Malformed(error)) => Err(error.to_string()),
-        Err(error) => return Err(error.to_string()),
-    };
-    let answer = match shared.fault(&Moment::Handshake, Some(instance)) {
-        Some(Fault::Refuse(error)) => Err(error),
-        Some(Fault::Lose | Fault::Forget | Fault::Stall) => {
-            shared.core().registry.mark_stalled(instance);
-            std::future::pending().await
-        }
-        Some(Fault::Delay(time)) => {
-            sleep(time).await;
-            asked
-        }
-        Some(_) => return Err("cut off by the hub during the handshake".to_owned()),
-        None => asked,
-    };
-    writer.answer_handshake(answer.clone()).await.map_err(|error| error.to_string())?;
-    answer
-}
-
-/// Sends what is queued, in order, and keeps the connection alive.
-struct Writer<'a> {
-    shared: &'a Shared,
-    instance: &'a str,
-    cut: &'a CancellationToken,
-    socket: SocketWriter,
-}
-
-impl Writer<'_> {
-    /// Ends with the reason, or with none when the connection was cut.
-    async fn run(mut self, queue: mpsc::Receiver<Out>) -> Option<String> {
-        let cut = self.cut;
-        tokio::select! {
-            () = cut.cancelled() => None,
-            ended = self.write(queue) => match ended {
-                Ok(reason) => reason,
-                Err(error) => Some(error.to_string()),
-            },
-        }
+        self.results.clear();
+        let _ = self.shared().act(Event::Disconnected { connection, instance, reason });
     }
 
-    async fn write(&mut self, mut queue: mpsc::Receiver<Out>) -> Result<Option<String>, WriteError> {
-        while let Some(out) = self.socket.keep_alive_while(queue.recv()).await? {
-            match out {
-                Out::Message(message) => self.socket.send(&message).await?,
-                Out::Rubbish(rubbish) => self.socket.send_raw(rubbish_frame(&rubbish)).await?,
-                Out::Close { error, allow_reconnect } => {
-                    let reason = error.clone().unwrap_or_else(|| "closed by the hub".to_owned());
-                    self.socket.send(&Message::Close { error, allow_reconnect }).await?;
-                    // The Close message is what counts; the WebSocket's own close frame is a courtesy.
-                    let _ = self.socket.send_raw(ws::Message::Close(None)).await;
-                    return Ok(Some(reason));
+    pub(super) fn shared(&self) -> &Shared {
+        &self.reservation.shared
+    }
+
+    #[cfg(feature = "faults")]
+    fn fault(&self, moment: &Moment) -> Option<Fault> {
+        self.shared().fault(moment, Some(&self.instance))
+    }
+
+    async fn handshake(&self, reader: &mut SocketReader, writer: &mut SocketWriter) -> Result<(), String> {
+        let answer = match reader.handshake().await {
+            Ok(request) => request.check(),
+            Err(ReadError::Malformed(error)) => Err(error.to_string()),
+            Err(error) => return Err(error.to_string()),
+        };
+        #[cfg(feature = "faults")]
+        let answer = match self.fault(&Moment::Handshake) {
+            Some(Fault::Refuse(error)) => Err(error),
+            _ => answer,
+        };
+        writer.answer_handshake(answer.clone()).await.map_err(|error| error.to_string())?;
+        answer
+    }
+
+    /// Handles messages one by one. Returns why the connection ended.
+    async fn read(&self, mut reader: SocketReader) -> String {
+        loop {
+            let message = tokio::select! {
+                () = expiry(self.expires) => return self.close("the token of this connection has expired").await,
+                message = reader.next() => message,
+            };
+            let next = match message {
+                Ok(message) => self.handle(message).await,
+                // The messages that follow might be misread.
+                Err(ReadError::Malformed(error)) => {
+                    self.violation("(message)", &error.to_string());
+                    return self.close(&error.to_string()).await;
                 }
-                Out::Stall => return self.stall().await,
-                Out::Push { invocation_id, method, arguments } => {
-                    let fault = self.shared.fault(&Moment::Push(Some(method.clone())), Some(self.instance));
-                    let push = Message::Invocation { invocation_id, target: method, arguments };
-                    match fault {
-                        Some(Fault::DropBefore) => return Ok(None),
-                        Some(Fault::Lose | Fault::Forget | Fault::Refuse(_)) => continue,
-                        Some(Fault::StopReading | Fault::Stall) => return self.stall().await,
-                        Some(Fault::Delay(time)) => sleep(time).await,
-                        Some(Fault::Send(ref rubbish)) => {
-                            self.socket.send_raw(rubbish_frame(rubbish)).await?;
-                        }
-                        Some(Fault::DropAfter | Fault::Close { .. } | Fault::Status(_)) | None => {}
-                    }
-                    self.socket.send(&push).await?;
-                    match fault {
-                        Some(Fault::DropAfter) => return Ok(None),
-                        Some(Fault::Close { error, allow_reconnect }) => {
-                            self.socket.send(&Message::Close { error, allow_reconnect }).await?;
-                            return Ok(Some("closed by the hub".to_owned()));
-                        }
-                        _ => {}
-                    }
-                }
+                Err(error) => return error.to_string(),
+            };
+            if let ControlFlow::Break(reason) = next {
+                return reason;
             }
         }
-        Ok(None)
     }
 
-    /// Sends nothing more and keeps the socket open until the connection is cut.
-    async fn stall(&self) -> Result<Option<String>, WriteError> {
-        self.shared.core().registry.mark_stalled(self.instance);
-        std::future::pending().await
+    /// Breaks with the reason to end the connection.
+    async fn handle(&self, message: ClientMessage) -> ControlFlow<String> {
+        match message {
+            ClientMessage::Invocation { invocation_id, target, arguments } => {
+                #[cfg(feature = "faults")]
+                if let Some(fault) = self.fault(&Moment::call(&target)) {
+                    return self.call_with_fault(fault, invocation_id, &target, &arguments).await;
+                }
+                let answer = self.call(invocation_id.as_deref(), &target, &arguments);
+                self.answer(invocation_id, answer).await;
+            }
+            ClientMessage::Completion { invocation_id, answer } => {
+                if !self.results.complete(&invocation_id, answer) {
+                    self.violation("(Completion)", &format!("no invocation {invocation_id:?} is pending"));
+                }
+            }
+            ClientMessage::Close { error: None } => {
+                return ControlFlow::Break("closed by the client".to_owned());
+            }
+            ClientMessage::Close { error: Some(error) } => {
+                return ControlFlow::Break(format!("closed by the client with an error: {error}"));
+            }
+            ClientMessage::Other(Message::StreamInvocation { invocation_id, target }) => {
+                let error = format!("{target} is not a stream");
+                self.violation(&target, &error);
+                self.answer(Some(invocation_id), Err(error)).await;
+            }
+            ClientMessage::Other(other) => {
+                self.violation("(message)", &format!("unexpected message from a client: {other:?}"));
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Checks a call and acts on it. Every error is recorded as a violation.
+    pub(super) fn call(&self, invocation_id: Option<&str>, method: &str, arguments: &RawValue) -> Answer {
+        if invocation_id.is_none() {
+            self.violation(method, "the call does not wait for its Completion");
+        }
+        let (connection, instance) = (self.reservation.id, self.instance.clone());
+        let result = match Report::read(method, arguments) {
+            Ok(report) => self
+                .shared()
+                .act(Event::Reported { connection, instance, report })
+                .map_err(|refusal| refusal.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        result.map(|()| Value::Null).inspect_err(|reason| self.violation(method, reason))
+    }
+
+    fn violation(&self, method: &str, reason: &str) {
+        self.shared().violation(&self.instance, method, reason);
+    }
+
+    pub(super) async fn answer(&self, invocation_id: Option<String>, answer: Answer) {
+        if let Some(invocation_id) = invocation_id {
+            self.send(Outgoing::Message(Message::Completion { invocation_id, answer })).await;
+        }
+    }
+
+    /// Queues a Close message and reads nothing more. The writer ends the connection.
+    async fn close(&self, error: &str) -> String {
+        let error = Some(format!("Connection closed with an error. {error}"));
+        self.send(Outgoing::Message(Message::Close { error, allow_reconnect: true })).await;
+        pending().await
+    }
+
+    pub(super) async fn send(&self, outgoing: Outgoing) {
+        // Fails only if the writer has ended, and the connection with it.
+        let _ = self.outgoing.send(outgoing).await;
+    }
+
+    /// Sends queued messages in order, and pings. Returns why the connection ended.
+    async fn write(
+        &self,
+        mut writer: SocketWriter,
+        mut queue: mpsc::Receiver<Outgoing>,
+    ) -> Result<String, WriteError> {
+        while let Some(outgoing) = writer.keep_alive_while(queue.recv()).await? {
+            #[cfg_attr(
+                not(feature = "faults"),
+                expect(clippy::infallible_destructuring_match, reason = "tests compile more variants")
+            )]
+            let message = match outgoing {
+                Outgoing::Message(message) => message,
+                #[cfg(feature = "faults")]
+                Outgoing::Raw(frame) => {
+                    writer.send_raw(frame).await?;
+                    continue;
+                }
+                #[cfg(feature = "faults")]
+                Outgoing::Stall => return self.stall().await,
+            };
+            #[cfg(feature = "faults")]
+            if let Message::Invocation { target, .. } = &message
+                && let Some(fault) = self.fault(&Moment::push(target))
+            {
+                match self.push_with_fault(fault, &message, &mut writer).await? {
+                    ControlFlow::Break(reason) => return Ok(reason),
+                    ControlFlow::Continue(()) => continue,
+                }
+            }
+            writer.send(&message).await?;
+            if let Message::Close { error, .. } = message {
+                // The client has the Close message. It can do without the WebSocket's close frame.
+                let _ = writer.send_raw(ws::Message::Close(None)).await;
+                return Ok(error.unwrap_or_else(|| "closed by the hub".to_owned()));
+            }
+        }
+        // Unreachable: `self` holds a sender.
+        pending().await
     }
 }
 
-fn rubbish_frame(rubbish: &Rubbish) -> ws::Message {
-    let (bytes, is_text) = rubbish.frame();
-    match String::from_utf8(bytes) {
-        Ok(text) if is_text => ws::Message::text(text),
-        Ok(text) => ws::Message::binary(text.into_bytes()),
-        Err(error) => ws::Message::binary(error.into_bytes()),
+async fn expiry(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
     }
 }

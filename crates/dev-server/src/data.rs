@@ -1,13 +1,13 @@
-//! What `hawser hub` keeps between two starts, so that its runners and `hawser job` survive a restart.
+//! The data directory of `hawser hub`, so that runners and `hawser job` keep working after a restart.
 //!
-//! The data directory (0700) holds these files, all 0600 and written as a whole or not at all:
+//! The directory (0700) contains these files, all 0600 and written atomically:
 //!
-//! | file | says |
+//! | file | content |
 //! |---|---|
-//! | `.gitignore` | that none of this belongs into the repository that the directory may be in |
+//! | `.gitignore` | excludes the directory from a repository that it may be in |
 //! | `identity.json` | the runner record, its credentials, and the token of the admin API |
-//! | `lock` | held by the hub that runs now: a second one would take its runners and the note below |
-//! | `listening.json` | `url` of the hub that runs now; removed at the end of it |
+//! | `lock` | locked by the running hub, to prevent a second one |
+//! | `listening.json` | `url` of the running hub; removed when it stops |
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -26,19 +26,19 @@ const IDENTITY: &str = "identity.json";
 const LISTENING: &str = "listening.json";
 const LOCK: &str = "lock";
 
-/// A symlink in place of the lock file leads to what is not ours to create.
+/// The lock file must not be created through a symlink.
 const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 const IGNORE: &str = ".gitignore";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error("cannot read {path}: {source}")]
+    #[error("failed to read {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} is not what a hub has written: {source}")]
+    #[error("{path} is damaged: {source}")]
     Damaged { path: PathBuf, source: serde_json::Error },
-    #[error("cannot write {path}: {source}")]
+    #[error("failed to write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
-    #[error("another hawser hub runs with the data directory {directory}{}", url.as_ref().map(|url| format!(", at {url}")).unwrap_or_default())]
+    #[error("another hawser hub is using the data directory {directory}{}", url.as_ref().map(|url| format!(", at {url}")).unwrap_or_default())]
     InUse { directory: PathBuf, url: Option<String> },
 }
 
@@ -47,7 +47,7 @@ pub enum DataError {
 pub struct HubData {
     pub identity: Identity,
     pub admin_token: String,
-    /// The file with the secrets, if others on this machine could read it until now.
+    /// The file with the secrets, if other users could read it until now.
     pub was_open: Option<PathBuf>,
 }
 
@@ -76,7 +76,7 @@ impl HubData {
         directory.join(IDENTITY).exists()
     }
 
-    /// What the directory holds, if a hub has been started with it before.
+    /// Reads the data, if a hub has been started with this directory before.
     pub fn load(directory: &Path) -> Result<Option<Self>, DataError> {
         let file: Option<IdentityFile> = read(&directory.join(IDENTITY))?;
         Ok(file.map(|file| Self {
@@ -91,7 +91,7 @@ impl HubData {
         }))
     }
 
-    /// Keeps a second hub away from the directory for as long as the file is held.
+    /// Locks the directory against a second hub until the file is dropped.
     pub fn lock(directory: &Path) -> Result<File, DataError> {
         let path = directory.join(LOCK);
         let open = || {
@@ -117,11 +117,11 @@ impl HubData {
         }
     }
 
-    /// Also puts in order who may see what is there.
+    /// Also restricts the permissions of existing files.
     pub fn load_or_create(directory: &Path) -> Result<Self, DataError> {
         if let Some(mut data) = Self::load(directory)? {
             keep_out_of_git(directory)?;
-            data.was_open = narrow(directory.join(IDENTITY))?;
+            data.was_open = make_private(directory.join(IDENTITY))?;
             return Ok(data);
         }
         keep_out_of_git(directory)?;
@@ -138,12 +138,12 @@ impl HubData {
     }
 }
 
-/// The URL of the hub that runs with this directory, as far as the directory knows.
+/// The URL of the hub that uses this directory, as recorded there.
 pub fn listening_url(directory: &Path) -> Result<Option<String>, DataError> {
     Ok(read::<ListeningFile>(&directory.join(LISTENING))?.map(|file| file.url))
 }
 
-/// Says where the hub listens, for as long as it lives.
+/// Records where the hub listens, until it is dropped.
 #[derive(Debug)]
 pub struct ListeningNote(PathBuf);
 
@@ -156,7 +156,7 @@ impl ListeningNote {
 
 impl Drop for ListeningNote {
     fn drop(&mut self) {
-        // Left behind it only leads `hawser job` to a hub that does not answer, which it says then.
+        // A leftover file makes `hawser job` report that the hub does not answer.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -181,7 +181,7 @@ fn write(directory: &Path, name: &str, value: &impl Serialize) -> Result<(), Dat
 fn write_text(path: PathBuf, directory: &Path, text: &str) -> Result<(), DataError> {
     let written = || -> io::Result<()> {
         create_private(directory)?;
-        // A temporary file is 0600 from the start and stays so when it takes its name.
+        // A temporary file is created with mode 0600 and keeps it when renamed.
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;
@@ -191,17 +191,17 @@ fn write_text(path: PathBuf, directory: &Path, text: &str) -> Result<(), DataErr
     written().map_err(|source| DataError::Write { path, source })
 }
 
-/// The secrets must not be committed, nor copied along with a repository's files. A file that is there is its owner's.
+/// The secrets must not be committed or copied with a repository's files. An existing file is left alone.
 fn keep_out_of_git(directory: &Path) -> Result<(), DataError> {
     let path = directory.join(IGNORE);
     if path.symlink_metadata().is_ok() { Ok(()) } else { write_text(path, directory, "*\n") }
 }
 
-/// Takes a file from everybody but its owner; says which, if that was needed.
-fn narrow(path: PathBuf) -> Result<Option<PathBuf>, DataError> {
+/// Makes a file private to its owner. Returns its path if it was not.
+fn make_private(path: PathBuf) -> Result<Option<PathBuf>, DataError> {
     use std::os::unix::fs::PermissionsExt;
-    let narrowed = || -> io::Result<bool> {
-        // Through the handle: the path may lead elsewhere a moment later.
+    let result = || -> io::Result<bool> {
+        // Through the handle, because the path may be replaced.
         let file = File::open(&path)?;
         let mut permissions = file.metadata()?.permissions();
         let open = permissions.mode() & 0o077 != 0;
@@ -211,7 +211,7 @@ fn narrow(path: PathBuf) -> Result<Option<PathBuf>, DataError> {
         }
         Ok(open)
     };
-    match narrowed() {
+    match result() {
         Ok(open) => Ok(open.then_some(path)),
         Err(source) => Err(DataError::Write { path, source }),
     }
@@ -228,7 +228,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_restart_finds_the_same_identity_and_nobody_else_can_read_it() {
+    fn a_restart_reads_the_same_identity_and_the_file_is_private() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("hub");
         assert!(HubData::load(&directory).unwrap().is_none());
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_of_where_the_hub_listens_goes_with_it() {
+    fn the_listening_url_is_removed_with_the_hub() {
         let home = tempfile::tempdir().unwrap();
         let note = ListeningNote::write(home.path(), "http://127.0.0.1:1").unwrap();
         assert_eq!(listening_url(home.path()).unwrap().as_deref(), Some("http://127.0.0.1:1"));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_that_is_open_to_others_is_narrowed_and_that_is_said_once() {
+    fn an_identity_readable_by_others_is_made_private_and_reported_once() {
         let home = tempfile::tempdir().unwrap();
         let identity = home.path().join(IDENTITY);
         assert_eq!(HubData::load_or_create(home.path()).unwrap().was_open, None);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_has_no_gitignore_gets_one_and_another_s_stays() {
+    fn a_missing_gitignore_is_created_and_an_existing_one_is_kept() {
         let home = tempfile::tempdir().unwrap();
         let ignore = home.path().join(IGNORE);
         HubData::load_or_create(home.path()).unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_identity_is_named_and_not_replaced() {
+    fn a_damaged_identity_is_reported_and_not_replaced() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(IDENTITY), "{}").unwrap();
         let error = HubData::load_or_create(home.path()).unwrap_err().to_string();

@@ -1,8 +1,8 @@
-//! What happened at the hub, in order and without gaps.
+//! The events of the hub, in order and without gaps.
 //!
-//! Every event is kept (up to [`HubOptions::keep_events`](crate::HubOptions)), and each reader has a place of its
-//! own in the list that begins at the first, so a reader that comes late or is slow misses nothing. A reader that
-//! is the only one may take what it has read off the list, so that a long job needs no more memory than a short one.
+//! Events are kept up to [`HubOptions::keep_events`](crate::HubOptions). Each reader has its own position and starts at
+//! the first event, so a late or slow reader misses nothing. A single reader may remove the events that it reads, so
+//! that a long job needs no more memory than a short one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,14 +16,14 @@ use uuid::Uuid;
 
 use crate::job_record::JobState;
 
-/// Tells the connections of a hub apart; grows with each.
+/// Identifies a connection of a hub. Grows with each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum HubEvent {
     TokenIssued,
-    /// A token, a negotiation or an upgrade that was refused.
+    /// A token request, negotiation or upgrade was refused.
     Refused {
         instance: Option<String>,
         reason: String,
@@ -41,21 +41,21 @@ pub enum HubEvent {
         job: Uuid,
         kind: &'static str,
     },
-    /// `again` when the same task was pushed to the same instance before.
+    /// `again` if the task was pushed to the same instance before.
     Dispatched {
         job: Uuid,
         task: Task,
         instance: String,
         again: bool,
     },
-    /// The first word of the job from anyone. It should be `ReportRunningTask`; `by` says what it was.
+    /// The first call about the job. `by` is its method, which should be `ReportRunningTask`.
     Claimed {
         job: Uuid,
         task: Task,
         instance: String,
         by: String,
     },
-    /// Somebody else was faster; what this runner says of the job is answered and ignored.
+    /// Another runner has the job. The call was acknowledged and ignored.
     ClaimLost {
         job: Uuid,
         task: Task,
@@ -74,7 +74,7 @@ pub enum HubEvent {
     },
     /// Only with [`LogKeeping::All`](crate::LogKeeping) and [`LogKeeping::Events`](crate::LogKeeping).
     Log(Arc<LogEntry<'static>>),
-    /// Logs of a task whose result came over a connection that broke: the runner could not know.
+    /// Logs of a task that has a result. The result came over a lost connection, so the runner did not know.
     LogsRepeated {
         job: Uuid,
         task: Task,
@@ -87,7 +87,7 @@ pub enum HubEvent {
         instance: String,
         call: Call,
     },
-    /// The result of a task that had one already; acknowledged once more.
+    /// Another result of a task that already had one. It was acknowledged.
     DuplicateResult {
         job: Uuid,
         task: Task,
@@ -127,31 +127,30 @@ pub enum HubEvent {
         instance: String,
         result: Result<String, Fault>,
     },
-    /// An answer to a refresh that had one already.
+    /// Another answer to a refresh that already had one.
     DuplicateRefresh {
         instance: String,
     },
-    /// A report on a job that this hub does not know, acknowledged because it was told to be lenient.
+    /// A report on an unknown job, acknowledged because of `acknowledge_unknown_jobs`.
     UnknownJob {
         job: Uuid,
         instance: String,
     },
-    /// The runner did what the contract does not allow.
+    /// The runner violated the contract.
     Violation {
         instance: String,
         method: String,
         reason: String,
     },
-    /// The hub did what it was told to do wrong.
+    /// The hub caused a fault on purpose.
+    #[cfg(feature = "faults")]
     Misbehaved {
         instance: Option<String>,
         what: String,
     },
-    Offline,
-    Online,
 }
 
-/// An event with its time. Numbers begin at 0 and have no gaps.
+/// An event with its time. Numbers start at 0 and have no gaps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     pub number: u64,
@@ -201,12 +200,12 @@ impl EventLog {
     }
 }
 
-/// A reader's place in the events.
+/// Reads events.
 #[derive(Debug)]
 pub struct Events {
     log: Arc<EventLog>,
     next: u64,
-    /// What was read is not kept for anybody else.
+    /// Removes events when they are read.
     takes: bool,
     count: watch::Receiver<u64>,
 }
@@ -216,7 +215,7 @@ impl Events {
         Self { log: Arc::clone(log), next: 0, takes, count: log.count.subscribe() }
     }
 
-    /// The next event if it has happened already.
+    /// The next event, if there is one.
     pub fn try_next(&mut self) -> Option<Recorded> {
         let mut kept = self.log.kept();
         let event = if self.takes {
@@ -231,7 +230,7 @@ impl Events {
         Some(event)
     }
 
-    /// The next event. Waits as long as it takes: put a deadline around it.
+    /// Waits for the next event, without a time limit.
     pub async fn next(&mut self) -> Recorded {
         loop {
             self.count.borrow_and_update();
@@ -239,17 +238,17 @@ impl Events {
                 return event;
             }
             if self.count.changed().await.is_err() {
-                // The log lives as long as this reader holds it, so its sender does too.
+                // Unreachable: `self.log` holds the sender.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// The next event of which `wanted` makes something; those before it are passed over.
-    pub async fn find<T>(&mut self, mut wanted: impl FnMut(&HubEvent) -> Option<T>) -> T {
+    /// Skips events until `choose` returns a value.
+    pub async fn find<T>(&mut self, mut choose: impl FnMut(&HubEvent) -> Option<T>) -> T {
         loop {
-            if let Some(found) = wanted(&self.next().await.event) {
-                return found;
+            if let Some(value) = choose(&self.next().await.event) {
+                return value;
             }
         }
     }
@@ -258,7 +257,7 @@ impl Events {
 impl fmt::Display for HubEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TokenIssued => write!(f, "a token was issued"),
+            Self::TokenIssued => write!(f, "token issued"),
             Self::Refused { instance: Some(instance), reason } => write!(f, "refused {instance}: {reason}"),
             Self::Refused { instance: None, reason } => write!(f, "refused: {reason}"),
             Self::Connected { instance, .. } => write!(f, "{instance} connected"),
@@ -269,7 +268,7 @@ impl fmt::Display for HubEvent {
             }
             Self::Claimed { job, task, instance, .. } => write!(f, "job {job} {task} claimed by {instance}"),
             Self::ClaimLost { job, task, instance, method } => {
-                write!(f, "job {job} {task}: {method} of {instance} ignored, the job is another runner's")
+                write!(f, "job {job} {task}: {method} from {instance} ignored, another runner has the job")
             }
             Self::Running { job, task, instance } => write!(f, "job {job} {task} running on {instance}"),
             Self::LogBatch { job, instance, entries } => {
@@ -277,17 +276,17 @@ impl fmt::Display for HubEvent {
             }
             Self::Log(entry) => write!(f, "job {} {} | {}", entry.job_id, entry.task_name, entry.message),
             Self::LogsRepeated { job, task, instance, entries } => {
-                write!(f, "job {job} {task}: {instance} sent {entries} log entries again after a cut")
+                write!(f, "job {job} {task}: {instance} sent {entries} log entries again after a reconnect")
             }
             Self::Result { job, instance, call, .. } => {
                 write!(f, "job {job} {} from {instance}", call.method)
             }
             Self::DuplicateResult { job, instance, call, .. } => {
-                write!(f, "job {job} {} from {instance} once more", call.method)
+                write!(f, "job {job} {} from {instance} (duplicate)", call.method)
             }
-            Self::AwaitingApproval { job } => write!(f, "job {job} waits for approval"),
+            Self::AwaitingApproval { job } => write!(f, "job {job} is waiting for approval"),
             Self::Approved { job } => write!(f, "job {job} approved"),
-            Self::CancelAsked { job, kind } => write!(f, "job {job} is to be cancelled ({})", word(*kind)),
+            Self::CancelAsked { job, kind } => write!(f, "job {job} cancel requested ({})", word(*kind)),
             Self::CancelPushed { job, kind, instance } => {
                 write!(f, "job {job} {} pushed to {instance}", kind.pushed_as())
             }
@@ -304,24 +303,23 @@ impl fmt::Display for HubEvent {
             Self::RefreshEnded { refresh, instance, result: Err(fault) } => {
                 write!(f, "refresh of {} by {instance} faulted: {}", refresh.source_url, fault.message)
             }
-            Self::DuplicateRefresh { instance } => write!(f, "{instance} answered a refresh once more"),
+            Self::DuplicateRefresh { instance } => write!(f, "{instance} answered a refresh (duplicate)"),
             Self::UnknownJob { job, instance } => {
-                write!(f, "job {job} is unknown; the report of {instance} was acknowledged and dropped")
+                write!(f, "job {job} is unknown, report from {instance} acknowledged and dropped")
             }
             Self::Violation { instance, method, reason } => {
                 write!(f, "VIOLATION by {instance} in {method}: {reason}")
             }
-            Self::Misbehaved { what, .. } => write!(f, "misbehaved as told: {what}"),
-            Self::Offline => write!(f, "the hub is offline"),
-            Self::Online => write!(f, "the hub is online"),
+            #[cfg(feature = "faults")]
+            Self::Misbehaved { what, .. } => write!(f, "misbehaved on purpose: {what}"),
         }
     }
 }
 
 fn word(kind: CancelKind) -> &'static str {
     match kind {
-        CancelKind::Graceful => "gracefully",
-        CancelKind::Kill => "by force",
+        CancelKind::Graceful => "graceful",
+        CancelKind::Kill => "kill",
     }
 }
 
@@ -330,19 +328,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_takes_events_gets_each_once_and_leaves_nothing() {
+    fn a_taking_reader_gets_each_event_once_and_removes_it() {
         let log = Arc::new(EventLog::new(usize::MAX));
         let mut taker = Events::new(&log, true);
         for round in 0..3 {
-            log.record(Timestamp::UNIX_EPOCH, HubEvent::Offline);
-            log.record(Timestamp::UNIX_EPOCH, HubEvent::Online);
+            log.record(Timestamp::UNIX_EPOCH, HubEvent::TokenIssued);
+            log.record(Timestamp::UNIX_EPOCH, HubEvent::TokenIssued);
             let taken = [taker.try_next(), taker.try_next(), taker.try_next()];
             let numbers = taken.map(|event| event.map(|it| it.number));
             assert_eq!(numbers, [Some(round * 2), Some(round * 2 + 1), None]);
             assert!(log.all().is_empty());
         }
-        // Another reader goes on behind what was taken.
-        log.record(Timestamp::UNIX_EPOCH, HubEvent::Offline);
+        // Another reader starts after the removed events.
+        log.record(Timestamp::UNIX_EPOCH, HubEvent::TokenIssued);
         assert_eq!(Events::new(&log, false).try_next().map(|it| it.number), Some(6));
     }
 }

@@ -1,22 +1,31 @@
-//! Misbehaviour on demand: what the hub is to do wrong, when, and how often.
+//! Deliberate misbehavior, for tests only: what the hub does wrong, when, and how often.
 //!
-//! A [`Rule`] waits for its [`Moment`], lets the first `skip` of them pass, and then does its [`Fault`] the next
-//! `times` times. With several rules for one moment the first that is due acts; the others do not count it.
+//! A [`Rule`] waits for its [`Moment`], lets the first `skip` of them pass, and then causes its [`Fault`] the next
+//! `times` times. If several rules match a moment, the first one that is due acts, and the later ones do not count it.
+//!
+//! | moment | faults |
+//! |---|---|
+//! | [`Moment::Token`], [`Moment::Negotiate`], [`Moment::Handshake`] | [`Fault::Refuse`] |
+//! | [`Moment::Call`] | all |
+//! | [`Moment::Push`] | [`Fault::Lose`], [`Fault::DropBefore`], [`Fault::DropAfter`], [`Fault::Stall`] |
+
+mod behavior;
+mod controls;
 
 use std::time::Duration;
 
+use axum::extract::ws;
 use serde_json::{Value, json};
 
-/// Where in the exchange something can go wrong.
+/// Where in the exchange a fault occurs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moment {
     Token,
     Negotiate,
-    Upgrade,
     Handshake,
-    /// A call of a runner: this method, or any.
+    /// A call from a runner: of this method, or any.
     Call(Option<String>),
-    /// A push to a runner: this method, or any.
+    /// A push to a runner: of this method, or any.
     Push(Option<String>),
 }
 
@@ -37,69 +46,66 @@ impl Moment {
     }
 }
 
-/// What goes wrong. "Taken" means that the hub has acted on the message.
+/// What goes wrong. A call is *processed* when the hub has acted on it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// Answer with this error, not taken. Token, negotiation and upgrade answer 503 with the text.
+    /// Answers with this error without processing. HTTP requests get status 503 with this text.
     Refuse(String),
-    /// Token, negotiation and upgrade: answer with this HTTP status.
-    Status(u16),
-    /// Neither taken nor answered; a push is not sent.
+    /// Neither processes nor answers the call, or does not send the push.
     Lose,
-    /// Taken, never answered.
+    /// Processes the call and never answers.
     Forget,
-    /// Taken, and answered (or sent) that much later. Everything behind it waits too; pings go on.
+    /// Processes the call and answers this much later. Later calls wait; pings are sent.
     Delay(Duration),
-    /// Cut the connection before the message is taken or sent.
+    /// Cuts the connection before the call is processed or the push is sent.
     DropBefore,
-    /// Cut the connection when the message is taken but not answered, or as soon as it is sent.
+    /// Cuts the connection after the call is processed, without an answer, or after the push is sent.
     DropAfter,
-    /// Taken and answered; then a Close message and the end of the connection.
+    /// Processes and answers the call, then closes the connection with a Close message.
     Close { error: Option<String>, allow_reconnect: bool },
-    /// Taken and answered; from then on nothing is read, while pings still go out.
+    /// Processes and answers the call, then reads nothing more. Pings are sent.
     StopReading,
-    /// Taken; from then on nothing is read and nothing written, and the socket stays open.
+    /// Processes the call, then reads and writes nothing more. The socket stays open.
     Stall,
-    /// Taken and answered; then this is sent.
+    /// Processes and answers the call, then sends this.
     Send(Rubbish),
 }
 
-/// What no client should stumble over.
+/// Something that a client must survive.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rubbish {
-    /// Text that is no JSON, as a complete message.
+    /// A complete message that is not JSON.
     NotJson,
-    /// A JSON value that is no message.
+    /// A JSON value that is not a message.
     NotAMessage,
-    /// A message of a type that no version of the protocol has.
+    /// A message of an unknown type.
     UnknownType,
-    /// An invocation of a method that no runner has.
+    /// An invocation of a method that runners do not have.
     UnknownMethod,
-    /// A Completion for an invocation that was never made.
+    /// A Completion of an invocation that does not exist.
     StrayCompletion,
-    /// A frame with these bytes, which need not be text.
+    /// A binary frame with these bytes.
     Bytes(Vec<u8>),
-    /// A text frame with this, end mark not added.
+    /// A text frame with this text and no terminator.
     Text(String),
 }
 
 impl Rubbish {
-    /// The frame, and whether it goes out as text.
-    pub(super) fn frame(&self) -> (Vec<u8>, bool) {
-        let message = |value: &Value| (format!("{value}\u{1e}").into_bytes(), true);
+    fn frame(self) -> ws::Message {
+        let message = |value: &Value| ws::Message::text(format!("{value}\u{1e}"));
         match self {
-            Self::NotJson => (b"this is no JSON {\x1e".to_vec(), true),
+            Self::NotJson => ws::Message::text("this is not JSON {\u{1e}"),
             Self::NotAMessage => message(&json!([1, "two", null])),
             Self::UnknownType => message(&json!({"type": 99, "what": "ever"})),
             Self::UnknownMethod => message(&json!({"type": 1, "target": "NoSuchMethod", "arguments": [{}]})),
             Self::StrayCompletion => message(&json!({"type": 3, "invocationId": "stray", "result": 1})),
-            Self::Bytes(bytes) => (bytes.clone(), false),
-            Self::Text(text) => (text.clone().into_bytes(), true),
+            Self::Bytes(bytes) => ws::Message::binary(bytes),
+            Self::Text(text) => ws::Message::text(text),
         }
     }
 }
 
-/// One thing to do wrong.
+/// One fault to cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     moment: Moment,
@@ -110,74 +116,55 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// At the next such moment, once.
+    /// Acts once, at the next such moment.
     pub fn new(moment: Moment, fault: Fault) -> Self {
         Self { moment, fault, instance: None, skip: 0, times: 1 }
     }
 
-    /// Let this many pass first.
+    /// Lets this many moments pass first.
     #[must_use]
-    pub fn skip(mut self, skip: u64) -> Self {
-        self.skip = skip;
-        self
+    pub fn skip(self, skip: u64) -> Self {
+        Self { skip, ..self }
     }
 
     #[must_use]
-    pub fn times(mut self, times: u64) -> Self {
-        self.times = times;
-        self
+    pub fn times(self, times: u64) -> Self {
+        Self { times, ..self }
     }
 
-    /// Every time until [`EmbeddedHub::behave`](crate::EmbeddedHub::behave).
+    /// Acts every time until [`EmbeddedHub::behave`](crate::EmbeddedHub::behave).
     #[must_use]
     pub fn always(self) -> Self {
         self.times(u64::MAX)
     }
 
-    /// Only towards the runner with this instance name.
+    /// Acts only toward the runner with this instance name.
     #[must_use]
-    pub fn towards(mut self, instance: impl Into<String>) -> Self {
-        self.instance = Some(instance.into());
-        self
+    pub fn towards(self, instance: impl Into<String>) -> Self {
+        Self { instance: Some(instance.into()), ..self }
+    }
+
+    fn matches(&self, moment: &Moment, instance: Option<&str>) -> bool {
+        self.moment.covers(moment) && (self.instance.is_none() || self.instance.as_deref() == instance)
     }
 }
 
-/// The rules that are still to act.
+/// The rules that have not been used up.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
-    rules: Vec<Rule>,
-}
+pub(super) struct Faults(Vec<Rule>);
 
 impl Faults {
-    pub(super) fn add(&mut self, rule: Rule) {
-        self.rules.push(rule);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.rules.clear();
-    }
-
     pub(super) fn on(&mut self, moment: &Moment, instance: Option<&str>) -> Option<Fault> {
-        let concerns = |rule: &Rule| {
-            rule.moment.covers(moment) && rule.instance.as_deref().is_none_or(|name| instance == Some(name))
-        };
-        for index in 0..self.rules.len() {
-            let rule = &mut self.rules[index];
-            if !concerns(rule) {
-                continue;
-            }
+        let due = self.0.iter_mut().filter(|rule| rule.matches(moment, instance)).find_map(|rule| {
             if rule.skip > 0 {
                 rule.skip -= 1;
-                continue;
+                return None;
             }
             rule.times = rule.times.saturating_sub(1);
-            let (fault, done) = (rule.fault.clone(), rule.times == 0);
-            if done {
-                self.rules.remove(index);
-            }
-            return Some(fault);
-        }
-        None
+            Some(rule.fault.clone())
+        });
+        self.0.retain(|rule| rule.times > 0);
+        due
     }
 }
 
@@ -186,24 +173,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_skips_acts_and_is_spent() {
-        let mut faults = Faults::default();
-        faults.add(Rule::new(Moment::call("AddLogs"), Fault::DropBefore).skip(2).times(2));
+    fn a_rule_skips_acts_and_is_used_up() {
+        let mut faults = Faults(vec![Rule::new(Moment::call("AddLogs"), Fault::DropBefore).skip(2).times(2)]);
         let acted: Vec<bool> =
             (0..6).map(|_| faults.on(&Moment::call("AddLogs"), Some("a")).is_some()).collect();
         assert_eq!(acted, [false, false, true, true, false, false]);
     }
 
     #[test]
-    fn a_rule_acts_only_at_its_moment_and_towards_its_runner() {
-        let mut faults = Faults::default();
-        faults.add(Rule::new(Moment::Call(None), Fault::Lose).towards("a").always());
+    fn a_rule_acts_only_at_its_moment_and_toward_its_runner() {
+        let mut faults = Faults(vec![Rule::new(Moment::Call(None), Fault::Lose).towards("a").always()]);
         assert_eq!(faults.on(&Moment::call("InitCompleted"), Some("b")), None);
         assert_eq!(faults.on(&Moment::push("Init"), Some("a")), None);
         assert_eq!(faults.on(&Moment::Token, None), None);
         assert_eq!(faults.on(&Moment::call("InitCompleted"), Some("a")), Some(Fault::Lose));
         assert_eq!(faults.on(&Moment::call("AddLogs"), Some("a")), Some(Fault::Lose));
-        faults.clear();
-        assert_eq!(faults.on(&Moment::call("AddLogs"), Some("a")), None);
     }
 }

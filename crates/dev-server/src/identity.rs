@@ -1,10 +1,10 @@
-//! Who the hub's one runner record is, and what its runner must know to connect.
+//! The hub's runner record, and the settings with which its runner connects.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// How often a runner that somebody watches sends its logs.
+/// How often a runner sends logs while a user watches the job.
 pub const LOG_PERIOD_SECONDS: u64 = 1;
 
 /// The organization, the runner record and the credentials that the hub accepts.
@@ -31,7 +31,7 @@ impl Identity {
         format!("{}:{}", self.organization_id, self.client_id)
     }
 
-    /// The settings with which a runner connects, as they stand in `appsettings.json`.
+    /// The settings with which a runner connects, in the format of `appsettings.json`.
     pub fn runner_settings(&self, url: &str, instance: &str) -> Value {
         json!({
             "Runner": {
@@ -44,12 +44,12 @@ impl Identity {
                 },
             },
             "Server": { "Url": url },
-            // Somebody looks on while a job runs: the default is made for many jobs that nobody watches.
+            // A user watches the job. The default suits many jobs that run unattended.
             "JobLogStream": { "PeriodSeconds": LOG_PERIOD_SECONDS },
         })
     }
 
-    /// What a runner must know to connect, as environment variables.
+    /// The settings with which a runner connects, as environment variables.
     pub fn runner_variables(&self, url: &str, instance: &str) -> Vec<(&'static str, String)> {
         vec![
             ("Runner__Id", self.runner_id.to_string()),
@@ -62,7 +62,7 @@ impl Identity {
     }
 }
 
-/// 244 random bits from the operating system.
+/// 244 random bits.
 pub(super) fn random_secret() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }

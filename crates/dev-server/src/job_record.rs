@@ -1,4 +1,4 @@
-//! One job at the hub: where it stands, what its tasks have said, and its logs.
+//! One job at the hub: its state, the results of its tasks, and its logs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,11 +16,11 @@ use uuid::Uuid;
 use crate::events::ConnectionId;
 use crate::job_spec::JobSpec;
 
-/// Where a job stands, for those who look at it.
+/// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "name")]
 pub enum JobState {
-    /// No runner that may have it is connected.
+    /// No eligible runner is connected.
     Queued,
     Running,
     AwaitingApproval,
@@ -56,9 +56,9 @@ impl fmt::Display for JobState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TaskState {
-    /// Its turn has not come.
+    /// Not pushed yet.
     Pending,
-    /// Pushed, and nobody has said a word of it yet.
+    /// Pushed, without a report so far.
     Dispatched,
     Running,
     Completed,
@@ -72,7 +72,7 @@ impl TaskState {
     }
 }
 
-/// A task of a job and what became of it.
+/// The state of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskSnapshot {
@@ -83,16 +83,16 @@ pub struct TaskSnapshot {
     pub ended_at: Option<Timestamp>,
 }
 
-/// A job as it is at this moment, without its log entries.
+/// The current state of a job, without its log entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobSnapshot {
     pub id: Uuid,
     pub kind: String,
     pub state: JobState,
-    /// The only instance that may have the job, if it was submitted for one.
+    /// The only eligible instance, if the job was submitted for one.
     pub instance: Option<String>,
-    /// The instance that won the job.
+    /// The instance that has the job.
     pub owner: Option<String>,
     pub module: String,
     pub submitted_at: Timestamp,
@@ -103,7 +103,7 @@ pub struct JobSnapshot {
     /// Resources in the state after apply or destroy.
     pub resources: Option<u64>,
     pub outputs: Option<OutputSet>,
-    /// What the faulted task said.
+    /// The fault of the job's task.
     pub error: Option<JobError>,
     pub logs: LogSummary,
 }
@@ -117,7 +117,7 @@ pub struct JobError {
     pub resources: Option<u64>,
 }
 
-/// Enough to compare a flood of logs with what was written, without keeping it.
+/// Enough to compare the logs with the original, without keeping them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogSummary {
@@ -127,10 +127,10 @@ pub struct LogSummary {
     pub last: Option<String>,
 }
 
-/// What the job waits for.
+/// What the job is waiting for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The task at `current` is to be pushed, or pushed and not yet done.
+    /// The task at `current`, which may not have been pushed yet.
     Task {
         current: usize,
     },
@@ -148,25 +148,25 @@ pub(super) struct TaskRecord {
     pub(super) dispatched_at: Option<Timestamp>,
     pub(super) started_at: Option<Timestamp>,
     pub(super) ended_at: Option<Timestamp>,
-    /// The connection over which the result came last.
+    /// The connection over which the last result came.
     pub(super) ended_over: Option<ConnectionId>,
 }
 
-/// A cancel that was asked for. Runners that have answered are not told again when they come back.
+/// A requested cancel. It is not pushed again to runners that have answered it.
 #[derive(Debug)]
 pub(super) struct Cancel {
     pub(super) kind: CancelKind,
     pub(super) answered: BTreeSet<String>,
 }
 
-/// What a runner's word on a task is worth.
+/// How a runner relates to a task it reports on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// The outstanding task, and the runner has the job or may win it with this word.
+    /// The current task. The runner has the job, or gets it by this report.
     Current(usize),
-    /// The task was pushed to this runner, and another one has the job.
+    /// The task was pushed to this runner, but another one has the job.
     Lost,
-    /// The runner's own task, which has its result already.
+    /// A task of this runner that already has a result.
     Done(usize),
     NeverPushed,
     NotOutstanding,
@@ -176,20 +176,20 @@ pub(super) enum Standing {
 pub(super) struct Job {
     pub(super) id: Uuid,
     pub(super) spec: JobSpec,
-    /// Made once: every log entry is compared with it.
+    /// Computed once, because every log entry is compared with it.
     pub(super) metadata: Metadata,
     pub(super) submitted_at: Timestamp,
     pub(super) phase: Phase,
     pub(super) tasks: Vec<TaskRecord>,
     pub(super) owner: Option<String>,
     pub(super) cancel: Option<Cancel>,
-    /// Every cancel that was pushed: an answer to any other is wrong.
+    /// Every pushed cancel. An answer to any other is refused.
     pub(super) cancels_pushed: BTreeSet<(String, CancelKind)>,
     pub(super) definitive_revision: Option<String>,
     pub(super) logs: Logs,
     pub(super) variables: Option<VariableSet>,
-    /// The runner could not read all that may declare variables.
-    variables_are_in_doubt: bool,
+    /// The runner could not read all files that may declare variables.
+    variables_incomplete: bool,
     plan: Option<PlanData>,
     resources: Option<u64>,
     outputs: Option<OutputSet>,
@@ -223,7 +223,7 @@ impl Job {
             definitive_revision: None,
             logs: Logs::new(keep_logs),
             variables: None,
-            variables_are_in_doubt: false,
+            variables_incomplete: false,
             plan: None,
             resources: None,
             outputs: None,
@@ -242,7 +242,7 @@ impl Job {
         }
     }
 
-    /// Whether the job, or its first task, may go to this runner.
+    /// Whether this runner is eligible for the current task.
     pub(super) fn is_for(&self, instance: &str) -> bool {
         match (&self.owner, &self.spec.instance) {
             (Some(owner), _) => owner == instance,
@@ -271,7 +271,7 @@ impl Job {
         }
     }
 
-    /// Takes in the result of the task at `index` and moves on to what comes next.
+    /// Records the result of the task at `index` and advances the job.
     pub(super) fn conclude(
         &mut self,
         index: usize,
@@ -290,8 +290,8 @@ impl Job {
         let task = record.task;
         self.phase = match outcome {
             Outcome::Completed(success) => {
-                self.learn(success);
-                self.misfit(success).unwrap_or_else(|| self.after(index))
+                self.store_result(success);
+                self.undeclared_variables(success).unwrap_or_else(|| self.after(index))
             }
             Outcome::Cancelled => Phase::Ended(JobState::Cancelled),
             Outcome::Faulted(fault) => {
@@ -308,12 +308,12 @@ impl Job {
 
     pub(super) fn logged(&mut self, entry: &Arc<LogEntry<'static>>) {
         self.logs.add(entry);
-        // A warning of that task names a file that it could not read, and always comes before its result.
+        // The task logs a warning for each unreadable file, always before its result.
         let is_warning = matches!(entry.level, LogLevel::Warning | LogLevel::Error | LogLevel::Fatal);
-        self.variables_are_in_doubt |= is_warning && entry.task_name == Task::Variables.name();
+        self.variables_incomplete |= is_warning && entry.task_name == Task::Variables.name();
     }
 
-    fn learn(&mut self, success: &Success) {
+    fn store_result(&mut self, success: &Success) {
         match success {
             Success::Done => {}
             Success::Revision(revision) => self.definitive_revision = Some(revision.clone()),
@@ -324,11 +324,11 @@ impl Job {
         }
     }
 
-    /// Ends the job when the variables of the module are known and do not fit what was submitted.
-    fn misfit(&self, success: &Success) -> Option<Phase> {
+    /// Fails the job if it sets variables that the module does not declare.
+    fn undeclared_variables(&self, success: &Success) -> Option<Phase> {
         let Success::Variables(declared) = success else { return None };
-        if self.variables_are_in_doubt {
-            // The engine warns of what it does not know.
+        if self.variables_incomplete {
+            // The engine warns about undeclared variables.
             return None;
         }
         let undeclared = self.spec.undeclared(declared.as_ref());
@@ -345,9 +345,9 @@ impl Job {
         let next = index + 1;
         match self.tasks.get(next) {
             None => Phase::Ended(JobState::Completed),
-            // The task was through before the cancel reached it; nothing further is begun.
+            // The task finished before the cancel reached it. No other task is started.
             Some(_) if self.cancel.is_some() => Phase::Ended(JobState::Cancelled),
-            Some(record) if self.spec.needs_approval && changes_things(record.task) => {
+            Some(record) if self.spec.needs_approval && changes_infrastructure(record.task) => {
                 Phase::Approval { next }
             }
             Some(_) => Phase::Task { current: next },
@@ -385,11 +385,11 @@ impl Job {
     }
 }
 
-fn changes_things(task: Task) -> bool {
+fn changes_infrastructure(task: Task) -> bool {
     matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan)
 }
 
-/// The log entries of a job, or only what sums them up.
+/// The log entries of a job, or only their summary.
 #[derive(Debug)]
 pub(super) struct Logs {
     kept: Option<Vec<Arc<LogEntry<'static>>>>,

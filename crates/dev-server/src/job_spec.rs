@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use hawser_contract::enums::WireEnum;
-use hawser_contract::requests::{self, BackendConfig, BackendConfiguration, ExtraFile, InitFlags};
+use hawser_contract::requests::{ExtraFile, GetModule};
 use hawser_contract::{
-    CommandTask, Common, Engine, FlagList, FlagLists, Metadata, Request, Source, SourceRevisionType,
-    SourceType, Task, TaskRequest, Variable, VariableSet,
+    BackendConfig, BackendConfiguration, CommandTask, Common, EngineName, EngineTask, FlagList, FlagLists,
+    InitFlags, InitOptions, Metadata, Request, Source, SourceRevisionType, SourceType, Task, TaskRequest,
+    Variable, VariableSet,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -79,7 +80,7 @@ pub struct JobSpec {
     /// Not set: made from the three names, so that the same module always has the same id.
     pub module_id: Option<Uuid>,
     pub subdirectory: Option<String>,
-    pub engine: Engine,
+    pub engine: EngineName,
     /// Values are HCL already.
     pub parameters: BTreeMap<String, String>,
     /// Values as people type them. They become HCL when the variables of the module are known, by the rule of terraform's
@@ -121,7 +122,7 @@ impl JobSpec {
             module_name: "module".to_owned(),
             module_id: None,
             subdirectory: None,
-            engine: Engine::Terraform,
+            engine: EngineName::TERRAFORM,
             parameters: BTreeMap::new(),
             typed_parameters: BTreeMap::new(),
             env_vars: BTreeMap::new(),
@@ -156,7 +157,7 @@ impl JobSpec {
 
     /// Parameters that must be declared and are not; `None` is a module without variables.
     pub(super) fn undeclared(&self, declared: Option<&VariableSet>) -> Vec<&str> {
-        if self.engine == Engine::Pulumi {
+        if self.engine == EngineName::PULUMI {
             return Vec::new();
         }
         let is_declared = |name: &&str| variable(declared, name).is_some();
@@ -166,7 +167,7 @@ impl JobSpec {
     fn resolved_parameters(&self, declared: Option<&VariableSet>) -> BTreeMap<String, String> {
         let mut parameters = self.parameters.clone();
         for (name, text) in &self.typed_parameters {
-            let value = typed_value(text, self.engine, variable(declared, name));
+            let value = typed_value(text, &self.engine, variable(declared, name));
             parameters.insert(name.clone(), value);
         }
         parameters
@@ -208,95 +209,70 @@ impl JobSpec {
         definitive_revision: Option<&str>,
         declared: Option<&VariableSet>,
     ) -> TaskRequest {
-        let (engine, hooks) = (self.engine, self.hooks.clone());
         let mut source = self.source.clone();
         if let Some(revision) = definitive_revision {
             source.source_definitive_revision = Some(revision.to_owned());
         }
-        let extra_file_names = || self.extra_files.iter().map(|file| file.file_name.clone()).collect();
         match task {
             Task::GetDefinitiveRevision => TaskRequest::GetDefinitiveRevision(self.source.clone()),
             Task::GetModule => TaskRequest::GetModule(
                 source,
-                requests::GetModule {
-                    engine,
+                GetModule {
+                    engine: self.engine.clone(),
                     clean_init_enabled: self.clean_init,
                     extra_files: self.extra_files.clone(),
                 },
             ),
-            Task::Init => TaskRequest::Init(requests::Init {
-                engine,
-                init_before_hook: hooks.init_before,
-                init_after_hook: hooks.init_after,
-                backend_configuration: self.backend_configuration(),
-                flags: self.init_flags.clone(),
-                clean_init_enabled: self.clean_init,
-                resolved_env_vars: self.env_vars.clone(),
-            }),
-            Task::Validate => TaskRequest::Validate(requests::Validate {
-                engine,
-                validate_before_hook: hooks.validate_before,
-                validate_after_hook: hooks.validate_after,
-            }),
-            Task::Variables => {
-                TaskRequest::Variables(requests::Input { engine, extra_file_names: extra_file_names() })
-            }
-            Task::Plan => TaskRequest::Plan(
-                requests::Plan {
-                    engine,
-                    plan_before_hook: hooks.plan_before,
-                    plan_after_hook: hooks.plan_after,
-                    resolved_parameters: self.resolved_parameters(declared),
-                },
-                self.flags_for(CommandTask::Plan),
-            ),
-            Task::PlanDestroy => TaskRequest::PlanDestroy(
-                requests::PlanDestroy {
-                    engine,
-                    plan_destroy_before_hook: hooks.plan_destroy_before,
-                    plan_destroy_after_hook: hooks.plan_destroy_after,
-                    resolved_parameters: self.resolved_parameters(declared),
-                },
-                self.flags_for(CommandTask::Plan),
-            ),
-            Task::ApplyFromPlan => TaskRequest::ApplyFromPlan(
-                requests::ApplyFromPlan {
-                    engine,
-                    apply_before_hook: hooks.apply_before,
-                    apply_after_hook: hooks.apply_after,
-                },
-                self.flags_for(CommandTask::Apply),
-            ),
-            Task::DestroyFromPlan => TaskRequest::DestroyFromPlan(
-                requests::DestroyFromPlan {
-                    engine,
-                    destroy_before_hook: hooks.destroy_before,
-                    destroy_after_hook: hooks.destroy_after,
-                },
-                self.flags_for(CommandTask::Destroy),
-            ),
-            Task::Output => TaskRequest::Output(
-                requests::Output {
-                    engine,
-                    output_before_hook: hooks.output_before,
-                    output_after_hook: hooks.output_after,
-                    extra_file_names: extra_file_names(),
-                },
-                self.flags_for(CommandTask::Output),
-            ),
+            task => TaskRequest::Engine(self.engine_task(task, declared)),
         }
     }
 
-    fn backend_configuration(&self) -> BackendConfiguration {
-        let flags = self.flags_for(CommandTask::Init);
-        BackendConfiguration {
-            ignore_namespace_backend_configs: self.ignore_namespace_backend_configs,
-            namespace_backend_configs: self.namespace_backend_configs.clone(),
-            module_backend_configs: self.module_backend_configs.clone(),
-            terraform_flags: flags.terraform_flags,
-            terraform_array_flags: flags.terraform_array_flags,
-            pulumi_flags: flags.pulumi_flags,
-            pulumi_array_flags: flags.pulumi_array_flags,
+    fn engine_task(&self, task: Task, declared: Option<&VariableSet>) -> EngineTask {
+        let hooks = self.hooks.clone();
+        let (before_hook, after_hook) = match task {
+            Task::GetDefinitiveRevision | Task::GetModule | Task::Variables => (None, None),
+            Task::Init => (hooks.init_before, hooks.init_after),
+            Task::Validate => (hooks.validate_before, hooks.validate_after),
+            Task::Plan => (hooks.plan_before, hooks.plan_after),
+            Task::PlanDestroy => (hooks.plan_destroy_before, hooks.plan_destroy_after),
+            Task::ApplyFromPlan => (hooks.apply_before, hooks.apply_after),
+            Task::DestroyFromPlan => (hooks.destroy_before, hooks.destroy_after),
+            Task::Output => (hooks.output_before, hooks.output_after),
+        };
+        let flags = match task {
+            Task::Init => self.flags_for(CommandTask::Init),
+            Task::Plan | Task::PlanDestroy => self.flags_for(CommandTask::Plan),
+            Task::ApplyFromPlan => self.flags_for(CommandTask::Apply),
+            Task::DestroyFromPlan => self.flags_for(CommandTask::Destroy),
+            Task::Output => self.flags_for(CommandTask::Output),
+            _ => FlagLists::default(),
+        };
+        let mut request =
+            EngineTask { before_hook, after_hook, flags, ..EngineTask::new(task, self.engine.clone()) };
+        match task {
+            Task::Init => request.init = self.init_options(),
+            Task::Plan | Task::PlanDestroy => {
+                request.resolved_parameters = self.resolved_parameters(declared);
+            }
+            Task::Variables | Task::Output => {
+                request.extra_file_names =
+                    self.extra_files.iter().map(|file| file.file_name.clone()).collect();
+            }
+            _ => {}
+        }
+        request
+    }
+
+    fn init_options(&self) -> InitOptions {
+        InitOptions {
+            backend_configuration: BackendConfiguration {
+                ignore_namespace_backend_configs: self.ignore_namespace_backend_configs,
+                namespace_backend_configs: self.namespace_backend_configs.clone(),
+                module_backend_configs: self.module_backend_configs.clone(),
+            },
+            flags: self.init_flags.clone(),
+            clean_init_enabled: self.clean_init,
+            resolved_env_vars: self.env_vars.clone(),
         }
     }
 
@@ -321,11 +297,11 @@ fn variable<'a>(declared: Option<&'a VariableSet>, name: &str) -> Option<&'a Var
 /// What people type after `name=` as HCL, by the rule that terraform has for its own `-var`: for a variable that is
 /// declared as a string, number or bool, or without a type, it is the text as it was typed; for any other it is an
 /// expression. For Pulumi it is always text. Of a variable that is not known only the look of the value can tell.
-fn typed_value(text: &str, engine: Engine, declared: Option<&Variable>) -> String {
+fn typed_value(text: &str, engine: &EngineName, declared: Option<&Variable>) -> String {
     // Old configurations write the type in quotes.
     let kind = |it: &Variable| it.kind.as_deref().map(|kind| kind.trim().trim_matches('"').to_owned());
     let is_text = match declared {
-        _ if engine == Engine::Pulumi => true,
+        _ if *engine == EngineName::PULUMI => true,
         Some(variable) => matches!(kind(variable).as_deref(), None | Some("string" | "number" | "bool")),
         None => !text.starts_with(['[', '{', '"']),
     };
@@ -435,10 +411,10 @@ mod tests {
             (Some("list(string)"), "[\"a\"]", "[\"a\"]"),
             (Some("any"), "true", "true"),
         ] {
-            let value = typed_value(typed, Engine::Terraform, Some(&declared(kind)));
+            let value = typed_value(typed, &EngineName::TERRAFORM, Some(&declared(kind)));
             assert_eq!(value, hcl, "{kind:?} {typed}");
         }
-        assert_eq!(typed_value("[draft", Engine::Pulumi, None), "\"[draft\"");
+        assert_eq!(typed_value("[draft", &EngineName::PULUMI, None), "\"[draft\"");
     }
 
     #[test]
@@ -453,7 +429,7 @@ mod tests {
             ("\"quoted\"", "\"quoted\""),
             ("", "\"\""),
         ] {
-            assert_eq!(typed_value(typed, Engine::Tofu, None), hcl);
+            assert_eq!(typed_value(typed, &EngineName::TOFU, None), hcl);
         }
     }
 }

@@ -1,27 +1,26 @@
 //! The embedded hub: the server half of the contract, for `hawser local`, `hawser hub` and the tests.
 //!
 //! ```text
-//! listener ─→ http (token, negotiate, upgrade) ─→ connection (handshake, writer) ─→ reader ─→ reports (strict)
-//!                        └→ admin                        ↑ pushes                        ↓
-//!                                                     shared ←─ actions ── orchestrator (pure) ─→ job_record
+//! http (token, negotiate, upgrade) ──→ connection (handshake, reader, writer) ──→ reports (strict)
+//!   └→ admin                                ↑ pushes                                 ↓
+//!                                        shared ←── actions ── orchestrator (pure) ──→ job_record
 //! ```
 //!
-//! It validates every argument that it gets, and can be told to misbehave ([`Rule`]). It is never needed to run
-//! against a real server.
+//! It validates every argument that it receives. With the feature `faults`, which only tests enable, it can also
+//! misbehave on purpose. A runner does not need it to work with a real server.
 
 mod admin;
 mod admin_client;
 mod connection;
 mod data;
 mod events;
+#[cfg(feature = "faults")]
 mod faults;
 mod http;
 mod identity;
 mod job_record;
 mod job_spec;
-mod listener;
 mod orchestrator;
-mod reader;
 mod registry;
 mod reports;
 mod shared;
@@ -29,10 +28,12 @@ mod tokens;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{LogEntry, SourceRefresh};
-use hawser_signalr::codec::Answer;
+use hawser_signalr::codec::{Answer, Message};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::Mutex;
@@ -40,7 +41,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use connection::Out;
+use connection::Outgoing;
 use orchestrator::Event;
 use shared::Shared;
 
@@ -48,6 +49,7 @@ pub use admin::{FollowAnswer, LogLine};
 pub use admin_client::{AdminClient, AdminError};
 pub use data::{DataError, HubData, ListeningNote, listening_url};
 pub use events::{ConnectionId, Events, HubEvent, Recorded};
+#[cfg(feature = "faults")]
 pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, LOG_PERIOD_SECONDS};
 pub use job_record::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
@@ -60,11 +62,12 @@ pub use shared::{HubOptions, LogKeeping, LogObserver};
 pub enum HubError {
     #[error("cannot listen on {address}: {source}")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("the hub has been shut down")]
-    ShutDown,
-    #[error("no runner {0:?} is connected")]
+    #[error("runner {0:?} is not connected")]
     NotConnected(String),
 }
+
+/// How long clients may take to close their connections.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 /// A hub that serves one runner record. Dropping it ends all its connections.
 #[derive(Debug)]
@@ -72,19 +75,22 @@ pub struct EmbeddedHub {
     shared: Arc<Shared>,
     address: SocketAddr,
     listening: Mutex<Listening>,
-    /// Cancelled at the very end; every other token is its child.
+    /// The parent of every other token.
     stop: CancellationToken,
 }
 
 #[derive(Debug)]
-enum Listening {
-    Online {
-        cut: CancellationToken,
-        server: JoinHandle<()>,
-    },
-    /// Holds the port without listening, so that nobody else gets it and clients are refused.
-    Offline(TcpSocket),
-    ShutDown,
+struct Listening {
+    online: Option<Online>,
+    /// While the hub is offline: bound and not listening, so that the port stays ours and clients are refused.
+    #[cfg(feature = "faults")]
+    reserved_port: Option<TcpSocket>,
+}
+
+#[derive(Debug)]
+struct Online {
+    cut: CancellationToken,
+    server: JoinHandle<()>,
 }
 
 impl EmbeddedHub {
@@ -95,11 +101,15 @@ impl EmbeddedHub {
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared::new(options, identity));
         let stop = CancellationToken::new();
-        let listening = Mutex::new(serve(&shared, listener, stop.child_token()));
-        Ok(Self { shared, address, listening, stop })
+        let listening = Listening {
+            online: Some(serve(&shared, listener, stop.child_token())),
+            #[cfg(feature = "faults")]
+            reserved_port: None,
+        };
+        Ok(Self { shared, address, listening: Mutex::new(listening), stop })
     }
 
-    /// What a runner's `Server.Url` is to be.
+    /// The `Server.Url` for runners.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -112,7 +122,7 @@ impl EmbeddedHub {
         &self.shared.identity
     }
 
-    /// Takes a job. It waits until a runner that may have it is connected.
+    /// Submits a job. It stays queued until an eligible runner is connected.
     pub fn submit(&self, spec: JobSpec) -> Uuid {
         self.shared.submit(spec)
     }
@@ -125,14 +135,14 @@ impl EmbeddedHub {
         self.shared.act(Event::Rejected { job })
     }
 
-    /// Asks for a cancel; one that runs ends when its runner says so.
+    /// Requests a cancel. A running job ends when its runner reports it.
     pub fn cancel(&self, job: Uuid, kind: CancelKind) -> Result<(), Refusal> {
         self.shared.act(Event::CancelAsked { job, kind })
     }
 
-    /// Asks one runner (this one, if named) what a revision points at. The answer is an event.
+    /// Asks a runner, or this one, which commit a revision points to. The answer is an event.
     pub fn refresh(&self, refresh: SourceRefresh, instance: Option<&str>) {
-        // Never refused: it waits for a runner like a job does.
+        // Never refused: without a runner it is queued.
         let _ = self.shared.act(Event::RefreshAsked { refresh, instance: instance.map(str::to_owned) });
     }
 
@@ -145,22 +155,18 @@ impl EmbeddedHub {
         self.shared.core().orchestrator.snapshots()
     }
 
-    /// The job's log entries from this index on; none unless they are kept ([`LogKeeping::All`]).
+    /// The job's log entries from this index on. Empty unless the hub keeps them ([`LogKeeping::All`]).
     pub fn logs(&self, job: Uuid, from: usize) -> Vec<Arc<LogEntry<'static>>> {
         self.shared.core().orchestrator.logs(job, from).unwrap_or_default()
     }
 
-    /// Waits until the job satisfies the condition. Waits as long as it takes: put a deadline around it.
-    async fn job_until(&self, job: Uuid, mut condition: impl FnMut(&JobSnapshot) -> bool) -> JobSnapshot {
-        self.shared.wait_for(|core| core.orchestrator.snapshot(job).filter(|it| condition(it))).await
-    }
-
-    /// Waits for the job's end.
+    /// Waits until the job has ended, without a time limit.
     pub async fn ended(&self, job: Uuid) -> JobSnapshot {
-        self.job_until(job, |snapshot| snapshot.state.is_ended()).await
+        let ended = |job: &JobSnapshot| job.state.is_ended();
+        self.shared.wait_for(|core| core.orchestrator.snapshot(job).filter(ended)).await
     }
 
-    /// Instance names of the runners that are connected.
+    /// Instance names of the connected runners.
     pub fn runners(&self) -> Vec<String> {
         self.shared.core().orchestrator.runners()
     }
@@ -170,13 +176,12 @@ impl EmbeddedHub {
         self.shared.wait_for(|core| (core.orchestrator.runners().len() == count).then_some(())).await;
     }
 
-    /// A reader of all events from the first on. Each reader has a place of its own.
+    /// Reads all events from the first one on. Each reader has its own position.
     pub fn events(&self) -> Events {
         Events::new(&self.shared.events, false)
     }
 
-    /// A reader of all events that nobody has taken yet, which takes them off the list: nobody else will see them, and
-    /// they need no memory any more.
+    /// Reads all events that are left and removes them from memory. Other readers do not see them.
     pub fn take_events(&self) -> Events {
         Events::new(&self.shared.events, true)
     }
@@ -185,7 +190,7 @@ impl EmbeddedHub {
         self.shared.events.all()
     }
 
-    /// Every breach of the contract so far, in words. A test of a runner asserts that there is none.
+    /// Every violation of the contract so far. Tests of a runner assert that there are none.
     pub fn violations(&self) -> Vec<String> {
         self.shared.events.select(|recorded| match &recorded.event {
             violation @ HubEvent::Violation { .. } => Some(violation.to_string()),
@@ -193,124 +198,61 @@ impl EmbeddedHub {
         })
     }
 
-    pub fn misbehave(&self, rule: Rule) {
-        self.shared.faults().add(rule);
-    }
-
-    /// Forgets all rules of misbehaviour.
-    pub fn behave(&self) {
-        self.shared.faults().clear();
-    }
-
-    /// No token that was issued so far is good any more, as after a restart of a server.
-    pub fn forget_tokens(&self) {
-        self.shared.tokens.forget();
-    }
-
-    /// Cuts all connections without a word; new ones are welcome.
-    pub fn drop_connections(&self) {
-        self.shared.core().registry.all().for_each(|handle| handle.cut.cancel());
-    }
-
     /// Ends all connections with a Close message.
     pub fn close_connections(&self, error: Option<&str>, allow_reconnect: bool) {
         for handle in self.shared.core().registry.all() {
-            let close = Out::Close { error: error.map(str::to_owned), allow_reconnect };
-            if handle.out.try_send(close).is_err() {
+            let close = Message::Close { error: error.map(str::to_owned), allow_reconnect };
+            if handle.outgoing.try_send(Outgoing::Message(close)).is_err() {
                 handle.cut.cancel();
             }
         }
     }
 
-    /// Sends rubbish to a runner now.
-    pub fn send_rubbish(&self, instance: &str, rubbish: Rubbish) -> Result<(), HubError> {
-        self.send(instance, Out::Rubbish(rubbish))
-    }
-
     /// Pushes any method with any arguments to a runner, without waiting for an answer.
     pub fn push(&self, instance: &str, method: &str, arguments: Vec<Value>) -> Result<(), HubError> {
-        self.send(instance, Out::Push { invocation_id: None, method: method.to_owned(), arguments })
+        let target = method.to_owned();
+        self.send(instance, Outgoing::Message(Message::Invocation { invocation_id: None, target, arguments }))
     }
 
-    /// Invokes any method of a runner and waits for its answer; the error says that the runner is gone.
+    /// Invokes any method of a runner and waits for the answer. Fails if the runner disconnects.
     pub async fn invoke(
         &self,
         instance: &str,
         method: &str,
         arguments: Vec<Value>,
     ) -> Result<Answer, HubError> {
-        let gone = || HubError::NotConnected(instance.to_owned());
+        let disconnected = || HubError::NotConnected(instance.to_owned());
         let id = Uuid::new_v4().simple().to_string();
         let answer = {
             let core = self.shared.core();
-            let handle = core.registry.by_name(instance).ok_or_else(gone)?;
-            let answer = handle.results.expect(&id);
-            let push = Out::Push { invocation_id: Some(id), method: method.to_owned(), arguments };
-            handle.out.try_send(push).map_err(|_| gone())?;
-            answer
+            core.registry.by_name(instance).ok_or_else(disconnected)?.results.expect(&id)
         };
-        answer.await.map_err(|_| gone())
+        let target = method.to_owned();
+        let push = Message::Invocation { invocation_id: Some(id), target, arguments };
+        self.send(instance, Outgoing::Message(push))?;
+        answer.await.map_err(|_| disconnected())
     }
 
-    fn send(&self, instance: &str, out: Out) -> Result<(), HubError> {
+    fn send(&self, instance: &str, outgoing: Outgoing) -> Result<(), HubError> {
         let core = self.shared.core();
-        let sent = core.registry.by_name(instance).and_then(|handle| handle.out.try_send(out).ok());
+        let sent = core.registry.by_name(instance).and_then(|handle| handle.outgoing.try_send(outgoing).ok());
         sent.ok_or_else(|| HubError::NotConnected(instance.to_owned()))
     }
 
-    /// Cuts everything and refuses new connections until [`go_online`](Self::go_online). Jobs keep their state.
-    pub async fn go_offline(&self) -> Result<(), HubError> {
-        let mut listening = self.listening.lock().await;
-        match std::mem::replace(&mut *listening, Listening::ShutDown) {
-            Listening::Online { cut, server } => {
-                self.end(&cut, server).await;
-                let failed = |source| HubError::Listen { address: self.address, source };
-                *listening = Listening::Offline(bind_again(self.address).await.map_err(failed)?);
-                self.shared.note(HubEvent::Offline);
-                Ok(())
-            }
-            offline @ Listening::Offline(_) => {
-                *listening = offline;
-                Ok(())
-            }
-            Listening::ShutDown => Err(HubError::ShutDown),
-        }
-    }
-
-    /// Listens again on the same port.
-    pub async fn go_online(&self) -> Result<(), HubError> {
-        let mut listening = self.listening.lock().await;
-        match std::mem::replace(&mut *listening, Listening::ShutDown) {
-            Listening::Offline(socket) => {
-                let failed = |source| HubError::Listen { address: self.address, source };
-                let listener = socket.listen(1024).map_err(failed)?;
-                self.shared.note(HubEvent::Online);
-                *listening = serve(&self.shared, listener, self.stop.child_token());
-                Ok(())
-            }
-            online @ Listening::Online { .. } => {
-                *listening = online;
-                Ok(())
-            }
-            Listening::ShutDown => Err(HubError::ShutDown),
-        }
-    }
-
-    /// Says good-bye to all runners (they may come back) and ends.
+    /// Closes all connections and stops. Runners may reconnect to the next hub.
     pub async fn shutdown(self) {
-        let mut listening = self.listening.lock().await;
-        if let Listening::Online { cut, server } = std::mem::replace(&mut *listening, Listening::ShutDown) {
+        if let Some(online) = self.listening.lock().await.online.take() {
             self.close_connections(None, true);
-            let farewell = self.shared.wait_for(|core| core.registry.is_empty().then_some(()));
-            // A runner that does not listen to the good-bye is cut off.
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(2), farewell).await;
-            self.end(&cut, server).await;
+            let closed = self.shared.wait_for(|core| core.registry.is_empty().then_some(()));
+            // Runners that do not react to the Close message are cut off.
+            let _ = tokio::time::timeout(CLOSE_GRACE, closed).await;
+            self.end(online).await;
         }
     }
 
-    async fn end(&self, cut: &CancellationToken, server: JoinHandle<()>) {
+    async fn end(&self, Online { cut, server }: Online) {
         cut.cancel();
-        // The server only ends by the token; if it panicked, it has ended as well.
+        // If the server panicked, it has ended as well.
         let _ = server.await;
         self.shared.wait_for(|core| core.registry.is_empty().then_some(())).await;
     }
@@ -325,42 +267,31 @@ impl Drop for EmbeddedHub {
 /// A bound socket that does not listen yet.
 fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Connections of the last hub that linger in the kernel do not keep the next one from the port.
+    // Old connections that linger in the kernel do not block the port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)
 }
 
-/// So long a port may still be taken after its listener was closed.
-const LAST_LISTENER: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// Takes the port of a listener that was closed just now. A program that this process is starting has a copy of it until it is that
-/// program.
-async fn bind_again(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let since = std::time::Instant::now();
-    loop {
-        match bind(address) {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse && since.elapsed() < LAST_LISTENER =>
-            {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-            bound => return bound,
+/// Serves HTTP until `cut` is cancelled. It also ends all requests and connections.
+fn serve(shared: &Arc<Shared>, listener: TcpListener, cut: CancellationToken) -> Online {
+    // Most answers are small. Without this option they are only slower.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let service = http::router(shared, &cut).into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(cut.clone().cancelled_owned());
+    let grace = {
+        let cut = cut.clone();
+        async move {
+            cut.cancelled().await;
+            tokio::time::sleep(CLOSE_GRACE).await;
         }
-    }
-}
-
-fn serve(shared: &Arc<Shared>, inner: TcpListener, cut: CancellationToken) -> Listening {
-    let router = http::router(shared, &cut);
-    let service = router.into_make_service_with_connect_info::<listener::Peer>();
-    let listener = listener::CutListener { inner, cut: cut.clone() };
-    let ended = cut.clone();
+    };
     let server = tokio::spawn(async move {
         tokio::select! {
-            () = ended.cancelled() => {}
-            // Serving never ends by itself.
-            _ = axum::serve(listener, service) => {}
+            _ = server => {}
+            // A client has sent half a request.
+            () = grace => {}
         }
     });
-    Listening::Online { cut, server }
+    Online { cut, server }
 }

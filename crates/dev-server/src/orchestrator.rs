@@ -1,9 +1,8 @@
-//! Which task goes to which runner ([`reported`]: what every word of a runner means). Pure: events in, actions out.
+//! Decides which task goes to which runner ([`reported`] handles their reports). Pure: events in, actions out.
 //!
-//! A job's first task is pushed to every connected runner that may have it; the first that says a word of it
-//! has the job, and the rest of the tasks go to that one. A push is not acknowledged by anybody, so a task of
-//! which its runner has said nothing is pushed again when the runner comes back; one that is known to
-//! run is not, unless [`Policy::redispatch_on_reconnect`] asks for it. A refused event changes nothing.
+//! A job's first task is pushed to every eligible runner. The first one that reports on it gets the job and all its
+//! other tasks. Pushes are not acknowledged, so a task without any report is pushed again when the runner reconnects.
+//! A running task is not, unless [`DispatchRules::redispatch_on_reconnect`] is set. A refused event changes nothing.
 
 mod reported;
 
@@ -23,7 +22,7 @@ use crate::job_spec::JobSpec;
 use crate::reports::Report;
 
 #[derive(Debug, Clone)]
-pub(super) struct Policy {
+pub(super) struct DispatchRules {
     pub(super) organization_id: Uuid,
     pub(super) runner_id: Uuid,
     pub(super) redispatch_on_reconnect: bool,
@@ -46,46 +45,46 @@ pub(super) enum Event {
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     Push { connection: ConnectionId, method: &'static str, payload: Value },
-    Note(HubEvent),
+    Record(HubEvent),
     Logs(Vec<Arc<LogEntry<'static>>>),
 }
 
-/// Why an event could not be taken.
+/// Why an event was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("there is no job {0}")]
+    #[error("job {0} does not exist")]
     UnknownJob(Uuid),
-    #[error("{task} of job {job} is not outstanding")]
+    #[error("job {job} is not waiting for {task}")]
     NotOutstanding { job: Uuid, task: Task },
     #[error("{task} of job {job} was never pushed to {instance:?}")]
     NeverPushed { job: Uuid, task: Task, instance: String },
-    #[error("{task} of job {job} has its result already")]
+    #[error("{task} of job {job} already has a result")]
     AlreadyEnded { job: Uuid, task: Task },
-    #[error("the connection is that of {expected:?}, the report is that of {said:?}")]
-    WrongRunner { expected: String, said: String },
-    #[error("a log entry of job {job} has {member} {said:?} in place of {expected:?}")]
-    WrongName { job: Uuid, member: &'static str, said: String, expected: String },
+    #[error("the connection belongs to {expected:?}, the report names {actual:?}")]
+    WrongRunner { expected: String, actual: String },
+    #[error("a log entry of job {job} has {member} {actual:?} instead of {expected:?}")]
+    WrongName { job: Uuid, member: &'static str, actual: String, expected: String },
     #[error("no {method} of job {job} was pushed to {instance:?}")]
     CancelNotPushed { job: Uuid, method: &'static str, instance: String },
-    #[error("no refresh of {url:?} at {revision:?} was asked for")]
-    RefreshNotAsked { url: String, revision: String },
+    #[error("no refresh of {url:?} at {revision:?} was requested")]
+    RefreshNotRequested { url: String, revision: String },
     #[error("job {job} is {state}, not waiting for approval")]
     NotAwaitingApproval { job: Uuid, state: JobState },
-    #[error("job {job} has ended already: {state}")]
+    #[error("job {job} has already ended: {state}")]
     JobEnded { job: Uuid, state: JobState },
 }
 
 #[derive(Debug)]
 struct Refresh {
     refresh: SourceRefresh,
-    wanted: Option<String>,
+    requested: Option<String>,
     pushed_to: Option<String>,
     answered: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Orchestrator {
-    policy: Policy,
+    rules: DispatchRules,
     jobs: BTreeMap<Uuid, Job>,
     /// Job ids in the order of submission.
     order: Vec<Uuid>,
@@ -96,9 +95,9 @@ pub(super) struct Orchestrator {
 type Actions = Vec<Action>;
 
 impl Orchestrator {
-    pub(super) fn new(policy: Policy) -> Self {
+    pub(super) fn new(rules: DispatchRules) -> Self {
         Self {
-            policy,
+            rules,
             jobs: BTreeMap::new(),
             order: Vec::new(),
             runners: BTreeMap::new(),
@@ -112,7 +111,7 @@ impl Orchestrator {
             Event::Connected { connection, instance } => Ok(self.connected(now, connection, &instance)),
             Event::Disconnected { connection, instance, reason } => {
                 self.runners.retain(|_, known| *known != connection);
-                Ok(vec![Action::Note(HubEvent::Disconnected { instance, connection, reason })])
+                Ok(vec![Action::Record(HubEvent::Disconnected { instance, connection, reason })])
             }
             Event::Reported { connection, instance, report } => {
                 self.reported(now, connection, &instance, report)
@@ -147,10 +146,10 @@ impl Orchestrator {
 
     fn submitted(&mut self, now: Timestamp, id: Uuid, spec: JobSpec) -> Actions {
         let kind = spec.kind.name();
-        let job = Job::new(id, spec, now, self.policy.keep_logs);
-        let mut actions = vec![Action::Note(HubEvent::Submitted { job: id, kind })];
+        let job = Job::new(id, spec, now, self.rules.keep_logs);
+        let mut actions = vec![Action::Record(HubEvent::Submitted { job: id, kind })];
         if let Phase::Ended(state) = &job.phase {
-            actions.push(Action::Note(HubEvent::JobEnded { job: id, state: state.clone() }));
+            actions.push(Action::Record(HubEvent::JobEnded { job: id, state: state.clone() }));
         }
         self.jobs.insert(id, job);
         self.order.push(id);
@@ -158,9 +157,9 @@ impl Orchestrator {
         actions
     }
 
-    /// Pushes the job's current task to every connected runner that may have it.
+    /// Pushes the job's current task to every eligible runner.
     fn dispatch(&mut self, now: Timestamp, id: Uuid) -> Actions {
-        let Self { jobs, runners, policy, .. } = self;
+        let Self { jobs, runners, rules, .. } = self;
         let Some(job) = jobs.get_mut(&id) else { return Vec::new() };
         runners
             .iter()
@@ -168,24 +167,24 @@ impl Orchestrator {
             .map(|(instance, connection)| (instance.clone(), *connection))
             .collect::<Vec<_>>()
             .into_iter()
-            .flat_map(|(instance, connection)| push_task(job, policy, now, &instance, connection))
+            .flat_map(|(instance, connection)| push_task(job, rules, now, &instance, connection))
             .collect()
     }
 
     fn connected(&mut self, now: Timestamp, connection: ConnectionId, instance: &str) -> Actions {
         let mut actions =
-            vec![Action::Note(HubEvent::Connected { instance: instance.to_owned(), connection })];
+            vec![Action::Record(HubEvent::Connected { instance: instance.to_owned(), connection })];
         self.runners.insert(instance.to_owned(), connection);
-        let Self { jobs, order, policy, .. } = self;
+        let Self { jobs, order, rules, .. } = self;
         for id in order.iter() {
             let Some(job) = jobs.get_mut(id) else { continue };
             let Phase::Task { current } = job.phase else { continue };
             if !job.is_for(instance) {
                 continue;
             }
-            let unheard = !matches!(job.tasks[current].state, TaskState::Running);
-            if unheard || policy.redispatch_on_reconnect {
-                actions.extend(push_task(job, policy, now, instance, connection));
+            let running = matches!(job.tasks[current].state, TaskState::Running);
+            if !running || rules.redispatch_on_reconnect {
+                actions.extend(push_task(job, rules, now, instance, connection));
             }
             actions.extend(push_cancel(job, instance, connection));
         }
@@ -204,7 +203,7 @@ impl Orchestrator {
             return Ok(end(job, JobState::Rejected));
         }
         job.phase = Phase::Task { current: next };
-        let mut actions = vec![Action::Note(HubEvent::Approved { job: id })];
+        let mut actions = vec![Action::Record(HubEvent::Approved { job: id })];
         actions.extend(self.dispatch(now, id));
         Ok(actions)
     }
@@ -212,13 +211,13 @@ impl Orchestrator {
     fn cancel_asked(&mut self, id: Uuid, kind: CancelKind) -> Result<Actions, Refusal> {
         let Self { jobs, runners, .. } = self;
         let job = jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
-        let mut actions = vec![Action::Note(HubEvent::CancelAsked { job: id, kind })];
+        let mut actions = vec![Action::Record(HubEvent::CancelAsked { job: id, kind })];
         match job.state() {
             JobState::Queued | JobState::AwaitingApproval => {
                 actions.extend(end(job, JobState::Cancelled));
             }
             JobState::Running => {
-                // Asking again is fine: a kill after a graceful cancel is the usual reason to.
+                // A second request is allowed, for example a kill after a graceful cancel.
                 job.cancel = Some(Cancel { kind, answered: std::collections::BTreeSet::new() });
                 for (instance, connection) in runners.iter() {
                     actions.extend(push_cancel(job, instance, *connection));
@@ -229,8 +228,8 @@ impl Orchestrator {
         Ok(actions)
     }
 
-    fn refresh_asked(&mut self, refresh: SourceRefresh, wanted: Option<String>) -> Actions {
-        let mut refresh = Refresh { refresh, wanted, pushed_to: None, answered: false };
+    fn refresh_asked(&mut self, refresh: SourceRefresh, requested: Option<String>) -> Actions {
+        let mut refresh = Refresh { refresh, requested, pushed_to: None, answered: false };
         let actions = self
             .runners
             .iter()
@@ -243,12 +242,12 @@ impl Orchestrator {
 
 fn end(job: &mut Job, state: JobState) -> Actions {
     job.phase = Phase::Ended(state.clone());
-    vec![Action::Note(HubEvent::JobEnded { job: job.id, state })]
+    vec![Action::Record(HubEvent::JobEnded { job: job.id, state })]
 }
 
 fn push_task(
     job: &mut Job,
-    policy: &Policy,
+    rules: &DispatchRules,
     now: Timestamp,
     instance: &str,
     connection: ConnectionId,
@@ -264,17 +263,17 @@ fn push_task(
     let request = job.spec.request(
         task,
         job.id,
-        policy.organization_id,
+        rules.organization_id,
         job.definitive_revision.as_deref(),
         job.variables.as_ref(),
     );
     vec![
         Action::Push { connection, method: task.pushed_as(), payload: request.write() },
-        Action::Note(HubEvent::Dispatched { job: job.id, task, instance: instance.to_owned(), again }),
+        Action::Record(HubEvent::Dispatched { job: job.id, task, instance: instance.to_owned(), again }),
     ]
 }
 
-/// Tells a runner of a cancel that it has not answered yet, if the job's outstanding task was pushed to it.
+/// Pushes a cancel to a runner that has the job's current task and has not answered the cancel yet.
 fn push_cancel(job: &mut Job, instance: &str, connection: ConnectionId) -> Actions {
     let Phase::Task { current } = job.phase else { return Vec::new() };
     let Some(cancel) = job.cancel.as_ref().filter(|it| !it.answered.contains(instance)) else {
@@ -291,20 +290,20 @@ fn push_cancel(job: &mut Job, instance: &str, connection: ConnectionId) -> Actio
             method: kind.pushed_as(),
             payload: json!(CancelRequest { job_id: job.id }),
         },
-        Action::Note(HubEvent::CancelPushed { job: job.id, kind, instance: instance.to_owned() }),
+        Action::Record(HubEvent::CancelPushed { job: job.id, kind, instance: instance.to_owned() }),
     ]
 }
 
-/// A refresh goes to one runner, and to the same one again when it comes back without having answered.
+/// Pushes a refresh to one runner, and again to the same one if it reconnects without an answer.
 fn push_refresh(refresh: &mut Refresh, instance: &str, connection: ConnectionId) -> Actions {
-    let taken = refresh.pushed_to.as_deref().or(refresh.wanted.as_deref());
-    if refresh.answered || taken.is_some_and(|other| other != instance) {
+    let target = refresh.pushed_to.as_deref().or(refresh.requested.as_deref());
+    if refresh.answered || target.is_some_and(|other| other != instance) {
         return Vec::new();
     }
     refresh.pushed_to = Some(instance.to_owned());
     vec![
         Action::Push { connection, method: method::SOURCE_REFRESH, payload: json!(refresh.refresh) },
-        Action::Note(HubEvent::RefreshPushed {
+        Action::Record(HubEvent::RefreshPushed {
             refresh: refresh.refresh.clone(),
             instance: instance.to_owned(),
         }),

@@ -1,4 +1,4 @@
-//! The runners that are connected now, one connection per instance name, and the negotiations under way.
+//! The connected runners, one connection per instance name, and pending negotiations.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,28 +9,26 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::connection::Out;
+use crate::connection::Outgoing;
 use crate::events::ConnectionId;
 
-/// How long a negotiated token waits for its WebSocket.
+/// How long a negotiated connection token is valid.
 const NEGOTIATION_LIFETIME: Duration = Duration::from_secs(15);
 
-/// How to reach one connection.
+/// Reaches one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     pub(super) id: ConnectionId,
-    pub(super) out: mpsc::Sender<Out>,
-    /// Ends the connection without a word.
+    pub(super) outgoing: mpsc::Sender<Outgoing>,
+    /// Ends the connection without a Close message.
     pub(super) cut: CancellationToken,
     pub(super) results: PendingResults,
-    /// The hub was told to leave this connection hanging: it will not notice when the client goes.
-    pub(super) stalled: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     last: u64,
-    /// By instance name; the name is taken from the upgrade on, before the handshake is through.
+    /// By instance name. A name is reserved by the upgrade, before the handshake.
     connections: BTreeMap<String, Handle>,
     negotiated: HashMap<String, (String, Instant)>,
 }
@@ -40,7 +38,7 @@ impl Registry {
         self.connections.contains_key(instance)
     }
 
-    /// Remembers a negotiation; returns the connection's id and its token.
+    /// Starts a negotiation and returns the connection's ID and token.
     pub(super) fn negotiate(&mut self, instance: &str) -> (String, String) {
         let now = Instant::now();
         self.negotiated.retain(|_, (_, until)| *until > now);
@@ -49,17 +47,17 @@ impl Registry {
         (Uuid::new_v4().simple().to_string(), token)
     }
 
-    /// Whether the token was negotiated for this instance. It is good for one connection.
+    /// Uses up the token of a negotiation. Returns whether it was valid for this instance.
     pub(super) fn redeem(&mut self, token: &str, instance: &str) -> bool {
-        let known = self.negotiated.remove(token);
-        known.is_some_and(|(name, until)| name == instance && until > Instant::now())
+        let negotiated = self.negotiated.remove(token);
+        negotiated.is_some_and(|(name, until)| name == instance && until > Instant::now())
     }
 
-    /// Takes the name for a connection, unless it is taken.
+    /// Reserves the name for a connection, unless it is in use.
     pub(super) fn reserve(
         &mut self,
         instance: &str,
-        out: mpsc::Sender<Out>,
+        outgoing: mpsc::Sender<Outgoing>,
         cut: CancellationToken,
         results: PendingResults,
     ) -> Option<ConnectionId> {
@@ -68,14 +66,8 @@ impl Registry {
         }
         self.last += 1;
         let id = ConnectionId(self.last);
-        self.connections.insert(instance.to_owned(), Handle { id, out, cut, results, stalled: false });
+        self.connections.insert(instance.to_owned(), Handle { id, outgoing, cut, results });
         Some(id)
-    }
-
-    pub(super) fn mark_stalled(&mut self, instance: &str) {
-        if let Some(handle) = self.connections.get_mut(instance) {
-            handle.stalled = true;
-        }
     }
 
     pub(super) fn release(&mut self, id: ConnectionId) {

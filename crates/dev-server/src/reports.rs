@@ -1,9 +1,8 @@
-//! What a runner may call, read strictly.
+//! Reads the calls of runners strictly.
 //!
-//! A real server is generous; this one is not, so that a runner which is sloppy fails its tests: the number of
-//! arguments, every type, GUIDs lowercase and hyphenated, enums as integers, log entries with every member
-//! written (nulls too) and none besides, plan counts that add up. What only makes sense with the job at hand (is
-//! this task outstanding?) is the orchestrator's to check.
+//! A real server is lenient. This one is strict, so that mistakes of a runner fail its tests: it checks the number and
+//! types of arguments, that GUIDs are lowercase and hyphenated, enums are integers, log entries have all members
+//! (including nulls) and no others, and plan counts add up. The orchestrator checks what depends on the job.
 
 mod strict;
 
@@ -20,7 +19,7 @@ use uuid::Uuid;
 
 use strict::{Guid, Number, StrictEntry};
 
-/// One call of a runner, complete and of the right types.
+/// A valid call of a runner.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Report {
     Running { job: Uuid, task: Task, runner: Uuid, instance: String },
@@ -30,7 +29,7 @@ pub(super) enum Report {
     Refreshed(Refreshed),
 }
 
-/// The answer to a SourceRefresh, which names its question by what was asked.
+/// The answer to a SourceRefresh, identified by the members of the request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Refreshed {
     pub(super) source_url: String,
@@ -52,29 +51,29 @@ impl Refreshed {
     }
 }
 
-/// What a call that the hub has accepted says. The hub has read it once; the second reading cannot fail.
+/// The outcome in a call that the hub has accepted, so reading it again cannot fail.
 pub fn outcome_of(call: &Call) -> Outcome {
     let read = serde_json::value::to_raw_value(&call.arguments)
         .ok()
         .and_then(|arguments| Report::read(&call.method, &arguments).ok());
     match read {
         Some(Report::Outcome { outcome, .. }) => outcome,
-        _ => Outcome::Faulted(Fault::new(format!("{} could not be read", call.method))),
+        _ => Outcome::Faulted(Fault::new(format!("failed to read {}", call.method))),
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReportError {
-    #[error("the hub has no method {method:?}")]
+    #[error("unknown method {method:?}")]
     UnknownMethod { method: String },
-    #[error("the arguments of {method} are wrong at {at}: {reason}")]
+    #[error("invalid arguments of {method} at {at}: {reason}")]
     Arguments { method: String, at: String, reason: String },
     #[error("{method}: {reason}")]
     Inconsistent { method: String, reason: String },
 }
 
 impl Report {
-    /// Reads a call; `arguments` is the JSON list as it came.
+    /// Reads a call. `arguments` is a JSON list.
     pub(super) fn read(method: &str, arguments: &RawValue) -> Result<Self, ReportError> {
         let call = CallText { method, arguments };
         match method {
@@ -108,9 +107,9 @@ struct CallText<'a> {
 }
 
 impl CallText<'_> {
-    /// A tuple asks for exactly as many arguments as it has members.
+    /// Reads the arguments. A tuple requires exactly as many as it has members.
     fn read<T: DeserializeOwned>(self) -> Result<T, ReportError> {
-        // The path costs time that a flood of logs should not pay: it is only looked for when reading failed.
+        // Tracking the path is slow, so it is only done after a failure.
         if let Ok(read) = serde_json::from_str(self.arguments.get()) {
             return Ok(read);
         }
@@ -234,9 +233,9 @@ impl CallText<'_> {
             ("outputsDestroyCount", data.outputs_destroy_count, list(&data.outputs_destroy_list)),
             ("outputsRecreateCount", data.outputs_recreate_count, list(&data.outputs_recreate_list)),
         ];
-        match sums.into_iter().find(|(_, said, summed)| said != summed) {
-            Some((name, said, summed)) => {
-                Err(self.inconsistent(format!("{name} is {said}, but the rest adds up to {summed}")))
+        match sums.into_iter().find(|(_, reported, sum)| reported != sum) {
+            Some((name, reported, sum)) => {
+                Err(self.inconsistent(format!("{name} is {reported}, but the others add up to {sum}")))
             }
             None => Ok(()),
         }
@@ -253,7 +252,7 @@ impl CallText<'_> {
     fn check_variables(self, set: &VariableSet) -> Result<(), ReportError> {
         self.check_checksum(&set.checksum, set.timestamp)?;
         if set.variables.is_empty() {
-            return Err(self.inconsistent("a set without variables is to be null"));
+            return Err(self.inconsistent("a set without variables must be null"));
         }
         set.variables.iter().try_for_each(|variable| self.not_blank("a variable's name", &variable.name))
     }
@@ -261,11 +260,13 @@ impl CallText<'_> {
     fn check_checksum(self, checksum: &str, timestamp: i64) -> Result<(), ReportError> {
         let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if checksum.len() != 64 || !checksum.bytes().all(hex) {
-            return Err(self.inconsistent(format!("checksum {checksum:?} is no lowercase hex SHA-256")));
+            return Err(self.inconsistent(format!("checksum {checksum:?} is not a lowercase hex SHA-256")));
         }
-        // Seconds in place of milliseconds would lie in January 1970.
+        // Seconds instead of milliseconds would be in January 1970.
         if timestamp < 1_000_000_000_000 {
-            return Err(self.inconsistent(format!("timestamp {timestamp} is no Unix time in milliseconds")));
+            return Err(
+                self.inconsistent(format!("timestamp {timestamp} is not a Unix time in milliseconds"))
+            );
         }
         Ok(())
     }
@@ -277,7 +278,9 @@ fn logs(call: CallText<'_>) -> Result<Report, ReportError> {
     let batch = first.batch_time_stamp;
     if let Some(other) = entries.iter().find(|entry| entry.batch_time_stamp != batch) {
         let other = other.batch_time_stamp;
-        return Err(call.inconsistent(format!("one batch has the batchTimeStamps {batch} and {other}")));
+        return Err(
+            call.inconsistent(format!("the batch has different batchTimeStamps: {batch} and {other}"))
+        );
     }
     Ok(Report::Logs(entries.into_iter().map(StrictEntry::into_entry).collect()))
 }
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn every_outcome_that_the_contract_writes_is_read_back() {
+    fn every_outcome_can_be_read_back() {
         let checksum = "0".repeat(64);
         let job: Uuid = JOB.parse().unwrap();
         let outputs = OutputSet {
@@ -351,7 +354,7 @@ mod tests {
             let fault = Fault { message: "m".into(), details: "d".into(), resources };
             let outcomes = successes.into_iter().map(Outcome::Completed);
             for outcome in outcomes.chain([Outcome::Cancelled, Outcome::Faulted(fault)]) {
-                let call = outcome.call(task, job);
+                let call = outcome.clone().of(task, job).call();
                 let report = read(&call.method, &json!(call.arguments)).unwrap();
                 assert_eq!(report, Report::Outcome { job, task, outcome, call });
             }
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guid_is_lowercase_and_hyphenated_or_refused() {
+    fn a_guid_must_be_lowercase_and_hyphenated() {
         for id in [JOB.to_uppercase(), JOB.replace('-', ""), format!("{{{JOB}}}"), String::new()] {
             let error = refused("InitCompleted", &json!([id]));
             assert!(error.contains("InitCompleted") && error.contains("GUID"), "{error}");
@@ -378,14 +381,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_method_is_refused_and_so_is_a_known_one_in_another_case() {
+    fn an_unknown_method_or_one_in_another_case_is_refused() {
         for name in ["InputCompleted", "initCompleted", "InitDone", "Completed", "addLogs", ""] {
-            assert!(refused(name, &json!([JOB])).contains("no method"));
+            assert!(refused(name, &json!([JOB])).contains("unknown method"));
         }
     }
 
     #[test]
-    fn a_log_entry_has_every_member_and_none_besides() {
+    fn a_log_entry_has_all_members_and_no_others() {
         assert!(
             matches!(read("AddLogs", &json!([[entry()]])), Ok(Report::Logs(entries)) if entries.len() == 1)
         );
@@ -435,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_is_answered_with_what_was_asked() {
+    fn the_answer_to_a_refresh_repeats_its_request() {
         let report = read("SourceRefreshCompleted", &json!(["url", "main", 0, 0, "abc"])).unwrap();
         assert!(matches!(report, Report::Refreshed(it) if it.result == Ok("abc".into())));
         refused("SourceRefreshCompleted", &json!(["url", "main", "Git", 0, "abc"]));

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::identity::{Identity, random_secret};
 
-/// The one scope that a runner asks for.
+/// The scope that runners request.
 const SCOPE: &str = "snapcd_scope";
 
-/// The tokens that were issued, with the time at which each runs out.
+/// The issued tokens and when they expire.
 #[derive(Debug)]
 pub(super) struct Tokens {
     lifetime: Duration,
@@ -36,11 +36,12 @@ impl Tokens {
         token
     }
 
-    /// When the token runs out; nothing for one that is unknown or has run out.
+    /// When the token expires. `None` if it is unknown or has expired.
     pub(super) fn check(&self, token: &str) -> Option<Instant> {
         self.issued().get(token).copied().filter(|until| *until > Instant::now())
     }
 
+    #[cfg(feature = "faults")]
     pub(super) fn forget(&self) {
         self.issued().clear();
     }
@@ -50,21 +51,21 @@ impl Tokens {
     }
 }
 
-/// Why a token request is refused, in the words of RFC 6749.
+/// Why a token request is refused (RFC 6749).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TokenRefusal {
-    #[error("the form has no {0}, or has it more than once")]
+    #[error("{0} is missing or repeated")]
     Missing(&'static str),
-    #[error("the grant type {0:?} is not supported, only client_credentials is")]
+    #[error("grant type {0:?} is not supported, only client_credentials")]
     Grant(String),
-    #[error("the scope {0:?} is not known, only snapcd_scope is")]
+    #[error("unknown scope {0:?}, only snapcd_scope is supported")]
     Scope(String),
-    #[error("client {0:?} is not known, or its secret is wrong")]
+    #[error("unknown client {0:?}, or wrong secret")]
     Client(String),
 }
 
 impl TokenRefusal {
-    /// The `error` member of the answer, and its HTTP status.
+    /// The `error` member of the response, and its HTTP status.
     pub(super) fn code(&self) -> (&'static str, u16) {
         match self {
             Self::Missing(_) => ("invalid_request", 400),
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_client_with_the_right_grant_and_scope_gets_a_token() {
+    fn a_token_requires_the_right_client_grant_and_scope() {
         let identity = Identity::generate();
         request(&identity, &[]).unwrap();
         let codes = [
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_runs_out() {
+    async fn a_token_expires() {
         let tokens = Tokens::new(Duration::from_secs(60));
         let token = tokens.issue();
         assert!(tokens.check(&token).is_some());

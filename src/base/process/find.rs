@@ -1,4 +1,4 @@
-//! Where a program is, with the operator's own folders searched before PATH.
+//! Finds programs in the operator's own folders and then in PATH.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -18,7 +18,7 @@ pub struct NotFound {
 
 fn list(folders: &[PathBuf]) -> String {
     if folders.is_empty() {
-        return "no folder at all".to_owned();
+        return "no folder".to_owned();
     }
     folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -28,13 +28,13 @@ pub fn find_program(name: &str, first: &[PathBuf]) -> Result<PathBuf, NotFound> 
     find_in(name, folders(first, std::env::var_os("PATH").as_deref()))
 }
 
-/// Finds an executable file by its name in these folders alone: for what is to be found as a script finds it.
+/// Finds an executable file by its name in these folders only, as a script with this PATH would.
 pub fn find_only_in(name: &str, path: &[PathBuf]) -> Result<PathBuf, NotFound> {
     find_in(name, folders(path, None))
 }
 
-/// The value of PATH for a child that is to find programs as [`find_program`] does. A folder with a colon in
-/// its name cannot stand in PATH; then the inherited value is all there is.
+/// The value of PATH with which a child finds programs as [`find_program`] does. If a folder has a colon in its name,
+/// PATH cannot hold it, and the inherited value is used.
 pub fn search_path(first: &[PathBuf]) -> OsString {
     let inherited = std::env::var_os("PATH");
     std::env::join_paths(folders(first, inherited.as_deref())).unwrap_or(inherited.unwrap_or_default())
@@ -47,7 +47,7 @@ fn folders(first: &[PathBuf], path: Option<&OsStr>) -> Vec<PathBuf> {
         .iter()
         .cloned()
         .chain(inherited)
-        // An empty entry means the current folder to a shell, and a relative one is below it. That may be a checkout.
+        // To a shell an empty or relative entry depends on the current folder, which may be a checkout.
         .filter(|folder| folder.is_absolute() && seen.insert(folder.clone()))
         .collect()
 }
@@ -87,15 +87,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_looked_into_and_told_once() {
+    fn a_folder_is_searched_and_listed_once() {
         let twice =
             folders(&["/bin".into(), "/opt/".into()], Some(OsStr::new("/usr/bin:/bin/:/usr/bin:/opt")));
-        let told = find_in("no-such-tool", twice).unwrap_err().to_string();
-        assert!(told.contains("looked in /bin, /opt/, /usr/bin ("), "{told}");
+        let error = find_in("no-such-tool", twice).unwrap_err().to_string();
+        assert!(error.contains("looked in /bin, /opt/, /usr/bin ("), "{error}");
     }
 
     #[test]
-    fn a_missing_program_says_where_was_looked() {
+    fn the_error_for_a_missing_program_lists_the_folders() {
         let error = find_program("no-such-tool", &["/opt/engines".into()]).unwrap_err().to_string();
         assert!(error.contains("no-such-tool") && error.contains("/opt/engines"), "{error}");
         find_program("../bin/sh", &["/bin".into()]).unwrap_err();

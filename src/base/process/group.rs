@@ -1,4 +1,4 @@
-//! The process group of a program, from its start until nothing of it runs.
+//! The process group of a program, from its start until its last process is gone.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -8,11 +8,13 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::Child;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long killed processes get to vanish. The kernel needs milliseconds; only a dead process that nobody
-/// collects (a container whose first process does not) stays longer, and that one does nothing any more.
+use crate::base::retry;
+
+/// How long to wait for killed processes to disappear. The kernel needs milliseconds. Only a zombie that is never reaped
+/// (in a container whose process 1 does not reap) stays longer, and that is harmless.
 const VANISH: Duration = Duration::from_secs(2);
 
-/// Kills the group when dropped, so that a run that is given up half way leaves nothing behind.
+/// Kills the group when dropped, so that an abandoned run leaves no processes behind.
 #[derive(Debug)]
 pub(super) struct Group {
     leader: Option<Pid>,
@@ -24,8 +26,8 @@ impl Group {
         Self { leader }
     }
 
-    /// Interrupts the group, kills what is left of it after the grace, and waits until it is gone. What the
-    /// program still says is read meanwhile, so that it is not held up by a full pipe.
+    /// Interrupts the group, kills the rest of it after the grace period, and waits until it is gone. Output is still read
+    /// meanwhile, so that a full pipe does not block the program.
     pub(super) async fn end<F: Future>(
         &self,
         child: &mut Child,
@@ -37,7 +39,7 @@ impl Group {
             loop {
                 tokio::select! {
                     _ = child.wait() => break,
-                    // Once it is through, this branch stays silent for good.
+                    // A fused future stays pending once it has completed.
                     _ = reading.as_mut() => {}
                 }
             }
@@ -47,18 +49,18 @@ impl Group {
         let _ = child.wait().await;
         let deadline = Instant::now() + VANISH;
         while self.is_there() && Instant::now() < deadline {
-            sleep(Duration::from_millis(5)).await;
+            sleep(retry::KILLED_GROUP).await;
         }
     }
 
-    /// The program has ended by itself: what it left running on purpose is none of our business.
+    /// Leaves the group alone: the program ended by itself, and may have left a daemon running on purpose.
     pub(super) fn leave(mut self) {
         self.leader = None;
     }
 
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.leader {
-            // It fails when the group is gone already, which is what is wanted.
+            // Fails if the group is already gone.
             let _ = kill_process_group(leader, signal);
         }
     }

@@ -1,12 +1,12 @@
-//! What the programs that the runner starts inherit of the host's environment.
+//! The part of the host's environment that child processes inherit.
 //!
-//! * Never the runner's own settings, which hold its credentials, nor what ties it to its service manager.
-//! * Never a variable that holds the runner's secret under another name, as start scripts have them
-//!   (`--Runner:Credentials:ClientSecret="$SECRET"`).
-//! * With `Engine.EnvironmentAllowList`, of the rest only what the list names and [`ALWAYS`]. That is for engines and
-//!   hooks, which run what a module brings. git runs nothing of a module's (what it is told about an old checkout is its
-//!   index, never its settings, see [`crate::sources`]), and has to reach what the operator has set up
-//!   for it (`SSH_AUTH_SOCK`, `GIT_SSH_COMMAND`, credential helpers and their variables), so it is not narrowed.
+//! * Never the runner's own settings, which hold its credentials, and never the variables of its service manager.
+//! * Never a variable that holds the runner's secret under another name, as in start scripts with
+//!   `--Runner:Credentials:ClientSecret="$SECRET"`.
+//! * With `Engine.EnvironmentAllowList`, engines and hooks, which run code of a module, get only the variables on the list
+//!   and [`ALWAYS`]. git is not restricted: it runs no code of a module (it reuses only the index of an old checkout, never
+//!   its configuration, see [`crate::sources`]), and it needs what the operator has set up for it (`SSH_AUTH_SOCK`,
+//!   `GIT_SSH_COMMAND`, credential helpers and their variables).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::base::wildcard::Wildcard;
 
-/// The sections of the settings: `Runner__Credentials__ClientSecret` and its like never reach a program.
+/// The sections of the settings. Variables such as `Runner__Credentials__ClientSecret` never reach a program.
 const SETTINGS: [&str; 10] = [
     "runner",
     "server",
@@ -29,11 +29,11 @@ const SETTINGS: [&str; 10] = [
     "logging",
 ];
 
-/// The secret under a section that is misspelt, which the settings warn about, is a secret all the same.
-const MISSPELT_SECRET: [&str; 2] = ["credentials__clientsecret", "credentials:clientsecret"];
+/// The secret is still a secret if its section is misspelled, which the settings warn about.
+const MISSPELLED_SECRET: [&str; 2] = ["credentials__clientsecret", "credentials:clientsecret"];
 
-/// How the runner talks to systemd and what systemd gave to it alone; a child that found these could speak in its
-/// name or read its credentials. The last is the key to the embedded hub.
+/// Variables that systemd sets for the runner only. With them a child could impersonate the runner or read its
+/// credentials. The last one is the key to the embedded hub.
 const SERVICE: [&str; 9] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
@@ -46,8 +46,8 @@ const SERVICE: [&str; 9] = [
     "HAWSER_HUB_ADMIN_TOKEN",
 ];
 
-/// What programs cannot do without, and what holds no secret: it is there with any allow list. Proxies are not among
-/// them, because their URLs may hold a password.
+/// Variables that programs need and that hold no secrets. They are passed on with any allow list. Proxies are not among
+/// them, because their URLs may contain a password.
 pub const ALWAYS: [&str; 12] = [
     "PATH",
     "HOME",
@@ -63,17 +63,17 @@ pub const ALWAYS: [&str; 12] = [
     "SSL_CERT_DIR",
 ];
 
-/// A shorter secret may be a part of something harmless; it is only looked for as a whole value.
+/// A shorter secret may occur inside harmless values, so it must match a whole value.
 const LONG_ENOUGH: usize = 8;
 
-/// Variables of the host that may be passed on.
+/// Variables of the host that may be passed to a child.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Inherited {
     variables: Vec<(OsString, OsString)>,
 }
 
 impl Inherited {
-    /// The environment of this process without what is the runner's own by its name.
+    /// The environment of this process without the runner's own variables.
     pub fn of_this_process() -> Self {
         Self::new(std::env::vars_os())
     }
@@ -82,7 +82,7 @@ impl Inherited {
         Self { variables: host.into_iter().filter(|(name, _)| !is_the_runners_own(name)).collect() }
     }
 
-    /// Leaves out what holds this secret, whatever its name.
+    /// Removes variables that contain this secret.
     #[must_use]
     pub fn without_secret(mut self, secret: &SecretString) -> Self {
         let secret = secret.expose_secret().as_bytes();
@@ -95,7 +95,7 @@ impl Inherited {
         self
     }
 
-    /// Leaves out what no pattern names; without patterns everything stays.
+    /// Keeps only variables that match a pattern or [`ALWAYS`]. Without patterns everything stays.
     #[must_use]
     pub fn narrowed_to(mut self, patterns: Option<&[String]>) -> Self {
         if let Some(patterns) = patterns {
@@ -121,20 +121,20 @@ impl Inherited {
 
 impl std::fmt::Debug for Inherited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Values are other people's secrets.
+        // The values may be secret.
         f.debug_list().entries(self.variables.iter().map(|(name, _)| name)).finish()
     }
 }
 
-/// Whether this is a setting of the runner, or what ties it to its service manager.
+/// Whether this is a setting of the runner or a variable of its service manager.
 pub fn is_the_runners_own(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    // .NET separates by a colon too, where the system allows it in a name.
+    // .NET also accepts a colon as the separator.
     let section = name.split_once("__").or_else(|| name.split_once(':')).map(|(section, _)| section);
     let lower = name.to_ascii_lowercase();
     SERVICE.contains(&name.as_ref())
         || section.is_some_and(|section| SETTINGS.iter().any(|own| own.eq_ignore_ascii_case(section)))
-        || MISSPELT_SECRET.iter().any(|tail| lower.ends_with(tail))
+        || MISSPELLED_SECRET.iter().any(|tail| lower.ends_with(tail))
 }
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
             ("RUNNER__ID", "x"),
             ("Server:Url", "x"),
             ("hooksPreapproval__enabled", "x"),
-            ("Runer__Credentials__ClientSecret", "a slip"),
+            ("Runer__Credentials__ClientSecret", "typo"),
             ("NOTIFY_SOCKET", "x"),
             ("CREDENTIALS_DIRECTORY", "x"),
             ("DOTNET_ENVIRONMENT", "kept"),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_section_of_the_settings_is_known_here() {
+    fn every_section_of_the_settings_is_listed() {
         let schema = serde_json::to_value(schemars::schema_for!(crate::settings::Settings)).unwrap();
         let sections: Vec<_> =
             schema["properties"].as_object().unwrap().keys().map(|it| it.to_lowercase()).collect();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allow_list_leaves_what_it_names_and_what_nothing_works_without() {
+    fn an_allow_list_keeps_listed_and_essential_variables() {
         let pairs =
             [("AWS_REGION", ""), ("AWS", ""), ("PATH", ""), ("LC_ALL", ""), ("HTTPS_PROXY", ""), ("X", "")];
         let with = |patterns: &[&str]| {
@@ -201,6 +201,6 @@ mod tests {
         assert_eq!(with(&["*"]).len(), pairs.len());
         assert_eq!(names(host(&pairs).narrowed_to(None)).len(), pairs.len());
         let own = host(&[("Runner__Id", "")]).narrowed_to(Some(&["*".to_owned()]));
-        assert!(names(own).is_empty(), "no list brings back the runner's own");
+        assert!(names(own).is_empty(), "no list can pass on the runner's own settings");
     }
 }

@@ -5,11 +5,11 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// A longer line is cut into pieces, so that a program that never ends its line costs no memory.
+/// Longer lines are split, so that a program that never ends its line cannot use up memory.
 const LONGEST_LINE: usize = 8 * 1024;
 
-/// Hands each line to `on_line` without its ending; bytes that are no UTF-8 are replaced. A carriage return
-/// ends a line too: programs redraw their progress with it.
+/// Passes each line to `on_line` without its ending, and replaces bytes that are not UTF-8. A carriage return also ends a
+/// line, because programs redraw their progress with it.
 pub(super) async fn read_lines(
     mut from: impl AsyncRead + Unpin,
     mut on_line: impl FnMut(&str),
@@ -46,7 +46,7 @@ pub(super) async fn read_lines(
 pub(super) struct LastLines(VecDeque<String>);
 
 impl LastLines {
-    /// Enough for an error message and what led to it, and not too much for one fault text.
+    /// Enough for an error and its context, and not too much for the text of a fault.
     const LINES: usize = 20;
 
     pub(super) fn push(&mut self, line: String) {

@@ -1,12 +1,11 @@
-//! Runs a helper program (git, `terraform show -json`) to its end and keeps what it said.
+//! Runs a helper program (git, `terraform show -json`) and captures its output.
 //!
-//! It inherits the host's environment without the runner's own part ([`Inherited`]).
-//! No shell, no terminal: the arguments go to the program as they are, and its stdin is empty or a file. The
-//! program leads a process group of its own. When it is cancelled, runs out of time or says too much, the whole
-//! group is interrupted, killed after a grace, and waited for: an error is only returned when nothing of it
-//! runs any more. The exit code alone decides whether it worked.
+//! The program inherits the host's environment without the runner's own variables ([`Inherited`]). There is no shell and
+//! no terminal: arguments are passed unchanged, and stdin is empty or a file. The program leads its own process group. If
+//! it is cancelled, times out or prints too much, the whole group is interrupted and, after a grace period, killed. `run`
+//! returns only when the group is gone. The exit code alone decides between success and failure.
 //!
-//! Long work that must survive the runner is not for this module; that is what the supervisor is for.
+//! Long work that must survive the runner belongs to the supervisor instead.
 
 mod find;
 mod group;
@@ -35,12 +34,12 @@ pub use inherited::ALWAYS;
 pub use inherited::{Inherited, is_the_runners_own};
 use lines::{LastLines, read_lines};
 
-/// A plan of a large estate as JSON fits; a runaway program does not.
+/// Enough for the JSON plan of a large estate.
 const DEFAULT_MAX_STDOUT: usize = 256 * 1024 * 1024;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
-/// A daemon that the program left behind may hold the pipes open for ever; what it says is not awaited. Whether what was read
-/// by then is all that was to come, nobody knows: that does not pass for the program's answer.
+/// A daemon that the program left behind may hold the pipes open forever. Output that is not complete by then does not
+/// count as the program's answer.
 const PIPES_AFTER_EXIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -49,17 +48,17 @@ pub enum ProcessError {
     NotFound(#[from] NotFound),
     #[error("cannot start {program} to {purpose}")]
     Start { program: String, purpose: String, source: io::Error },
-    #[error("lost the connection to {program} while it was to {purpose}")]
+    #[error("failed to read the output of {program} while it was to {purpose}")]
     Pipe { program: String, purpose: String, source: io::Error },
-    #[error("{program} failed to {purpose}: {}{}", how_it_ended(.status), said(.stderr))]
+    #[error("{program} failed to {purpose}: {}{}", describe(.status), last_lines(.stderr))]
     Failed { program: String, purpose: String, status: ExitStatus, stderr: Vec<String> },
-    #[error("{program} took longer than {} s to {purpose} and was stopped{}", .after.as_secs(), said(.stderr))]
+    #[error("{program} took longer than {} s to {purpose} and was stopped{}", .after.as_secs(), last_lines(.stderr))]
     TimedOut { program: String, purpose: String, after: Duration, stderr: Vec<String> },
     #[error("{program} printed more than {limit} bytes when asked to {purpose} and was stopped")]
     TooMuchOutput { program: String, purpose: String, limit: usize },
     #[error(
-        "{program} has ended, but something that it started still holds its output open {} s later: nobody can tell whether \
-         what it printed, when asked to {purpose}, is all of it, so it is not used",
+        "{program} exited, but a process that it started still holds its output open {} s later: its output, when asked to \
+         {purpose}, may be incomplete and is not used",
         PIPES_AFTER_EXIT.as_secs()
     )]
     Unfinished { program: String, purpose: String },
@@ -73,26 +72,26 @@ impl ProcessError {
     }
 }
 
-fn how_it_ended(status: &ExitStatus) -> String {
+fn describe(status: &ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None) => "ended in an unknown way".to_owned(),
+        (None, None) => "unknown exit status".to_owned(),
     }
 }
 
-fn said(stderr: &[String]) -> String {
+fn last_lines(stderr: &[String]) -> String {
     if stderr.is_empty() { String::new() } else { format!("\n{}", stderr.join("\n")) }
 }
 
-/// What a program that exited with 0 has said.
+/// The output of a program that exited with 0.
 #[derive(Debug)]
 pub struct ProgramOutput {
     stdout: Result<Vec<u8>, ProcessError>,
 }
 
 impl ProgramOutput {
-    /// What it printed, to its end. Who does not ask for it does not care whether that has come.
+    /// Returns an error if the output is incomplete, which does not matter to callers that ignore it.
     pub fn stdout(self) -> Result<Vec<u8>, ProcessError> {
         self.stdout
     }
@@ -110,22 +109,22 @@ pub struct Tool {
     purpose: String,
     command: Command,
     timeout: Duration,
-    /// How long an interrupted program may take before it is killed.
+    /// The time between the interrupt and the kill.
     grace: Duration,
     max_stdout: usize,
     clean: fn(&str) -> String,
 }
 
 impl Tool {
-    /// `purpose` completes the sentence "cannot start git to …" and must hold no secret.
+    /// `purpose` completes the sentence "cannot start git to …" and must not contain secrets.
     pub fn new(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
         let program = program.into();
         let command = Command::new(&program);
         Self::by(program, purpose.into(), command)
     }
 
-    /// As [`new`](Self::new), for a program whose files are to have the modes that they have elsewhere, and not those of
-    /// this process, see [`super::files::keep_private`].
+    /// Like [`new`](Self::new), for a program that creates files with the usual modes instead of private ones, see
+    /// [`super::files::keep_private`].
     pub fn with_usual_modes(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
         let program = program.into();
         let mut command = Command::new("/bin/sh");
@@ -167,7 +166,7 @@ impl Tool {
         self
     }
 
-    /// Gives the program exactly these variables, instead of what it would inherit.
+    /// Replaces the inherited environment.
     pub fn environment(mut self, all: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         self.command.env_clear().envs(all);
         self
@@ -193,7 +192,7 @@ impl Tool {
         self
     }
 
-    /// Passes every line of stderr through `clean` before anyone sees it, to take secrets out.
+    /// Passes every line of stderr through `clean`, which removes secrets.
     pub fn clean_lines(mut self, clean: fn(&str) -> String) -> Self {
         self.clean = clean;
         self
@@ -213,13 +212,13 @@ impl Tool {
         let group = Group::led_by(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
 
-        let (mut said, mut is_whole, mut tail) = (Vec::new(), false, LastLines::default());
+        let (mut output, mut is_complete, mut tail) = (Vec::new(), false, LastLines::default());
         let (limit, clean) = (self.max_stdout, self.clean);
         let ended = {
             let reading = async {
                 let stdout = async {
-                    read_bounded(stdout, &mut said, limit).await?;
-                    is_whole = true;
+                    read_bounded(stdout, &mut output, limit).await?;
+                    is_complete = true;
                     Ok(())
                 };
                 let stderr = async {
@@ -245,7 +244,7 @@ impl Tool {
             Ok(status) if status.success() => {
                 let (program, purpose) = self.names();
                 let unfinished = || ProcessError::Unfinished { program, purpose };
-                Ok(ProgramOutput { stdout: is_whole.then_some(said).ok_or_else(unfinished) })
+                Ok(ProgramOutput { stdout: is_complete.then_some(output).ok_or_else(unfinished) })
             }
             Ok(status) => {
                 let (program, purpose) = self.names();
@@ -271,7 +270,7 @@ impl Tool {
     }
 }
 
-/// Why a program was not left alone until it ended.
+/// Why a program was stopped.
 #[derive(Debug)]
 enum Stop {
     Cancelled,

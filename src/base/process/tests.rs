@@ -9,26 +9,26 @@ fn bash(script: &str) -> Tool {
 async fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Zombies count as gone: they do nothing any more.
+/// Zombies do not count.
 fn runs(pid: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
 }
 
 #[tokio::test]
-async fn stdout_is_kept_without_what_is_said_on_stderr() {
+async fn stdout_is_captured_without_stderr() {
     let tool = bash("echo out; echo one >&2; echo two >&2");
     let output = tool.run(&CancellationToken::new()).await.unwrap();
     assert_eq!(output.stdout().unwrap(), b"out\n");
 }
 
 #[tokio::test]
-async fn a_failure_tells_the_program_the_purpose_the_code_and_the_last_words() {
+async fn a_failure_names_the_program_the_purpose_the_code_and_the_last_lines() {
     let error = bash("echo 'secret went wrong' >&2; exit 3")
         .clean_lines(|line| line.replace("secret", "***"))
         .run(&CancellationToken::new())
@@ -39,7 +39,7 @@ async fn a_failure_tells_the_program_the_purpose_the_code_and_the_last_words() {
 }
 
 #[tokio::test]
-async fn text_on_stderr_is_no_failure_and_stdin_is_empty() {
+async fn text_on_stderr_is_not_a_failure_and_stdin_is_empty() {
     let output = bash("echo 'error: all is lost' >&2; cat; echo done").run(&CancellationToken::new()).await;
     assert_eq!(output.unwrap().text().unwrap(), "done\n");
 }
@@ -71,12 +71,12 @@ async fn a_cancel_interrupts_first_and_returns_when_the_whole_group_is_gone() {
     assert!(run.await.unwrap().unwrap_err().is_cancelled());
     assert!(seen.exists(), "the program was not interrupted before it was killed");
     for pid in std::fs::read_to_string(&pids).unwrap().split_whitespace() {
-        assert!(!runs(pid), "{pid} still runs");
+        assert!(!runs(pid), "{pid} is still running");
     }
 }
 
 #[tokio::test]
-async fn a_run_that_takes_too_long_is_stopped() {
+async fn a_run_that_times_out_is_stopped() {
     let error = bash("echo waiting >&2; sleep 1000")
         .timeout(Duration::from_millis(300))
         .run(&CancellationToken::new())
@@ -86,7 +86,7 @@ async fn a_run_that_takes_too_long_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_run_that_says_too_much_is_stopped() {
+async fn a_run_that_prints_too_much_is_stopped() {
     let error = bash("yes").max_stdout(10_000).run(&CancellationToken::new()).await.unwrap_err();
     assert!(matches!(error, ProcessError::TooMuchOutput { limit: 10_000, .. }), "{error}");
     let exact = bash("head -c 10000 /dev/zero").max_stdout(10_000).run(&CancellationToken::new()).await;
@@ -94,9 +94,9 @@ async fn a_run_that_says_too_much_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_run_up() {
-    // What it keeps open, and whether the program's answer counts as whole.
-    for (kept, is_whole) in [("", false), (" 2>/dev/null", false), (" >/dev/null", true)] {
+async fn a_grandchild_that_keeps_the_pipes_open_does_not_block_the_run() {
+    // The redirection of the grandchild, and whether the output counts as complete.
+    for (kept, is_complete) in [("", false), (" 2>/dev/null", false), (" >/dev/null", true)] {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");
         let script = format!("setsid sleep 1000{kept} & echo $! > '{}'; echo done", pid.display());
@@ -105,9 +105,9 @@ async fn a_grandchild_that_keeps_the_pipes_open_does_not_hold_the_run_up() {
         let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         match output.unwrap().text() {
-            Ok(text) => assert_eq!((text.as_str(), is_whole), ("done\n", true), "{kept}"),
+            Ok(text) => assert_eq!((text.as_str(), is_complete), ("done\n", true), "{kept}"),
             Err(error) => {
-                assert!(!is_whole && matches!(error, ProcessError::Unfinished { .. }), "{kept}: {error}");
+                assert!(!is_complete && matches!(error, ProcessError::Unfinished { .. }), "{kept}: {error}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A task that arrives between the look at a module and its removal.
+//! Tasks that arrive between the check of a module and its removal.
 
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
@@ -15,21 +15,21 @@ use crate::workspace::ModuleLock;
 
 const LONG_AGO: Duration = Duration::from_secs(60 * 24 * 3600);
 
-/// A working directory with one module in it, which nobody has used for long.
-struct Place {
+/// A working directory with one old module.
+struct WorkingDir {
     root: tempfile::TempDir,
     folders: WorkingDirectorySettings,
-    order: CleanOptions,
+    options: CleanOptions,
 }
 
-impl Place {
+impl WorkingDir {
     fn new(was_locked: bool) -> Self {
         let root = tempfile::tempdir().unwrap();
         let folders = WorkingDirectorySettings {
             working_directory: root.path().to_owned(),
             temp_directory: root.path().join(".temp"),
         };
-        let order = CleanOptions {
+        let options = CleanOptions {
             older_than: Duration::from_secs(24 * 3600),
             caches: false,
             modules: true,
@@ -37,19 +37,19 @@ impl Place {
             rescued: Vec::new(),
             remove: true,
         };
-        let place = Self { root, folders, order };
-        fs::create_dir_all(place.module().join(".git")).unwrap();
+        let dir = Self { root, folders, options };
+        fs::create_dir_all(dir.module().join(".git")).unwrap();
         let old = SystemTime::now() - LONG_AGO;
         if was_locked {
-            drop(place.workspace().lock().unwrap());
-            let lock = place.root.path().join(".hawser/locks/s/n/m.lock");
+            drop(dir.workspace().lock().unwrap());
+            let lock = dir.root.path().join(".hawser/locks/s/n/m.lock");
             OpenOptions::new().write(true).open(lock).unwrap().set_modified(old).unwrap();
         }
-        File::open(place.module()).unwrap().set_modified(old).unwrap();
-        place
+        File::open(dir.module()).unwrap().set_modified(old).unwrap();
+        dir
     }
 
-    /// Takes the module's lock. A program that another test is just starting may have a copy of the last one, for a moment.
+    /// Locks the module. A process that another test is starting may hold a copy of the previous lock for a moment.
     fn lock(&self) -> ModuleLock {
         loop {
             if let Ok(lock) = self.workspace().lock() {
@@ -66,32 +66,31 @@ impl Place {
     fn cleaning(&self) -> Cleaning<'_> {
         Cleaning {
             folders: &self.folders,
-            order: &self.order,
+            options: &self.options,
             own: self.root.path().join(".hawser"),
-            before: SystemTime::now() - self.order.older_than,
+            before: SystemTime::now() - self.options.older_than,
             report: Report::default(),
         }
     }
 
     fn workspace(&self) -> Workspace {
-        let mut found = self.cleaning().workspaces(self.root.path()).unwrap();
-        assert_eq!(found.len(), 1, "{found:?}");
-        found.remove(0)
+        let mut workspaces = self.cleaning().workspaces(self.root.path()).unwrap();
+        assert_eq!(workspaces.len(), 1, "{workspaces:?}");
+        workspaces.remove(0)
     }
 
-    /// What clean says of the module when something happens after its look, such as a task that has the module from then on.
-    /// None when the module is gone.
+    /// Why the module is kept if `meanwhile` happens between check and removal. `None` if it is removed.
     fn kept_because(&self, meanwhile: impl FnOnce() -> Option<ModuleLock>) -> Option<String> {
-        let candidate = self.cleaning().candidate(self.workspace()).expect("it was not used for long");
-        let held = meanwhile();
+        let candidate = self.cleaning().candidate(self.workspace()).expect("the module is old");
+        let lock = meanwhile();
         loop {
             let mut cleaning = self.cleaning();
             cleaning.remove_unused(&candidate).unwrap();
             let Report { kept, failed, .. } = cleaning.report;
             assert_eq!(failed, [""; 0]);
             let reason = kept.first().map(|kept| kept.reason.clone());
-            // A process that another test is just starting has this one's files open for a moment, and a lock with them.
-            if held.is_some() || reason.as_ref().is_none_or(|reason| !reason.contains("in use by")) {
+            // A process that another test is starting inherits our lock for a moment.
+            if lock.is_some() || reason.as_ref().is_none_or(|reason| !reason.contains("in use by")) {
                 assert_eq!(reason.is_some(), self.module().exists(), "{reason:?}");
                 return reason;
             }
@@ -106,48 +105,48 @@ fn payload() -> serde_json::Value {
 }
 
 #[test]
-fn a_module_that_a_task_has_used_since_the_look_stays() {
+fn a_module_that_was_used_since_the_check_is_kept() {
     for was_locked in [true, false] {
-        assert_eq!(Place::new(was_locked).kept_because(|| None), None, "nobody came");
+        assert_eq!(WorkingDir::new(was_locked).kept_because(|| None), None, "no task arrived");
 
-        let place = Place::new(was_locked);
+        let dir = WorkingDir::new(was_locked);
         let came_and_went = || {
-            drop(place.lock());
+            drop(dir.lock());
             None
         };
-        assert_eq!(place.kept_because(came_and_went).as_deref(), Some("it was used just now"));
+        assert_eq!(dir.kept_because(came_and_went).as_deref(), Some("just used"));
 
-        let place = Place::new(was_locked);
-        let reason = place.kept_because(|| Some(place.lock())).unwrap();
+        let dir = WorkingDir::new(was_locked);
+        let reason = dir.kept_because(|| Some(dir.lock())).unwrap();
         assert!(reason.contains("in use by process"), "{reason}");
     }
 }
 
 #[test]
-fn a_module_for_which_a_task_has_come_since_the_look_stays() {
+fn a_module_with_a_new_step_since_the_check_is_kept() {
     for was_locked in [true, false] {
-        let place = Place::new(was_locked);
-        let store = StepStore::open(place.root.path(), Uuid::nil(), "one").unwrap();
+        let dir = WorkingDir::new(was_locked);
+        let store = StepStore::open(dir.root.path(), Uuid::nil(), "one").unwrap();
         let waits = || {
-            store.create("step", "Validate", &payload()).unwrap();
+            store.create(&"step".into(), "Validate", &payload()).unwrap();
             None
         };
-        assert_eq!(place.kept_because(waits).as_deref(), Some("a step runs in it or waits for it"));
+        assert_eq!(dir.kept_because(waits).as_deref(), Some("a step is using it or waiting for it"));
 
-        // One that cannot be read may be for any module.
-        let place = Place::new(was_locked);
-        let step = place.root.path().join(".hawser/runner/one/steps/step");
+        // An unreadable step may be for any module.
+        let dir = WorkingDir::new(was_locked);
+        let step = dir.root.path().join(".hawser/runner/one/steps/step");
         let unreadable = || {
             fs::create_dir_all(&step).unwrap();
             fs::write(step.join("request.json"), "{").unwrap();
             None
         };
-        assert_eq!(place.kept_because(unreadable).as_deref(), Some("a step runs in it or waits for it"));
+        assert_eq!(dir.kept_because(unreadable).as_deref(), Some("a step is using it or waiting for it"));
     }
 }
 
 #[test]
-fn the_module_that_a_step_waits_for_is_the_one_that_the_runner_reads_in_its_request() {
+fn the_module_of_a_step_is_the_one_that_the_runner_parses() {
     let metadata = |name: &str| json!({"stackName": "s", "namespaceName": "n", "moduleName": name, "moduleId": Uuid::nil()});
     let twice = json!({
         "jobId": Uuid::nil(), "organizationId": Uuid::nil(), "Metadata": metadata("a"), "metadata": metadata("b"),
@@ -158,7 +157,7 @@ fn the_module_that_a_step_waits_for_is_the_one_that_the_runner_reads_in_its_requ
         method: "Validate".to_owned(),
         payload: twice,
     };
-    let Ok(Push::Task(read)) = request.push() else { panic!("it can be read") };
+    let Ok(Push::Task(read)) = request.push() else { panic!("the request is valid") };
     let expected = format!("s/n/{}", read.common.metadata.module_name);
     assert_eq!(module_of(&request), Some(expected));
     let unreadable = StepRequest { payload: json!({"metadata": metadata("a")}), ..request };

@@ -1,177 +1,224 @@
-//! Shows a job at the terminal until it ends: its tasks, its log lines, and what came out.
+//! Shows a job until it ends, in the same view as `hawser local`.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use hawser_contract::{Fault, Outcome, Success, Task};
 use hawser_dev_server::{
     AdminClient, AdminError, FollowAnswer, JobSnapshot, JobState, TaskSnapshot, TaskState,
 };
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep};
+use jiff::Timestamp;
+use tokio::time::{Instant, interval, sleep};
 use uuid::Uuid;
 
-use super::super::out;
+use super::super::{out, stop_signal};
 use super::{Failure, failure};
-use crate::local::view;
+use crate::base::retry;
+use crate::local::view::{self, Event, JobEnding, Screen, Title, Verb, View};
 
-/// How long a hub that does not answer in the middle of a job may take to come back.
-const PATIENCE: Duration = Duration::from_secs(30);
-const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How long the hub may be unreachable in the middle of a job.
+const OUTAGE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Ends well only when the job completed. The job is the hub's: it goes on when whoever follows it is interrupted.
-/// `options` lead the commands that are named to the same hub.
+/// Succeeds only if the job completes. An interrupt ends the view, not the job. `options` are the command-line options
+/// that select the same hub.
 pub(super) async fn follow(client: &AdminClient, options: &str, job: Uuid) -> Result<(), Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
+    let stop = stop_signal()?;
+    let mut view = JobView::new(options);
+    let signal = tokio::select! {
+        ended = view.show(client, job) => return ended,
+        signal = stop => signal,
     };
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-    let kind = tokio::select! {
-        done = watch(client, options, job) => return done,
-        _ = interrupt.recv() => SignalKind::interrupt(),
-        _ = terminate.recv() => SignalKind::terminate(),
-    };
-    let number = u8::try_from(kind.as_raw_value()).unwrap_or_default();
+    view.screen.draw(&[], None);
     out::aside(format_args!(
-        "the job goes on: hawser job follow {job}{options}, or hawser job cancel {job}{options}"
+        "The job is still running. Follow it with `hawser job follow {job}{options}`, \
+         or cancel it with `hawser job cancel {job}{options}`."
     ));
-    Err(Failure::interrupted(number))
+    Err(Failure::interrupted(signal))
 }
 
-async fn watch(client: &AdminClient, options: &str, job: Uuid) -> Result<(), Failure> {
-    let mut shown = FollowState::default();
-    let (mut from, mut seen) = (0, String::new());
-    loop {
-        let FollowAnswer { job: now, logs, next, progress, runners } = news(client, job, from, &seen).await?;
-        for line in &logs {
-            shown.tasks_up_to(&now, Some(&line.task));
-            out::foreign_line(&line.message);
+struct JobView<'a> {
+    options: &'a str,
+    screen: Screen,
+    /// Known with the first answer of the hub.
+    view: Option<View>,
+    submitted: Timestamp,
+    /// How many tasks were shown as started, and as ended.
+    started: usize,
+    ended: usize,
+    waiting: Option<String>,
+}
+
+impl<'a> JobView<'a> {
+    fn new(options: &'a str) -> Self {
+        Self {
+            options,
+            screen: Screen::open(),
+            view: None,
+            submitted: Timestamp::UNIX_EPOCH,
+            started: 0,
+            ended: 0,
+            waiting: None,
         }
-        // An answer may hold only a part of the logs; how it ended is told after the last of them.
-        let complete = logs.is_empty();
-        if complete {
-            shown.tasks_up_to(&now, None);
-            shown.waiting(&now, &runners, options);
+    }
+
+    async fn show(&mut self, client: &AdminClient, job: Uuid) -> Result<(), Failure> {
+        let mut refresh = interval(view::REFRESH);
+        let (mut from, mut seen) = (0, String::new());
+        loop {
+            let answer = {
+                let mut answer = pin!(next_answer(client, job, from, &seen));
+                loop {
+                    tokio::select! {
+                        answer = &mut answer => break answer?,
+                        _ = refresh.tick() => self.draw(&[]),
+                    }
+                }
+            };
+            self.handle(&answer);
+            // One answer may contain only a part of the log. The rest of what it reports is shown after the last line.
+            if answer.logs.is_empty() {
+                match answer.job.state {
+                    JobState::Completed => return Ok(()),
+                    state if state.is_ended() => {
+                        return Err(Failure::failed(format!("job {job} {state}")));
+                    }
+                    _ => seen = answer.progress,
+                }
+            }
+            from = answer.next;
         }
-        if complete && now.state.is_ended() {
-            return conclude(&now);
+    }
+
+    fn handle(&mut self, answer: &FollowAnswer) {
+        let FollowAnswer { job, logs, runners, .. } = answer;
+        self.submitted = job.submitted_at;
+        let mut events = Vec::new();
+        for line in logs {
+            let Some(task) = Task::from_name(&line.task) else { continue };
+            self.tasks_until(job, Some(task), &mut events);
+            events.push((line.at, Event::Line { task, level: line.level, text: line.message.clone() }));
         }
-        from = next;
-        // What moved together with these lines has not been told yet: ask for it again, with the lines out of the way.
-        if complete {
-            seen = progress;
+        if logs.is_empty() {
+            self.tasks_until(job, None, &mut events);
+            self.waiting(job, runners, &mut events);
+            if job.state.is_ended() {
+                let fault = job.error.as_ref().map(|error| (error.task, fault(job)));
+                let at = job.tasks.iter().filter_map(|task| task.ended_at).max();
+                let ending = JobEnding::new(job.state.clone(), fault);
+                events.push((at.unwrap_or(job.submitted_at), Event::Finished(ending)));
+            }
         }
+        let view = self.view.get_or_insert_with(|| View::new(self.screen.live, title(job)));
+        let lines = events.iter().flat_map(|(at, event)| view.on(event, view::since(job.submitted_at, *at)));
+        let lines: Vec<String> = lines.collect();
+        self.draw(&lines);
+    }
+
+    /// Adds the tasks that have started or ended, up to the task that the next line belongs to.
+    fn tasks_until(
+        &mut self,
+        job: &JobSnapshot,
+        current: Option<Task>,
+        events: &mut Vec<(Timestamp, Event)>,
+    ) {
+        let current = current.and_then(|task| job.tasks.iter().position(|it| it.task == task));
+        for (index, task) in job.tasks.iter().enumerate() {
+            if let Some(at) = task.started_at
+                && index >= self.started
+                && current.is_none_or(|current| index <= current)
+            {
+                if let (0, Some(owner)) = (index, &job.owner) {
+                    events.push((at, Event::Note(format!("running on {owner}"))));
+                }
+                self.started = index + 1;
+                events.push((at, Event::Started(task.task)));
+            }
+            if let Some(at) = task.ended_at
+                && index >= self.ended
+                && current.is_none_or(|current| index < current)
+            {
+                self.ended = index + 1;
+                events.push((at, Event::Ended(task.task, outcome(job, task))));
+            }
+        }
+    }
+
+    fn waiting(&mut self, job: &JobSnapshot, runners: &[String], events: &mut Vec<(Timestamp, Event)>) {
+        let (id, options) = (job.id, self.options);
+        let waiting = match job.state {
+            JobState::Queued => Some(missing_runner(job.instance.as_deref(), runners)),
+            JobState::AwaitingApproval => Some(format!(
+                "waiting for `hawser job approve {id}{options}` or `hawser job reject {id}{options}`"
+            )),
+            _ => None,
+        };
+        if let Some(text) = waiting.clone().filter(|_| waiting != self.waiting) {
+            events.push((Timestamp::now(), Event::Note(text)));
+        }
+        self.waiting = waiting;
+    }
+
+    fn draw(&mut self, lines: &[String]) {
+        let now = view::since(self.submitted, Timestamp::now());
+        let status = self.view.as_ref().and_then(|view| view.status(now));
+        self.screen.draw(lines, status.as_deref());
     }
 }
 
-async fn news(client: &AdminClient, job: Uuid, from: usize, seen: &str) -> Result<FollowAnswer, Failure> {
-    let until = Instant::now() + PATIENCE;
+async fn next_answer(
+    client: &AdminClient,
+    job: Uuid,
+    from: usize,
+    seen: &str,
+) -> Result<FollowAnswer, Failure> {
+    let until = Instant::now() + OUTAGE_LIMIT;
     loop {
         match client.follow(job, from, seen).await {
             Err(AdminError::NotRunning { .. } | AdminError::Unreadable { .. }) if Instant::now() < until => {
-                sleep(RETRY_AFTER).await;
+                sleep(retry::JOB_EVENTS).await;
             }
             answer => return answer.map_err(failure),
         }
     }
 }
 
-/// What has been told already.
-#[derive(Default)]
-struct FollowState {
-    begun: usize,
-    ended: usize,
-    waiting: Option<String>,
-}
-
-impl FollowState {
-    /// Tells of the tasks that have begun and ended, as far as the one named (whose lines come now).
-    fn tasks_up_to(&mut self, job: &JobSnapshot, current: Option<&str>) {
-        let limit = current.and_then(|name| job.tasks.iter().position(|task| task.task.name() == name));
-        for (index, task) in job.tasks.iter().enumerate() {
-            if index >= self.begun && task.started_at.is_some() && limit.is_none_or(|limit| index <= limit) {
-                self.begun = index + 1;
-                out::line(format_args!("── {}{}", task.task, on(job, index)));
-            }
-            if index >= self.ended && limit.is_none_or(|limit| index < limit) && ended(task) {
-                self.ended = index + 1;
-                out::line(format_args!("── {} {}", task.task, ending(task)));
-            }
-        }
-    }
-
-    fn waiting(&mut self, job: &JobSnapshot, runners: &[String], options: &str) {
-        let waits = match job.state {
-            JobState::Queued => Some(format!("── waiting for {}", missing(job.instance.as_deref(), runners))),
-            JobState::AwaitingApproval => {
-                Some(format!("── waiting for approval: hawser job approve {0}{options} (or reject)", job.id))
-            }
-            _ => None,
-        };
-        if let Some(text) = waits.as_deref().filter(|text| self.waiting.as_deref() != Some(text)) {
-            out::foreign_line(text);
-        }
-        self.waiting = waits;
-    }
-}
-
-/// Which runner is waited for, and which ones are there in its place.
-fn missing(wanted: Option<&str>, runners: &[String]) -> String {
-    let Some(wanted) = wanted else { return "a runner: none is connected".to_owned() };
-    if runners.is_empty() {
-        format!("the runner {wanted:?}: none is connected")
-    } else {
-        let connected = runners.join(", ");
-        format!("the runner {wanted:?}: none of that name is connected (connected: {connected})")
-    }
-}
-
-fn on(job: &JobSnapshot, index: usize) -> String {
-    match (&job.owner, index) {
-        (Some(owner), 0) => format!(" on {owner}"),
-        _ => String::new(),
-    }
-}
-
-fn ended(task: &TaskSnapshot) -> bool {
-    matches!(task.state, TaskState::Completed | TaskState::Cancelled | TaskState::Faulted)
-}
-
-fn ending(task: &TaskSnapshot) -> String {
-    let word = match task.state {
-        TaskState::Completed => "completed",
-        TaskState::Cancelled => "cancelled",
-        _ => "faulted",
+fn title(job: &JobSnapshot) -> Title {
+    let verb = match job.kind.as_str() {
+        "plan" => Verb::Plan,
+        "destroy" => Verb::Destroy,
+        _ => Verb::Apply,
     };
-    match (task.started_at, task.ended_at) {
-        (Some(start), Some(end)) => format!("{word} in {:.1} s", end.duration_since(start).as_secs_f64()),
-        _ => word.to_owned(),
+    Title { verb, subject: job.module.clone(), engine: String::new() }
+}
+
+fn missing_runner(instance: Option<&str>, runners: &[String]) -> String {
+    match (instance, runners) {
+        (None, _) => "waiting for a runner: none is connected".to_owned(),
+        (Some(name), []) => format!("waiting for runner {name:?}: no runner is connected"),
+        (Some(name), _) => {
+            format!("waiting for runner {name:?}: it is not connected (connected: {})", runners.join(", "))
+        }
     }
 }
 
-fn conclude(job: &JobSnapshot) -> Result<(), Failure> {
-    if let Some(plan) = &job.plan {
-        out::line(format_args!(
-            "plan: {} to create, {} to change, {} to replace, {} to destroy, {} unchanged",
-            plan.create_count,
-            plan.modify_count,
-            plan.recreate_count,
-            plan.destroy_count,
-            plan.total_unchanged_count
-        ));
-    }
-    for output in job.outputs.iter().flat_map(|set| &set.outputs) {
-        let value = if output.sensitive == Some(true) { "(sensitive)" } else { &output.value };
-        out::foreign_line(&format!("output {} = {value}", output.name));
-    }
-    if let Some(error) = job.error.as_ref().filter(|error| !error.details.is_empty()) {
-        for line in error.details.lines() {
-            out::aside(view::clean(line, false));
-        }
-    }
-    match &job.state {
-        JobState::Completed => {
-            out::line(format_args!("job {} completed", job.id));
-            Ok(())
-        }
-        state => Err(Failure::failed(format!("job {} {state}", job.id))),
-    }
+fn outcome(job: &JobSnapshot, task: &TaskSnapshot) -> Outcome {
+    let success = match (task.state, task.task) {
+        (TaskState::Cancelled, _) => return Outcome::Cancelled,
+        (TaskState::Faulted, _) => return Outcome::Faulted(fault(job)),
+        (_, Task::GetDefinitiveRevision) => job.definitive_revision.clone().map(Success::Revision),
+        (_, Task::Variables) => Some(Success::Variables(job.variables.clone())),
+        (_, Task::Plan | Task::PlanDestroy) => job.plan.clone().map(|plan| Success::Plan(Box::new(plan))),
+        (_, Task::ApplyFromPlan | Task::DestroyFromPlan) => job.resources.map(Success::Resources),
+        (_, Task::Output) => Some(Success::Outputs(job.outputs.clone())),
+        (_, Task::GetModule | Task::Init | Task::Validate) => None,
+    };
+    Outcome::Completed(success.unwrap_or(Success::Done))
+}
+
+fn fault(job: &JobSnapshot) -> Fault {
+    job.error.clone().map_or_else(Fault::default, |error| Fault {
+        message: error.message,
+        details: error.details,
+        resources: error.resources,
+    })
 }

@@ -1,108 +1,84 @@
-//! Which module a source is, unless the command line says so: two jobs share a working copy and a local state only if they
-//! are about the same directory of the same source.
+//! Default names of a module: two jobs share a working copy and a local state only if they use the same directory of the
+//! same source.
 //!
-//! The name of the repository and the directory below it are there to be read; what tells sources apart is the hash behind each. It
-//! is in both names, so that one of them can be given by hand and the other still differs.
+//! Each name has a readable part and a hash that makes it unique. Both names contain a hash, so that one of them can be
+//! set on the command line and the other still differs between sources.
 
 use std::path::{Component, Path};
 
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use url::Url;
 
-/// All sources are in this stack.
-const STACK: &str = "local";
-
-/// The module at the root of its source.
-const ROOT: &str = "root";
-
-/// Longer names say no more, and a folder's name has an end.
-const LONGEST: usize = 40;
+use crate::base::digest::hex;
+use crate::local::area::safe_name;
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Names {
-    pub(super) stack: String,
+pub(super) struct ModuleNames {
     pub(super) namespace: String,
     pub(super) module: String,
 }
 
-/// The names of the module in `subdirectory` of the source: the same for every job and revision of it.
-pub(super) fn derived(source: &str, registry: bool, subdirectory: Option<&str>) -> Names {
-    let source = if registry { Same::registry(source) } else { Same::git(source) };
-    // `./a//b/` is the directory `a/b`.
-    let below: Vec<_> = Path::new(subdirectory.unwrap_or_default())
-        .components()
-        .filter(|part| *part != Component::CurDir)
-        .map(|part| part.as_os_str().to_string_lossy())
-        .collect();
-    let below = below.join("/");
-    Names {
-        stack: STACK.to_owned(),
-        namespace: named(&source.name, "source", &[&source.identity]),
-        module: named(&below, ROOT, &[&source.identity, &below]),
-    }
-}
-
-/// A source as far as it is the same one in several spellings.
-struct Same {
-    identity: String,
-    name: String,
-}
-
-impl Same {
-    fn registry(address: &str) -> Self {
-        Self { identity: format!("registry {address}"), name: address.to_owned() }
-    }
-
-    fn git(url: &str) -> Self {
-        let last = |path: &str| path.rsplit(['/', ':']).next().unwrap_or_default().to_owned();
-        let trimmed = |text: &str| {
-            let text = text.trim_end_matches('/');
-            text.strip_suffix(".git").unwrap_or(text).to_owned()
-        };
-        match Url::parse(url) {
-            Ok(mut parsed) if parsed.has_host() => {
-                // A token in the URL may be another one tomorrow, and is nobody's business in a name.
-                let _ = parsed.set_username("");
-                let _ = parsed.set_password(None);
-                let path = trimmed(parsed.path());
-                parsed.set_path(&path);
-                Self { name: last(&path), identity: parsed.into() }
-            }
-            // Of two directories `a` and `a.git` both may exist.
-            _ if url.starts_with('/') || url.starts_with("file:") => {
-                let identity = url.trim_end_matches('/').to_owned();
-                Self { name: last(&trimmed(&identity)), identity }
-            }
-            // `git@host:a/b.git`
-            _ => Self { name: last(&trimmed(url)), identity: trimmed(url) },
+impl ModuleNames {
+    /// The names for `subdirectory` of `source`. They are the same for every revision.
+    pub(super) fn new(source: &str, registry: bool, subdirectory: Option<&str>) -> Self {
+        let identity = if registry { format!("registry {source}") } else { normalized(source) };
+        let name = if registry { source } else { last_segment(&identity) };
+        // `./a//b/` is the directory `a/b`.
+        let directory: Vec<_> = Path::new(subdirectory.unwrap_or_default())
+            .components()
+            .filter(|part| *part != Component::CurDir)
+            .map(|part| part.as_os_str().to_string_lossy())
+            .collect();
+        let directory = directory.join("/");
+        Self {
+            namespace: unique_name(name, "source", &identity),
+            module: unique_name(&directory, "root", &format!("{identity}\0{directory}")),
         }
     }
 }
 
-/// A name that is legal whatever it is made of: readable in front, unmistakable behind.
-fn named(readable: &str, otherwise: &str, identity: &[&str]) -> String {
-    let kept = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
-    let text: String = readable.chars().map(|letter| if kept(letter) { letter } else { '-' }).collect();
-    let text: String = text.trim_matches(['-', '.']).chars().take(LONGEST).collect();
-    let mut hash = Sha256::new();
-    for part in identity {
-        hash.update(part.as_bytes());
-        hash.update([0]);
+/// The same text for every spelling of a git URL.
+fn normalized(url: &str) -> String {
+    match Url::parse(url) {
+        Ok(mut parsed) if parsed.has_host() => {
+            // Credentials may change, and do not belong in a name.
+            let _ = parsed.set_username("");
+            let _ = parsed.set_password(None);
+            let path = without_suffix(parsed.path()).to_owned();
+            parsed.set_path(&path);
+            parsed.into()
+        }
+        // The directories `a` and `a.git` may both exist.
+        _ if url.starts_with('/') || url.starts_with("file:") => url.trim_end_matches('/').to_owned(),
+        // `git@host:a/b.git`
+        _ => without_suffix(url).to_owned(),
     }
-    let hash: String = hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{hash}", if text.is_empty() { otherwise } else { &text })
+}
+
+fn without_suffix(path: &str) -> &str {
+    let path = path.trim_end_matches('/');
+    path.strip_suffix(".git").unwrap_or(path)
+}
+
+fn last_segment(url: &str) -> &str {
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    without_suffix(path).rsplit(['/', ':']).next().unwrap_or_default()
+}
+
+fn unique_name(readable: &str, fallback: &str, identity: &str) -> String {
+    format!("{}-{}", safe_name(readable, fallback), hex(&Sha256::digest(identity)[..4]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn git(url: &str, below: &str) -> Names {
-        derived(url, false, Some(below).filter(|below| !below.is_empty()))
+    fn git(url: &str, below: &str) -> ModuleNames {
+        ModuleNames::new(url, false, Some(below).filter(|below| !below.is_empty()))
     }
 
     #[test]
-    fn sources_are_told_apart_also_when_their_last_folder_has_the_same_name() {
+    fn sources_with_the_same_last_segment_have_different_names() {
         let all = [
             git("/a/infra", ""),
             git("/b/infra", ""),
@@ -114,15 +90,15 @@ mod tests {
             git("https://example.org/a/infra", ""),
             git("https://example.org/b/infra", ""),
             git("git@example.org:a/infra", ""),
-            derived("a/infra/aws", true, None),
+            ModuleNames::new("a/infra/aws", true, None),
         ];
         for (index, one) in all.iter().enumerate() {
             for other in &all[..index] {
-                // Each by itself too, for a job that is given a namespace and no module.
+                // The namespace may be set on the command line.
                 assert_ne!(one.module, other.module);
             }
         }
-        assert_ne!(all[0].namespace, all[1].namespace, "for a job that is given a module and no namespace");
+        assert_ne!(all[0].namespace, all[1].namespace, "the module may be set on the command line");
         assert!(all[0].namespace.starts_with("infra-") && all[0].module.starts_with("root-"), "{:?}", all[0]);
         assert!(all[4].module.starts_with("a-net-"), "{:?}", all[4]);
     }
@@ -143,11 +119,11 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_source_is_called_its_names_are_legal_and_show_no_login() {
+    fn names_are_valid_and_contain_no_credentials() {
         for url in ["/", "/.git", "/a/..", "https://example.org", "/a/ü ñ\n", &"/x".repeat(999), "x:"] {
             for below in ["", "..", "/", "a/\u{7}", &"long/".repeat(999)] {
-                let Names { stack, namespace, module } = git(url, below);
-                for name in [stack, namespace, module] {
+                let ModuleNames { namespace, module } = git(url, below);
+                for name in [namespace, module] {
                     crate::workspace::check_file_name("name", &name).unwrap();
                     assert!(name.len() <= 60 && !name.starts_with('.'), "{name}");
                 }

@@ -1,20 +1,20 @@
-//! What is meant by SOURCE: a URL goes to the runner as it is, a directory becomes its repository.
+//! Resolves SOURCE: a URL is passed to the runner unchanged, a directory becomes the repository that contains it.
 
 use std::path::{Path, PathBuf};
 
 use super::Failure;
 
-/// A source for the runner, with the directory below its root if SOURCE was one.
+/// A source for the runner, with the directory below its root if SOURCE is a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JobSource {
     pub(super) url: String,
     pub(super) subdirectory: Option<String>,
 }
 
-pub(super) fn locate(source: &str) -> Result<JobSource, Failure> {
+pub(super) fn resolve(source: &str) -> Result<JobSource, Failure> {
     let path = Path::new(source);
     if !path.exists() {
-        // `https://…`, `git@host:…`: anything with a colon is git's to judge.
+        // git checks anything with a colon: `https://…`, `git@host:…`.
         return if source.contains(':') {
             Ok(JobSource { url: source.to_owned(), subdirectory: None })
         } else {
@@ -23,22 +23,22 @@ pub(super) fn locate(source: &str) -> Result<JobSource, Failure> {
     }
     let path = path
         .canonicalize()
-        .map_err(|error| Failure::usage(format!("cannot look at the directory {source:?}: {error}")))?;
+        .map_err(|error| Failure::usage(format!("cannot open the directory {source:?}: {error}")))?;
     let Some(root) = repository_root(&path) else {
-        return Err(Failure::usage(format!("{source:?} is in no git repository"))
-            .hint("a runner fetches its source with git; `hawser local` takes a plain directory"));
+        return Err(Failure::usage(format!("{source:?} is not in a git repository"))
+            .hint("a runner fetches its source with git; use `hawser local` for a plain directory"));
     };
     let below = path.strip_prefix(&root).map(Path::to_path_buf).unwrap_or_default();
     let text = |path: PathBuf| {
         path.into_os_string()
             .into_string()
-            .map_err(|path| Failure::usage(format!("the name of {} is not UTF-8", path.display())))
+            .map_err(|path| Failure::usage(format!("the path {} is not UTF-8", path.display())))
     };
     let subdirectory = if below.as_os_str().is_empty() { None } else { Some(text(below)?) };
     Ok(JobSource { url: text(root)?, subdirectory })
 }
 
-/// The directory itself if it is a bare repository, else the nearest one upwards with a `.git`.
+/// The directory itself if it is a bare repository, otherwise the nearest parent with a `.git`.
 fn repository_root(path: &Path) -> Option<PathBuf> {
     if path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir() {
         return Some(path.to_owned());
@@ -51,17 +51,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_stays_and_a_directory_becomes_its_repository_with_the_rest_as_subdirectory() {
+    fn a_url_is_unchanged_and_a_directory_becomes_a_repository_and_a_subdirectory() {
         let url = "git@example.org:a/b.git";
-        assert_eq!(locate(url).unwrap(), JobSource { url: url.into(), subdirectory: None });
+        assert_eq!(resolve(url).unwrap(), JobSource { url: url.into(), subdirectory: None });
         let home = tempfile::tempdir().unwrap();
         let root = home.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
-        assert!(locate(root.join("a/b").to_str().unwrap()).is_err(), "no repository");
+        assert!(resolve(root.join("a/b").to_str().unwrap()).is_err(), "no repository");
         std::fs::create_dir(root.join(".git")).unwrap();
-        let found = locate(root.join("a/b").to_str().unwrap()).unwrap();
-        assert_eq!(found, JobSource { url: root.to_str().unwrap().into(), subdirectory: Some("a/b".into()) });
-        assert_eq!(locate(root.to_str().unwrap()).unwrap().subdirectory, None);
-        assert!(locate("no-such-directory").is_err());
+        let source = resolve(root.join("a/b").to_str().unwrap()).unwrap();
+        assert_eq!(
+            source,
+            JobSource { url: root.to_str().unwrap().into(), subdirectory: Some("a/b".into()) }
+        );
+        assert_eq!(resolve(root.to_str().unwrap()).unwrap().subdirectory, None);
+        assert!(resolve("no-such-directory").is_err());
     }
 }

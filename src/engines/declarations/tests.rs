@@ -16,28 +16,28 @@ impl Module {
         Self { folder }
     }
 
-    fn declarations(&self, engine: Engine) -> Declarations {
+    fn declarations(&self, reads_tofu: bool) -> Declarations {
         let folder = self.folder.path();
         let entries =
             fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file());
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-        Declarations::of_files(folder, names.collect(), engine, |name| open_regular(&folder.join(name)))
+        Declarations::of_files(folder, names.collect(), reads_tofu, |name| open_regular(&folder.join(name)))
             .unwrap()
     }
 
-    fn variables(&self, engine: Engine) -> Vec<Variable> {
-        let declarations = self.declarations(engine);
+    fn variables(&self, reads_tofu: bool) -> Vec<Variable> {
+        let declarations = self.declarations(reads_tofu);
         let extra = ["extra.tf".to_owned()];
         declarations.variable_set(Uuid::nil(), &extra, 0).map(|set| set.variables).unwrap_or_default()
     }
 
-    fn names(&self, engine: Engine) -> Vec<String> {
-        self.variables(engine).into_iter().map(|it| it.name).collect()
+    fn names(&self, reads_tofu: bool) -> Vec<String> {
+        self.variables(reads_tofu).into_iter().map(|it| it.name).collect()
     }
 }
 
 fn one(text: &str) -> Variable {
-    Module::new(&[("a.tf", text)]).variables(Engine::Terraform).remove(0)
+    Module::new(&[("a.tf", text)]).variables(false).remove(0)
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn a_variable_is_sensitive_unless_it_plainly_says_that_it_is_not() {
     ] {
         let text = format!(r#"{{"variable": {{"v": {{"sensitive": {value}}}}}}}"#);
         let module = Module::new(&[("a.tf.json", &text)]);
-        assert_eq!(module.variables(Engine::Terraform)[0].sensitive, sensitive, "{value}");
-        assert_eq!(module.declarations(Engine::Terraform).is_sensitive("v"), sensitive, "{value}");
+        assert_eq!(module.variables(false)[0].sensitive, sensitive, "{value}");
+        assert_eq!(module.declarations(false).is_sensitive("v"), sensitive, "{value}");
     }
     assert!(!one("variable \"v\" {}").sensitive);
     assert!(!one("variable \"v\" {\n default = 1\n nullable = \"false\"\n}").nullable);
@@ -128,7 +128,7 @@ variable "b" {
   }
 }
 "#;
-    let variables = Module::new(&[("a.tf", text)]).variables(Engine::Terraform);
+    let variables = Module::new(&[("a.tf", text)]).variables(false);
     let seen: Vec<_> =
         variables.iter().map(|it| (it.name.as_str(), it.description.as_deref(), it.sensitive)).collect();
     assert_eq!(
@@ -144,7 +144,7 @@ fn json_files_are_read_in_each_of_their_forms() {
         r#"{"variable": [{"x": {"type": "list(string)", "default": null, "description": "d", "sensitive": true}},
             {"y": [{"default": 0}]}], "output": {"o": {"value": 1}}, "//": "a comment"}"#,
     )]);
-    let variables = module.variables(Engine::Terraform);
+    let variables = module.variables(false);
     assert_eq!(variables.len(), 2);
     assert_eq!(variables[0].kind.as_deref(), Some("list(string)"));
     assert_eq!((variables[0].sensitive, variables[0].nullable), (true, false));
@@ -158,7 +158,7 @@ fn a_name_that_stands_twice_in_a_json_file_hides_nothing() {
         ("a.tf.json", r#"{"variable": {"a": {}}, "variable": {"b": {}}, "output": 1, "variable": "x"}"#),
         ("b.tf.json", r#"[{"variable": [{"c": {}, "c": {}}, 1]}, "x", {"variable": {"d": [[], {}]}}]"#),
     ]);
-    assert_eq!(module.names(Engine::Terraform), ["a", "b", "c", "d"]);
+    assert_eq!(module.names(false), ["a", "b", "c", "d"]);
 }
 
 #[test]
@@ -171,9 +171,8 @@ fn tofu_files_take_precedence_for_tofu_and_do_not_exist_for_terraform() {
         ("c.tf", "variable \"both\" {}"),
         ("Pulumi.yaml", "name: x"),
     ]);
-    assert_eq!(module.names(Engine::Terraform), ["both", "tf", "tf_json"]);
-    assert_eq!(module.names(Engine::Tofu), ["both", "tofu", "tofu_json"]);
-    assert!(module.names(Engine::Pulumi).is_empty());
+    assert_eq!(module.names(false), ["both", "tf", "tf_json"]);
+    assert_eq!(module.names(true), ["both", "tofu", "tofu_json"]);
 }
 
 #[test]
@@ -188,8 +187,8 @@ fn a_file_that_does_not_parse_is_named_and_the_rest_counts() {
     ]);
     fs::write(module.folder.path().join("latin1.tf"), b"# \xe9").unwrap();
     fs::create_dir(module.folder.path().join("folder.tf")).unwrap();
-    let declarations = module.declarations(Engine::Terraform);
-    assert_eq!(module.names(Engine::Terraform), ["kept"]);
+    let declarations = module.declarations(false);
+    assert_eq!(module.names(false), ["kept"]);
     assert_eq!(declarations.warnings.len(), 3, "{:?}", declarations.warnings);
     for name in ["broken.tf ", "broken.tf.json ", "latin1.tf "] {
         assert!(declarations.warnings.iter().any(|it| it.starts_with(name)), "{:?}", declarations.warnings);
@@ -202,7 +201,7 @@ fn overrides_replace_single_attributes() {
         ("a_override.tf", "variable \"v\" { default = 1 }\n"),
         ("main.tf", "variable \"v\" {\n  type = number\n  description = \"d\"\n}\n"),
     ]);
-    let variable = module.variables(Engine::Terraform).remove(0);
+    let variable = module.variables(false).remove(0);
     assert_eq!((variable.kind.as_deref(), variable.description.as_deref()), (Some("number"), Some("d")));
     assert!(variable.nullable);
 }
@@ -214,21 +213,21 @@ fn what_extra_files_declare_is_marked() {
         ("main.tf", "variable \"m\" {}\noutput \"om\" { value = 1 }\n"),
     ]);
     let marked: Vec<_> =
-        module.variables(Engine::Terraform).into_iter().map(|it| (it.name, it.from_extra_file)).collect();
+        module.variables(false).into_iter().map(|it| (it.name, it.from_extra_file)).collect();
     assert_eq!(marked, [("m".to_owned(), false), ("x".to_owned(), true)]);
-    let outputs = module.declarations(Engine::Terraform).outputs_of(&["extra.tf".to_owned()]);
+    let outputs = module.declarations(false).outputs_of(&["extra.tf".to_owned()]);
     assert_eq!(outputs.into_iter().collect::<Vec<_>>(), ["ox"]);
 }
 
 #[test]
 fn the_checksum_changes_with_the_variables_and_with_nothing_else() {
     let checksum = |files: &[(&str, &str)], timestamp| {
-        let declarations = Module::new(files).declarations(Engine::Terraform);
+        let declarations = Module::new(files).declarations(false);
         declarations.variable_set(Uuid::nil(), &[], timestamp).unwrap().checksum
     };
     let first = checksum(&[("a.tf", "variable \"a\" {}\nvariable \"b\" {}\n")], 1);
     assert_eq!(first, checksum(&[("x.tf", "variable \"b\" {}\n# more\nvariable \"a\" {\n}\n")], 2));
     assert_ne!(first, checksum(&[("a.tf", "variable \"a\" {}\nvariable \"b\" { type = any }\n")], 1));
-    let none = Module::new(&[("a.tf", "locals {}")]).declarations(Engine::Tofu);
+    let none = Module::new(&[("a.tf", "locals {}")]).declarations(true);
     assert!(none.variable_set(Uuid::nil(), &[], 0).is_none());
 }

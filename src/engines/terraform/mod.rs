@@ -1,239 +1,219 @@
-//! The commands of Terraform and OpenTofu, which are the same but for the program's name.
-//!
-//! Questions of `init`: with `-migrate-state` the answer is yes, given as `-force-copy`, so that no other question
-//! can get it by mistake. With `-reconfigure` it is no; there is no flag for that and `-input=false` makes init fail where it
-//! would ask (tried with 1.11), so the word goes to its stdin. Without either, init fails rather than chooses.
+//! Terraform and OpenTofu, which differ only in their names and in which files they read.
 
+mod advice;
+pub mod commands;
+mod leftovers;
+pub mod locks;
 pub mod plugin_cache;
-pub mod sensitive;
-use hawser_contract::requests::{BackendConfiguration, Init};
-use hawser_contract::{Engine, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
+mod shown;
 
-use super::flags::{self, is_on, terraform_argument};
-use super::{EngineCommands, EngineError, ResultPaths, printed_output};
-use crate::script::{EngineCommand, HiddenArguments, Piece};
+use std::path::Path;
 
-/// `plan -detailed-exitcode` says with this code that there are changes. An engine that crashes ends with it too, but leaves
-/// no plan.
-const CHANGES_PRESENT: i32 = 2;
+use hawser_contract::enums::WireEnum as _;
+use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, Task, TerraformFlag};
+use serde_json::value::RawValue;
+use uuid::Uuid;
 
-fn command(engine: Engine, words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
-    let words = std::iter::once(engine.program()).chain(words.iter().copied()).map(str::to_owned);
-    EngineCommand::new(words.chain(flags))
+use super::declarations::Declarations;
+use super::directory::EngineDirectory;
+use super::failed_step::{FailedStep, Leftovers};
+use super::flags::{self, GivenFlag, is_on};
+use super::{Direction, Engine, EngineCommands, EngineError, InputFile, ResultPaths, outputs, plan};
+use crate::workspace::{PrivateFile, Tree, Workspace};
+use plugin_cache::PluginCache;
+
+#[derive(Debug)]
+pub struct Terraform {
+    name: EngineName,
+    install_hint: &'static str,
+    /// Whether it reads `.tofu` files too.
+    reads_tofu: bool,
 }
 
-pub fn init(request: &Init) -> EngineCommands {
-    let configuration = &request.backend_configuration;
-    let given = &configuration.terraform_flags.known;
-    let mut flags: Vec<Flag<TerraformFlag>> = Vec::new();
-    for (asked, flag) in [
-        (request.flags.auto_upgrade_enabled, TerraformFlag::Upgrade),
-        (request.flags.auto_reconfigure_enabled, TerraformFlag::Reconfigure),
-        (request.flags.auto_migrate_enabled, TerraformFlag::MigrateState),
-    ] {
-        if asked {
-            flags.push(Flag::new(flag, None));
+impl Terraform {
+    pub fn hashicorp() -> Self {
+        Self {
+            name: EngineName::TERRAFORM,
+            install_hint: "install Terraform: https://developer.hashicorp.com/terraform/install",
+            reads_tofu: false,
         }
     }
-    for flag in given {
-        match flags.iter_mut().find(|it| it.flag == flag.flag) {
-            Some(earlier) => *earlier = flag.clone(),
-            None => flags.push(flag.clone()),
+
+    pub fn tofu() -> Self {
+        Self {
+            name: EngineName::TOFU,
+            install_hint: "install OpenTofu: https://opentofu.org/docs/intro/install/",
+            reads_tofu: true,
         }
     }
-    let migrates = is_on(&flags, TerraformFlag::MigrateState) || is_on(&flags, TerraformFlag::ForceCopy);
-    if migrates && !flags.iter().any(|it| it.flag == TerraformFlag::ForceCopy) {
-        flags.push(Flag::new(TerraformFlag::ForceCopy, None));
-    }
-    let answers_no = answers_no(request);
-
-    let mut words: Vec<String> = Vec::new();
-    if !answers_no {
-        words.push("-input=false".to_owned());
-    }
-    words.extend(flags.iter().map(terraform_argument));
-    let array = &configuration.terraform_array_flags.known;
-    let hides = |flag| matches!(flag, TerraformArrayFlag::BackendConfig | TerraformArrayFlag::Var);
-    words.extend(array.iter().filter(|it| !hides(it.flag)).map(terraform_argument));
-
-    let mut init = command(request.engine, &["init"], words);
-    let mut arguments = backend_arguments(configuration);
-    arguments.extend(flags::terraform_variables(array).map(literal));
-    if !arguments.is_empty() {
-        init.hidden = Some(HiddenArguments { variable: "TF_CLI_ARGS_init", arguments });
-    }
-    if answers_no {
-        init = init.stdin("no");
-    }
-    EngineCommands { engine: vec![init], ..EngineCommands::default() }
 }
 
-/// An argument in which nothing is looked up.
-fn literal(argument: String) -> Vec<Piece> {
-    vec![Piece::Text(argument)]
+/// The switches of Init that are set, as flags.
+fn switches(task: &EngineTask) -> impl Iterator<Item = TerraformFlag> {
+    let switches = &task.init.flags;
+    let flags = [
+        (switches.auto_upgrade_enabled, TerraformFlag::Upgrade),
+        (switches.auto_reconfigure_enabled, TerraformFlag::Reconfigure),
+        (switches.auto_migrate_enabled, TerraformFlag::MigrateState),
+    ];
+    flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag)
 }
 
-/// Gives a command values of variables where nobody else can read them. What else says something about variables has
-/// to come along, or the order would be another: `before` are those arguments. Nothing happens without such values.
-fn hide_variables(
-    command: EngineCommand,
-    variable: &'static str,
-    before: &[String],
-    flags: &FlagLists,
-) -> EngineCommand {
-    let variables: Vec<_> = flags::terraform_variables(&flags.terraform_array_flags.known).collect();
-    if variables.is_empty() {
-        return command;
+impl Engine for Terraform {
+    fn name(&self) -> EngineName {
+        self.name.clone()
     }
-    let arguments = before.iter().cloned().chain(variables).map(literal).collect();
-    EngineCommand { hidden: Some(HiddenArguments { variable, arguments }), ..command }
-}
 
-/// Whether init may ask, and is told no.
-pub fn answers_no(request: &Init) -> bool {
-    let given = &request.backend_configuration.terraform_flags.known;
-    let on = |flag, asked| {
-        if given.iter().any(|it| it.flag == flag) { is_on(given, flag) } else { asked }
-    };
-    on(TerraformFlag::Reconfigure, request.flags.auto_reconfigure_enabled)
-        && !on(TerraformFlag::MigrateState, request.flags.auto_migrate_enabled)
-        && !on(TerraformFlag::ForceCopy, false)
-}
+    fn install_hint(&self) -> &'static str {
+        self.install_hint
+    }
 
-/// The backend settings as init gets them: `name=value`, or the name of a file with some. Variables in them are not looked up.
-pub fn backend_settings(configuration: &BackendConfiguration) -> Vec<String> {
-    let text = |(name, value): (String, Option<String>)| match value {
-        Some(value) => format!("{name}={value}"),
-        None => name,
-    };
-    merged_settings(configuration).into_iter().map(text).collect()
-}
+    fn uses_file(&self, name: &str) -> bool {
+        let ends = |endings: [&str; 2]| endings.iter().any(|ending| name.ends_with(ending));
+        ends([".tf", ".tf.json"]) || self.reads_tofu && ends([".tofu", ".tofu.json"])
+    }
 
-/// Each name once: the namespace's, the module's, then the array flags, later wins. An array flag without `=` names a
-/// file and is passed on in its place.
-fn merged_settings(configuration: &BackendConfiguration) -> Vec<(String, Option<String>)> {
-    let namespace = match configuration.ignore_namespace_backend_configs {
-        true => &[][..],
-        false => &configuration.namespace_backend_configs,
-    };
-    let named = namespace.iter().chain(&configuration.module_backend_configs);
-    let named = named.map(|it| (it.name.clone(), Some(it.value.clone())));
-    let flags = configuration.terraform_array_flags.known.iter();
-    let flags = flags.filter(|it| it.flag == TerraformArrayFlag::BackendConfig).filter_map(|it| {
-        let value = it.value.as_ref()?;
-        Some(match value.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (value.clone(), None),
+    fn version_arguments(&self) -> &'static [&'static str] {
+        &["version", "-json"]
+    }
+
+    fn environment(&self) -> &'static [(&'static str, &'static str)] {
+        &[("TF_IN_AUTOMATION", "1"), ("TF_INPUT", "0")]
+    }
+
+    fn verb(&self, task: Task) -> &'static str {
+        match task {
+            Task::Init => "init",
+            Task::Validate => "validate",
+            Task::Plan => "plan",
+            Task::PlanDestroy => "plan -destroy",
+            Task::ApplyFromPlan => "apply",
+            Task::DestroyFromPlan => "apply (destroy)",
+            _ => "output",
+        }
+    }
+
+    fn check_flags(&self, flags: &FlagLists) -> Result<(), EngineError> {
+        flags::check_terraform(flags)
+    }
+
+    fn given_flags(&self, task: &EngineTask) -> Vec<GivenFlag> {
+        let switches = switches(task).map(|flag| GivenFlag { name: flag.name(), value_may_be_a_flag: false });
+        let plain = task.flags.terraform_flags.known.iter().map(|flag| GivenFlag::new(flag, false));
+        let array = task.flags.terraform_array_flags.known.iter().map(|flag| GivenFlag::new(flag, false));
+        switches.chain(plain).chain(array).collect()
+    }
+
+    fn state_changing_flag(&self, task: &EngineTask) -> Option<&'static str> {
+        if task.task != Task::Init {
+            return None;
+        }
+        let given = |flag: &TerraformFlag| is_on(&task.flags.terraform_flags.known, *flag);
+        let switch = switches(task).find(|flag| *flag == TerraformFlag::MigrateState);
+        let flag = switch
+            .or_else(|| [TerraformFlag::MigrateState, TerraformFlag::ForceCopy].into_iter().find(given));
+        flag.map(TerraformFlag::name)
+    }
+
+    fn backend_settings(&self, init: &EngineTask) -> Vec<String> {
+        commands::backend_settings(init)
+    }
+
+    fn remembers_backend(&self) -> bool {
+        true
+    }
+
+    fn forgets_backend(&self, init: &EngineTask) -> bool {
+        commands::answers_no(init)
+    }
+
+    fn inputs(&self, task: &EngineTask, _paths: &ResultPaths) -> Result<Vec<InputFile>, EngineError> {
+        Ok(match task.task {
+            Task::Plan | Task::PlanDestroy => {
+                vec![InputFile::Private(PrivateFile::Inputs, commands::inputs(&task.resolved_parameters)?)]
+            }
+            _ => Vec::new(),
         })
-    });
-    let mut merged: Vec<(String, Option<String>)> = Vec::new();
-    for (name, value) in named.chain(flags) {
-        merged.retain(|(earlier, _)| *earlier != name);
-        merged.push((name, value));
     }
-    merged
-}
 
-fn backend_arguments(configuration: &BackendConfiguration) -> Vec<Vec<Piece>> {
-    let argument = |(name, value): (String, Option<String>)| {
-        let mut pieces = match &value {
-            Some(_) => vec![Piece::Text(format!("-backend-config={name}="))],
-            None => vec![Piece::Text("-backend-config=".to_owned())],
-        };
-        pieces.extend(Piece::split(value.as_deref().unwrap_or(&name)));
-        pieces
-    };
-    merged_settings(configuration).into_iter().map(argument).collect()
-}
+    fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
+        let (program, direction) = (self.name.as_str(), Direction::of(task.task));
+        Ok(match task.task {
+            Task::Init => commands::init(program, task),
+            Task::Plan | Task::PlanDestroy => commands::plan(program, direction, &task.flags, paths),
+            Task::ApplyFromPlan | Task::DestroyFromPlan => {
+                commands::apply(program, direction, &task.flags, paths)
+            }
+            Task::Output => commands::output(program, &task.flags, paths),
+            _ => commands::validate(program),
+        })
+    }
 
-pub fn validate(engine: Engine) -> EngineCommands {
-    EngineCommands { engine: vec![command(engine, &["validate"], [])], ..EngineCommands::default() }
-}
+    fn plan_file(&self, task: Task, paths: &ResultPaths) -> Option<String> {
+        Some(commands::plan_file(Direction::of(task), paths))
+    }
 
-/// Which way a plan or an apply goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    Apply,
-    Destroy,
-}
+    fn declarations(&self, folder: &Path, tree: &Tree) -> Result<Declarations, EngineError> {
+        Declarations::of_module(folder, tree, self.reads_tofu)
+    }
 
-impl Direction {
-    pub fn plan_file(self, places: &ResultPaths) -> String {
-        match self {
-            Self::Apply => places.plan(),
-            Self::Destroy => places.destroy_plan(),
+    fn read_plan(&self, _task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
+        Ok((plan::read_terraform(paths.open_shown_plan())?, Vec::new()))
+    }
+
+    fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError> {
+        shown::count_resources(paths.open_shown_state())
+    }
+
+    fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
+        outputs::parse_terraform(printed)
+    }
+
+    fn sensitive_outputs(
+        &self,
+        task: Task,
+        paths: &ResultPaths,
+    ) -> Option<Result<Vec<Box<RawValue>>, EngineError>> {
+        match task {
+            Task::Plan | Task::PlanDestroy => Some(shown::sensitive_outputs(&paths.shown_plan())),
+            Task::ApplyFromPlan | Task::DestroyFromPlan => {
+                Some(shown::sensitive_outputs(&paths.shown_state()))
+            }
+            _ => None,
         }
     }
-}
 
-pub fn plan(engine: Engine, direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let file = direction.plan_file(places);
-    let mut words = vec!["plan".to_owned()];
-    if direction == Direction::Destroy {
-        words.push("-destroy".to_owned());
+    fn failure_hint(&self, lines: &[String]) -> Option<&'static str> {
+        let asks_to_migrate = |line: &String| line.contains("Can't ask approval for state migration");
+        lines.iter().any(asks_to_migrate).then_some(
+            "The backend has changed and there is state: set the flag MigrateState to take the state along, or \
+             Reconfigure to leave it",
+        )
     }
-    words.extend([format!("-out={file}"), "-input=false".to_owned()]);
-    let inputs = format!("-var-file={}", places.inputs());
-    if flags::terraform_variables(&flags.terraform_array_flags.known).next().is_none() {
-        words.push(inputs.clone());
-    }
-    words.extend(flags::terraform(flags));
-    let plan = command(engine, &[], words).also_success(CHANGES_PRESENT, file.clone().into());
-    let plan = hide_variables(plan, "TF_CLI_ARGS_plan", &[inputs], flags);
-    let show = command(engine, &["show", "-json", &file], []).stdout(places.shown_plan().into());
-    let writes = vec![file];
-    EngineCommands { engine: vec![plan], collect: vec![show], writes, ..EngineCommands::default() }
-}
 
-pub fn apply(
-    engine: Engine,
-    direction: Direction,
-    flags: &FlagLists,
-    places: &ResultPaths,
-) -> EngineCommands {
-    // The plan is an argument, and flags after it would be arguments too.
-    let words = flags::terraform(flags).into_iter().chain([direction.plan_file(places)]);
-    let apply = hide_variables(command(engine, &["apply"], words), "TF_CLI_ARGS_apply", &[], flags);
-    let show = command(engine, &["show", "-json"], []).stdout(places.shown_state().into());
-    EngineCommands {
-        engine: vec![apply],
-        collect: vec![show],
-        collect_after_failure: true,
-        ..EngineCommands::default()
+    fn to_check(&self, task: Task) -> &'static str {
+        advice::to_check(task)
+    }
+
+    fn before_apply(
+        &self,
+        workspace: &Workspace,
+        directory: &EngineDirectory,
+        job_id: Uuid,
+        warn: &dyn Fn(&str),
+    ) -> Result<(), EngineError> {
+        leftovers::set_aside(&self.name, workspace, directory, job_id, warn)
+    }
+
+    fn plan_warning(&self, workspace: &Workspace) -> Option<String> {
+        leftovers::reminder(workspace)
+    }
+
+    fn leftovers(&self, step: &FailedStep) -> Leftovers {
+        leftovers::find(&self.name, step)
+    }
+
+    fn plugin_cache(&self, working_directory: &Path) -> Option<PluginCache> {
+        Some(PluginCache::of(self.name.as_str(), working_directory))
     }
 }
-
-pub fn output(engine: Engine, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let output = command(engine, &["output", "-json"], flags::terraform(flags));
-    printed_output(hide_variables(output, "TF_CLI_ARGS_output", &[], flags), places)
-}
-
-/// The parameters as a file of variables. The server has encoded the values as HCL. Names and values are looked at: each line must
-/// be one assignment to that name and nothing more, whatever line breaks, comments and brackets it has in it.
-pub fn inputs<'a>(
-    parameters: impl IntoIterator<Item = (&'a String, &'a String)>,
-) -> Result<String, EngineError> {
-    let mut text = String::new();
-    for (name, value) in parameters {
-        let mut letters = name.chars();
-        let starts = letters.next().is_some_and(|first| first.is_alphabetic() || first == '_');
-        if !starts || !letters.all(|it| it.is_alphanumeric() || it == '_' || it == '-') {
-            let reason = "it is not the name of a variable".to_owned();
-            return Err(EngineError::Parameter { name: name.clone(), reason });
-        }
-        let line = format!("{name}={value}\n");
-        let refuse = |reason: String| EngineError::Parameter { name: name.clone(), reason };
-        let body = hcl_edit::parser::parse_body(&line)
-            .map_err(|error| refuse(format!("its value is not HCL: {}", error.message())))?;
-        let mut structures = body.iter();
-        let first = structures.next().and_then(|first| first.as_attribute());
-        if first.is_none_or(|first| first.key.as_str() != name) || structures.next().is_some() {
-            return Err(refuse("its value would set other variables too".to_owned()));
-        }
-        text.push_str(&line);
-    }
-    Ok(text)
-}
-
-#[cfg(test)]
-mod tests;

@@ -27,14 +27,13 @@ use std::path::{Component, Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hawser_contract::Engine;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::confined_dir::{open_regular, read_limited};
+use crate::base::digest::hex;
 use crate::base::files::{create_private_dir_all, write_private_atomic};
 use crate::base::lock::{self, LockMode};
 use crate::engines::hcl_values;
-use crate::engines::outputs::hex;
 
 /// Of a dependency lock file; those of the largest estates have some hundred kilobytes.
 const LARGEST_LOCK_FILE: u64 = 16 * 1024 * 1024;
@@ -67,14 +66,8 @@ pub struct PluginCache {
 }
 
 impl PluginCache {
-    /// None for an engine that has no such thing.
-    pub fn of(engine: Engine, working_directory: &Path) -> Option<Self> {
-        match engine {
-            Engine::Terraform | Engine::Tofu => {
-                Some(Self { directory: working_directory.join(FOLDER).join(engine.program()) })
-            }
-            Engine::Pulumi => None,
-        }
+    pub fn of(program: &str, working_directory: &Path) -> Self {
+        Self { directory: working_directory.join(FOLDER).join(program) }
     }
 
     pub fn directory(&self) -> &Path {

@@ -6,7 +6,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A user's directory and a place for our repository.
+/// A user's directory and a snapshot repository.
 struct Case {
     home: tempfile::TempDir,
 }
@@ -37,13 +37,13 @@ impl Case {
         wait(take(&self.path(directory), &self.home.path().join("our own.git")))
     }
 
-    /// The place in the commit of a path of the user.
+    /// The path in the commit of one of the user's paths.
     fn inside(&self, path: &str) -> String {
         let path = self.home.path().canonicalize().unwrap().join("user").join(path);
         path.strip_prefix("/").unwrap().to_str().unwrap().trim_end_matches('/').to_owned()
     }
 
-    /// Clones what was taken, as a runner would, and lists it, without the folders above the user's.
+    /// Clones the snapshot as a runner would, and lists its files relative to the user's folder.
     fn fetched(&self, snapshot: &Snapshot) -> BTreeSet<String> {
         let clone = self.home.path().join("clone");
         let _ = fs::remove_dir_all(&clone);
@@ -57,7 +57,7 @@ impl Case {
             .collect()
     }
 
-    /// The files of a directory that is taken alone, or is a whole repository.
+    /// The files in the snapshot of a directory that is not part of a larger repository.
     fn taken(&self, directory: &str) -> Vec<String> {
         let files = self.fetched(&self.take(directory).unwrap());
         files.iter().map(|path| path.strip_prefix(directory).unwrap()[1..].to_owned()).collect()
@@ -65,7 +65,7 @@ impl Case {
 }
 
 #[test]
-fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
+fn a_directory_without_a_repository_is_included_without_ignored_files() {
     let case = Case::new();
     case.write("p/main.tf", "")
         .write("p/modules/x/x.tf", "")
@@ -78,7 +78,7 @@ fn a_directory_outside_of_any_repository_is_taken_as_it_is() {
 }
 
 #[test]
-fn uncommitted_deleted_and_changed_files_are_taken_as_they_are_now() {
+fn uncommitted_changes_and_deletions_are_part_of_the_snapshot() {
     let case = Case::new();
     case.write("p/main.tf", "committed").write("p/gone.tf", "");
     case.git("p", &["init", "-q"]);
@@ -95,7 +95,7 @@ fn uncommitted_deleted_and_changed_files_are_taken_as_they_are_now() {
 }
 
 #[test]
-fn the_users_repository_and_index_are_left_alone() {
+fn the_users_repository_and_index_do_not_change() {
     let case = Case::new();
     case.write("p/main.tf", "").write("p/staged.tf", "");
     case.git("p", &["init", "-q"]);
@@ -107,7 +107,7 @@ fn the_users_repository_and_index_are_left_alone() {
 }
 
 #[test]
-fn inside_a_repository_the_modules_beside_the_directory_come_along() {
+fn inside_a_repository_neighboring_modules_are_included() {
     let case = Case::new();
     case.write("repo/live/prod/main.tf", "").write("repo/modules/x/x.tf", "");
     case.git("repo", &["init", "-q"]);
@@ -117,7 +117,7 @@ fn inside_a_repository_the_modules_beside_the_directory_come_along() {
 }
 
 #[test]
-fn a_directory_has_one_place_wherever_the_root_of_its_repository_is() {
+fn the_path_in_the_commit_does_not_depend_on_the_root_of_the_repository() {
     let case = Case::new();
     case.write("a/b/c/main.tf", "").write("a/x.tf", "").write("a/b/y.tf", "");
     let alone = case.take("a/b/c").unwrap();
@@ -134,7 +134,7 @@ fn a_directory_has_one_place_wherever_the_root_of_its_repository_is() {
 }
 
 #[test]
-fn folders_above_with_names_that_a_runner_would_refuse_get_others() {
+fn parent_folders_with_reserved_names_are_renamed() {
     let case = Case::new();
     for odd in [".terraform", "x.tfstate.d", ".git", ".snapcd", "a\tb"] {
         case.write(&format!("{odd}/p/main.tf"), "");
@@ -145,7 +145,7 @@ fn folders_above_with_names_that_a_runner_would_refuse_get_others() {
 }
 
 #[test]
-fn ignored_files_stay_out_but_tracked_ones_and_variable_files_go_in() {
+fn ignored_files_are_excluded_unless_tracked_or_variable_files() {
     let case = Case::new();
     case.write("p/.gitignore", "*.tfvars*\n*.secret\n.terraform*\n").write("p/main.tf", "");
     case.write("p/kept.secret", "").write("p/left.secret", "").write("p/.terraform.lock.hcl", "");
@@ -166,7 +166,7 @@ fn ignored_files_stay_out_but_tracked_ones_and_variable_files_go_in() {
 }
 
 #[test]
-fn state_and_downloaded_providers_never_go_in_even_when_tracked() {
+fn state_and_downloaded_providers_are_never_included() {
     let case = Case::new();
     case.write("p/main.tf", "").write("p/terraform.tfstate", "").write("p/terraform.tfstate.backup", "");
     case.write("p/.terraform/providers/x", "").write("p/terraform.tfstate.d/dev/terraform.tfstate", "");
@@ -175,7 +175,7 @@ fn state_and_downloaded_providers_never_go_in_even_when_tracked() {
     let snapshot = case.take("p").unwrap();
     assert!(snapshot.leaves_state_behind);
     assert_eq!(Vec::from_iter(case.fetched(&snapshot)), ["p/main.tf"]);
-    // States of workspaces are states as well.
+    // The state of a workspace counts too.
     case.write("q/main.tf", "");
     assert!(!case.take("q").unwrap().leaves_state_behind);
     case.write("q/terraform.tfstate.d/dev/terraform.tfstate", "");
@@ -183,7 +183,7 @@ fn state_and_downloaded_providers_never_go_in_even_when_tracked() {
 }
 
 #[test]
-fn submodules_and_nested_repositories_go_in_as_plain_files() {
+fn submodules_and_nested_repositories_are_included_as_plain_files() {
     let case = Case::new();
     case.write("library/x.tf", "").write("p/main.tf", "").write("p/nested/deep/y.tf", "");
     case.git("library", &["init", "-q"]);
@@ -203,7 +203,7 @@ fn submodules_and_nested_repositories_go_in_as_plain_files() {
 }
 
 #[test]
-fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
+fn a_directory_that_its_repository_ignores_is_included_alone() {
     let case = Case::new();
     case.write("repo/.gitignore", "scratch/\n").write("repo/scratch/main.tf", "").write("repo/other.tf", "");
     case.git("repo", &["init", "-q"]);
@@ -213,7 +213,7 @@ fn a_directory_that_its_repository_ignores_is_taken_on_its_own() {
 }
 
 #[test]
-fn the_same_files_give_the_same_commit_and_a_change_gives_another() {
+fn the_same_files_result_in_the_same_commit() {
     let case = Case::new();
     case.write("p/main.tf", "one");
     let first = case.take("p").unwrap();
@@ -223,7 +223,7 @@ fn the_same_files_give_the_same_commit_and_a_change_gives_another() {
 }
 
 #[test]
-fn bytes_names_and_modes_survive() {
+fn contents_names_and_modes_are_preserved() {
     let case = Case::new();
     case.write("p/.gitattributes", "* text=auto\n*.bin filter=lfs\n").write("p/main.tf", "a\r\nb\r\n");
     case.write("p/a b\n*?.tf", "").write("p/x.bin", "content").write("p/-rf.sh", "");
@@ -245,13 +245,13 @@ fn bytes_names_and_modes_survive() {
 }
 
 #[test]
-fn a_directory_without_configuration_is_refused_with_its_name() {
+fn a_directory_without_configuration_is_refused() {
     let case = Case::new();
     case.write("p/readme.md", "").write("q/.gitignore", "*.tf\n").write("q/main.tf", "");
     let error = case.take("p").unwrap_err().to_string();
     assert!(error.contains("user/p") && error.contains("no .tf"), "{error}");
     let error = case.take("q").unwrap_err().to_string();
-    assert!(error.contains("ignore rule"), "{error}");
+    assert!(error.contains("git ignores"), "{error}");
     let error = case.take("nowhere").unwrap_err().to_string();
     assert!(error.contains("nowhere"), "{error}");
 }

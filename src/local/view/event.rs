@@ -1,19 +1,19 @@
-//! What the view is told, and how it is made from what happened at the embedded hub.
+//! The events that the view shows.
 
 use hawser_contract::{Fault, LogLevel, Outcome, Task};
+use hawser_dev_server::JobState;
 
-/// Something that a person may want to see.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     Started(Task),
-    /// A line of the engine's output, or one that the runner added.
+    /// A line of the engine's output, or a line that the runner added.
     Line {
         task: Task,
         level: LogLevel,
         text: String,
     },
     Ended(Task, Outcome),
-    /// A word of `hawser local` itself.
+    /// A message of this program itself.
     Note(String),
     Finished(JobEnding),
 }
@@ -23,8 +23,22 @@ pub enum Event {
 pub enum JobEnding {
     Completed,
     Cancelled,
-    /// The answer to the question was no.
+    /// The user answered the question with no.
     Declined,
-    /// The task is missing when it was not a task that failed.
+    /// The task is `None` if the job failed between tasks.
     Failed(Option<Task>, Fault),
+}
+
+impl JobEnding {
+    /// `fault` is the last fault that a task of the job reported.
+    pub fn new(state: JobState, fault: Option<(Task, Fault)>) -> Self {
+        match (state, fault) {
+            (JobState::Completed, _) => Self::Completed,
+            (JobState::Cancelled, _) => Self::Cancelled,
+            (JobState::Rejected, _) => Self::Declined,
+            (_, Some((task, fault))) => Self::Failed(Some(task), fault),
+            (JobState::Failed { error }, None) => Self::Failed(None, Fault::new(error)),
+            (other, None) => Self::Failed(None, Fault::new(format!("the job ended in the state {other}"))),
+        }
+    }
 }

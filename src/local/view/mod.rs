@@ -1,9 +1,9 @@
-//! What a person sees of a job: a pure machine from events to lines, and a thin driver for the terminal.
+//! Shows a job to the user: a pure state machine from events to lines, and a thin driver for the terminal.
 //!
-//! [`View`] knows two forms. *Live* is for a terminal: the engine's output scrolls by under a heading per task, a
-//! row with its time follows each task, and the last row shows the running task ([`View::status`]). *Plain* is for
-//! pipes and files: one line per thing that happened, each with its task in front, no colors, nothing redrawn.
-//! Either way the plan comes as a small table, the outputs stand at the end, and sensitive ones are masked.
+//! [`View`] has two formats. *Live* is for a terminal: the engine's output scrolls by under a heading for each task, a
+//! row with the duration follows each task, and the last row shows the running task ([`View::status`]). *Plain* is for
+//! pipes and files: one line per event, prefixed with its task, without colors or redrawing. Both show the plan as a
+//! small table and the outputs at the end, with sensitive values masked.
 
 mod event;
 mod paint;
@@ -17,16 +17,16 @@ use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Ta
 
 pub use event::{Event, JobEnding};
 pub use paint::Paint;
-pub use screen::{REFRESH, Screen, ask, somebody_is_there, tell};
-pub use text::clean;
-use text::{Words as _, plural, took};
+pub use screen::{REFRESH, Screen, ask, can_ask, write_to_user};
+pub use text::{clean, since};
+use text::{label, plural, short_duration};
 
-/// How wide the task names are, with the space after them.
+/// Width of the column of task names.
 const NAME: usize = 11;
-/// How wide a time is.
+/// Width of the column of durations.
 const TIME: usize = 7;
 
-/// What is being done.
+/// What the job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Plan,
@@ -44,27 +44,27 @@ impl Verb {
     }
 }
 
-/// What the view is about.
+/// The job that the view shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Title {
     pub verb: Verb,
-    /// The directory as the user named it, or what stands for it.
+    /// The directory as the user named it, or a name for it.
     pub subject: String,
-    pub engine: &'static str,
+    pub engine: String,
 }
 
-/// The job as far as the view has heard of it. Times are counted from the moment the job began.
+/// Everything the view knows about the job. Times are relative to the start of the job.
 #[derive(Debug)]
 pub struct View {
     live: bool,
     paint: Paint,
     title: Title,
-    /// When each task that has been heard of started.
+    /// When each task started.
     started: Vec<(Task, Duration)>,
     running: Option<Task>,
-    /// The task whose heading the last line of output stands under.
-    under: Option<Task>,
-    /// An empty line of output that is only shown when another line follows it.
+    /// The heading above the last line of output.
+    heading: Option<Task>,
+    /// The last line of output was empty. It is shown only if another line follows.
     gap: bool,
     outputs: Option<OutputSet>,
     resources: Option<u64>,
@@ -78,37 +78,37 @@ impl View {
             title,
             started: Vec::new(),
             running: None,
-            under: None,
+            heading: None,
             gap: false,
             outputs: None,
             resources: None,
         }
     }
 
-    /// What is asked before anything is changed.
+    /// The question before anything is changed.
     pub fn question(&self) -> String {
         let subject = clean(&self.title.subject, false);
         let question = match self.title.verb {
             Verb::Apply | Verb::Plan => "Apply this plan?".to_owned(),
-            Verb::Destroy => format!("Destroy what {subject} has made?"),
+            Verb::Destroy => format!("Destroy all resources of {subject}?"),
         };
         self.paint.bold(&question)
     }
 
-    /// The line above everything else.
+    /// The first lines.
     pub fn opening(&self) -> Vec<String> {
         let Title { verb, subject, engine } = &self.title;
         let verb = verb.word();
         let subject = clean(subject, false);
         if self.live {
-            let facts = self.paint.dim(&format!("{verb} with {engine}"));
-            vec![format!("{}  {facts}", self.paint.bold(&subject)), String::new()]
+            let details = self.paint.dim(&format!("{verb} with {engine}"));
+            vec![format!("{}  {details}", self.paint.bold(&subject)), String::new()]
         } else {
             vec![format!("hawser local: {verb} {subject} with {engine}")]
         }
     }
 
-    /// Takes an event in and gives the lines that it adds to what has been printed.
+    /// Returns the lines to print for an event.
     pub fn on(&mut self, event: &Event, now: Duration) -> Vec<String> {
         match event {
             Event::Started(task) => self.started(*task, now),
@@ -129,18 +129,18 @@ impl View {
     }
 
     fn line(&mut self, task: Task, level: LogLevel, text: &str, now: Duration) -> Vec<String> {
-        // The first line of a task may overtake the report that it runs.
+        // The first line of a task may arrive before the report that the task is running.
         let mut lines = self.started(task, now);
         if !self.live {
             let text = clean(text, false);
             lines.push(plain(task, &format!("| {text}")).trim_end().to_owned());
             return lines;
         }
-        let is_first = self.under != Some(task);
+        let is_first = self.heading != Some(task);
         if is_first {
             self.gap = false;
-            self.under = Some(task);
-            lines.push(self.paint.bold(task.label()));
+            self.heading = Some(task);
+            lines.push(self.paint.bold(label(task)));
         }
         if clean(text, false).trim().is_empty() {
             self.gap = !is_first;
@@ -160,10 +160,14 @@ impl View {
 
     fn ended(&mut self, task: Task, outcome: &Outcome, now: Duration) -> Vec<String> {
         let mut lines = self.started(task, now);
-        let took = self.time_of(task, now);
+        let duration = self.duration(task, now);
         self.running = None;
-        self.under = None;
-        lines.push(if self.live { self.row(task, outcome, took) } else { plain_end(task, outcome, took) });
+        self.heading = None;
+        lines.push(if self.live {
+            self.row(task, outcome, duration)
+        } else {
+            plain_end(task, outcome, duration)
+        });
         match outcome {
             Outcome::Completed(Success::Plan(data)) => lines.extend(self.plan(data)),
             Outcome::Completed(Success::Outputs(set)) => self.outputs.clone_from(set),
@@ -182,61 +186,60 @@ impl View {
     }
 
     fn note(&mut self, text: &str) -> Vec<String> {
-        self.under = None;
+        self.heading = None;
         let text = clean(text, false);
         let line = if self.live { self.paint.yellow(&format!("! {text}")) } else { format!("note: {text}") };
         vec![line]
     }
 
     fn finished(&mut self, ending: &JobEnding, now: Duration) -> Vec<String> {
-        // Below the table of the plan there is an empty line already.
-        let under_the_plan = self.title.verb == Verb::Plan && *ending == JobEnding::Completed;
-        let mut lines = if under_the_plan { Vec::new() } else { vec![String::new()] };
+        // An empty line already follows the plan.
+        let follows_plan = self.title.verb == Verb::Plan && *ending == JobEnding::Completed;
+        let mut lines = if follows_plan { Vec::new() } else { vec![String::new()] };
         if let (JobEnding::Completed, Some(set)) = (ending, &self.outputs) {
             lines.extend(tables::outputs(set, self.paint));
             lines.push(String::new());
         }
-        lines.extend(self.verdict(ending, now));
+        lines.extend(self.summary(ending, now));
         lines
     }
 
-    /// The last words: what came of it, in one line, and why if it did not go well.
-    fn verdict(&self, ending: &JobEnding, now: Duration) -> Vec<String> {
-        let after = took(now);
+    /// The result of the job in one line, followed by the reason if it failed.
+    fn summary(&self, ending: &JobEnding, now: Duration) -> Vec<String> {
+        let time = short_duration(now);
         match ending {
             JobEnding::Completed => {
                 let count = self.resources.unwrap_or_default();
-                let words = match self.title.verb {
-                    Verb::Plan => format!("Planned in {after}; nothing was changed."),
-                    Verb::Destroy if count == 0 => format!("Destroyed in {after}; nothing is left."),
-                    Verb::Destroy => format!("Destroyed in {after}; {} left.", plural(count, "resource")),
-                    Verb::Apply => format!("Applied in {after}; {} in the state.", plural(count, "resource")),
+                let text = match self.title.verb {
+                    Verb::Plan => format!("Planned in {time}. Nothing was changed."),
+                    Verb::Destroy if count == 0 => format!("Destroyed in {time}. No resources are left."),
+                    Verb::Destroy => {
+                        format!("Destroyed in {time}. {} left in the state.", plural(count, "resource"))
+                    }
+                    Verb::Apply => format!("Applied in {time}. {} in the state.", plural(count, "resource")),
                 };
-                vec![self.paint.green(&format!("{}{words}", self.mark("✔ ")))]
+                vec![self.paint.green(&format!("{}{text}", self.mark("✔ ")))]
             }
             JobEnding::Cancelled => {
-                let mut words = format!("Cancelled after {after}.");
-                if self.changes_may_have_been_made() {
-                    words.push_str(" What was changed until then stays changed.");
+                let mut text = format!("Cancelled after {time}.");
+                if self.may_have_changed_resources() {
+                    text.push_str(" Changes made before that are still in place.");
                 }
-                vec![self.paint.yellow(&format!("{}{words}", self.mark("■ ")))]
+                vec![self.paint.yellow(&format!("{}{text}", self.mark("■ ")))]
             }
             JobEnding::Declined => {
-                vec![
-                    self.paint
-                        .yellow(&format!("{}Not done, as you wish; nothing was changed.", self.mark("■ "))),
-                ]
+                vec![self.paint.yellow(&format!("{}Cancelled. Nothing was changed.", self.mark("■ ")))]
             }
-            JobEnding::Failed(task, fault) => self.failure(*task, fault, &after),
+            JobEnding::Failed(task, fault) => self.failure(*task, fault, &time),
         }
     }
 
-    fn failure(&self, task: Option<Task>, fault: &Fault, after: &str) -> Vec<String> {
-        let what = task.map_or("The job", Task::label);
-        let mut lines = vec![self.paint.red(&format!("{}{what} failed after {after}.", self.mark("✘ ")))];
+    fn failure(&self, task: Option<Task>, fault: &Fault, time: &str) -> Vec<String> {
+        let name = task.map_or("The job", label);
+        let mut lines = vec![self.paint.red(&format!("{}{name} failed after {time}.", self.mark("✘ ")))];
         lines.extend(indented(&fault.message));
         if let Some(count) = fault.resources {
-            lines.push(format!("  {} in the state now.", plural(count, "resource")));
+            lines.push(format!("  {} in the state.", plural(count, "resource")));
         }
         let details = fault.details.trim();
         if !details.is_empty() && details != fault.message.trim() {
@@ -246,36 +249,36 @@ impl View {
         lines
     }
 
-    fn changes_may_have_been_made(&self) -> bool {
+    fn may_have_changed_resources(&self) -> bool {
         self.started.iter().any(|(task, _)| matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan))
     }
 
-    /// A sign in front of a line that would only be noise in a file.
+    /// A symbol in front of a line, in a terminal only.
     fn mark(&self, sign: &'static str) -> &'static str {
         if self.live { sign } else { "" }
     }
 
-    /// The running task and its time, for the last row of a terminal.
+    /// The running task and its duration, for the last row of a terminal.
     pub fn status(&self, now: Duration) -> Option<String> {
         const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
         let task = self.running?;
         let tick = usize::try_from(now.as_millis() / REFRESH.as_millis()).unwrap_or_default();
         let spinner = SPINNER.get(tick % SPINNER.len())?;
-        let name = self.paint.bold(&format!("{:NAME$}", task.label()));
-        let time = took(self.time_of(task, now));
+        let name = self.paint.bold(&format!("{:NAME$}", label(task)));
+        let time = short_duration(self.duration(task, now));
         Some(format!("{} {name}{time:>TIME$}", self.paint.cyan(&spinner.to_string())))
     }
 
-    fn time_of(&self, task: Task, now: Duration) -> Duration {
+    fn duration(&self, task: Task, now: Duration) -> Duration {
         let started = self.started.iter().find(|(known, _)| *known == task);
         started.map_or(Duration::ZERO, |(_, since)| now.saturating_sub(*since))
     }
 
-    /// A task that has ended.
+    /// The row of a task that has ended.
     fn row(&self, task: Task, outcome: &Outcome, time: Duration) -> String {
-        let name = format!("{:NAME$}", task.label());
+        let name = format!("{:NAME$}", label(task));
         let paint = self.paint;
-        let time = paint.dim(&format!("{:>TIME$}", took(time)));
+        let time = paint.dim(&format!("{:>TIME$}", short_duration(time)));
         match outcome {
             Outcome::Completed(success) => {
                 let detail = paint.dim(&detail(success));
@@ -289,13 +292,13 @@ impl View {
     }
 }
 
-fn plain(task: Task, words: &str) -> String {
-    format!("{:NAME$}{words}", task.label())
+fn plain(task: Task, text: &str) -> String {
+    format!("{:NAME$}{text}", label(task))
 }
 
 fn plain_end(task: Task, outcome: &Outcome, time: Duration) -> String {
-    let time = took(time);
-    let words = match outcome {
+    let time = short_duration(time);
+    let text = match outcome {
         Outcome::Completed(success) => match detail(success).as_str() {
             "" => format!("done in {time}"),
             detail => format!("done in {time} ({detail})"),
@@ -303,20 +306,20 @@ fn plain_end(task: Task, outcome: &Outcome, time: Duration) -> String {
         Outcome::Faulted(_) => format!("failed after {time}"),
         Outcome::Cancelled => format!("cancelled after {time}"),
     };
-    plain(task, &words)
+    plain(task, &text)
 }
 
-/// What a finished task has to say in half a line.
+/// The result of a completed task in a few words.
 fn detail(success: &Success) -> String {
     match success {
         Success::Done => String::new(),
         Success::Revision(revision) => clean(revision.get(..12).unwrap_or(revision), false),
         Success::Variables(None) => "none declared".to_owned(),
-        Success::Variables(Some(set)) => plural(text::count(&set.variables), "variable"),
-        Success::Plan(data) => tables::plan_words(data),
+        Success::Variables(Some(set)) => plural(set.variables.len(), "variable"),
+        Success::Plan(data) => tables::plan_summary(data),
         Success::Resources(count) => format!("{} in the state", plural(*count, "resource")),
         Success::Outputs(None) => "none".to_owned(),
-        Success::Outputs(Some(set)) => plural(text::count(&set.outputs), "output"),
+        Success::Outputs(Some(set)) => plural(set.outputs.len(), "output"),
     }
 }
 

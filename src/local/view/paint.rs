@@ -1,21 +1,20 @@
-//! Colours, or none.
+//! Colors for a terminal.
 
 use console::Style;
 
-/// Paints words, or leaves them as they are.
+/// Colors text, or returns it unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paint {
-    colour: bool,
+    color: bool,
 }
 
 impl Paint {
-    pub fn new(colour: bool) -> Self {
-        Self { colour }
+    pub fn new(color: bool) -> Self {
+        Self { color }
     }
 
-    /// Whether there is anything but plain characters to be had.
-    pub fn fancy(self) -> bool {
-        self.colour
+    pub fn is_colored(self) -> bool {
+        self.color
     }
 
     pub fn bold(self, text: &str) -> String {
@@ -46,9 +45,9 @@ impl Paint {
         self.with(Style::new().cyan(), text)
     }
 
-    /// The decision was made by whoever made this `Paint`, not by what stdout happens to be.
+    /// Forces the style because `console` would look at stdout, and `color` has already been decided.
     fn with(self, style: Style, text: &str) -> String {
-        if self.colour && !text.is_empty() {
+        if self.color && !text.is_empty() {
             style.force_styling(true).apply_to(text).to_string()
         } else {
             text.to_owned()

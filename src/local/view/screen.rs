@@ -1,9 +1,10 @@
-//! Puts lines on stdout with a status row below them, and asks the question on stderr.
+//! Prints lines to stdout with a status row below them, and asks the question on stderr.
 //!
-//! The status row has no newline: it is erased before the next line is printed. It is cut to the width of the
-//! terminal; lines are never cut, the terminal wraps them. A terminal that becomes narrower may keep an old row.
+//! The status row does not end with a newline and is erased before the next line is printed. It is truncated to the
+//! width of the terminal. Lines are never truncated; the terminal wraps them. A terminal that becomes narrower may keep
+//! an old status row.
 //!
-//! Nothing here fails: when stdout has gone away (a closed terminal, `| head`), the job goes on without it.
+//! Errors are ignored: if stdout is closed (a closed terminal, `| head`), the job continues without it.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -11,12 +12,11 @@ use std::time::Duration;
 
 use console::Term;
 
-/// How often the status row is drawn when nothing happens.
+/// How often the status row is redrawn.
 pub const REFRESH: Duration = Duration::from_millis(100);
 
 const ERASE_ROW: &str = "\r\u{1b}[2K";
 
-/// Where the view is shown.
 #[derive(Debug)]
 pub struct Screen {
     /// Whether stdout is a terminal that shows colors and a status row.
@@ -25,7 +25,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Looks at stdout and the environment.
+    /// Checks stdout and the environment for whether colors are wanted.
     pub fn open() -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
@@ -44,7 +44,7 @@ impl Screen {
         }
         let status = status.filter(|_| self.live);
         if let Some(status) = status {
-            // The last column stays free: the cursor stands there.
+            // The cursor needs the last column.
             let width = usize::from(Term::stdout().size().1).saturating_sub(1);
             text.push_str(&console::truncate_str(status, width, ""));
         }
@@ -55,25 +55,25 @@ impl Screen {
     }
 }
 
-/// Says something to whoever is to answer, not to the file or the program that the output goes to.
-pub fn tell(words: &str) {
+/// Writes to the user's terminal, even if the output is redirected to a file or a pipe.
+pub fn write_to_user(text: &str) {
     let terminal = || File::options().write(true).open("/dev/tty");
-    let mut to: Box<dyn io::Write> = match (io::stderr().is_terminal(), terminal()) {
+    let mut output: Box<dyn io::Write> = match (io::stderr().is_terminal(), terminal()) {
         (false, Ok(terminal)) => Box::new(terminal),
         _ => Box::new(io::stderr()),
     };
-    let _ = to.write_all(words.as_bytes());
-    let _ = to.flush();
+    let _ = output.write_all(text.as_bytes());
+    let _ = output.flush();
 }
 
-/// Whether there is somebody to answer a question.
-pub fn somebody_is_there() -> bool {
+/// Whether a user can answer a question.
+pub fn can_ask() -> bool {
     io::stdin().is_terminal()
 }
 
-/// Asks, and waits for a line on stdin. Only a clear yes is a yes; the end of the input is a no.
+/// Asks, and waits for a line on stdin. Only `y` and `yes` count as yes; end of file counts as no.
 pub fn ask(question: &str) -> bool {
-    tell(&format!("{question} [y/N] "));
+    write_to_user(&format!("{question} [y/N] "));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Paint;
 use super::text::{clean, plural};
 
-/// A column of the plan table: its heading, the sign before a number, and how a number looks.
+/// A column of the plan table: its heading, the sign before a number, and the color of a number.
 type Column = (&'static str, &'static str, fn(Paint, &str) -> String);
 
 const COLUMNS: [Column; 5] = [
@@ -18,10 +18,10 @@ const COLUMNS: [Column; 5] = [
 ];
 const FIRST: usize = 10;
 const GAP: usize = 3;
-/// A value that would make a line longer than this is spread over several.
+/// A value that would make a line longer than this is split into several lines.
 const WIDTH: usize = 80;
 
-/// What would be done to resources and outputs, in numbers.
+/// The planned changes to resources and outputs as a table of counts.
 pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
     let resources = [
         data.create_count,
@@ -39,13 +39,13 @@ pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
     ];
     let headings: String = COLUMNS.iter().map(|(heading, _, _)| right(heading, heading)).collect();
     let width = FIRST + COLUMNS.iter().map(|(heading, _, _)| heading.len() + GAP).sum::<usize>();
-    let rule = if paint.fancy() { "─" } else { "-" }.repeat(width);
+    let rule = if paint.is_colored() { "─" } else { "-" }.repeat(width);
     let row = |name: &str, counts: [u64; 5]| {
         let mut line = format!("{name:FIRST$}");
-        for ((heading, sign, colour), count) in COLUMNS.into_iter().zip(counts) {
+        for ((heading, sign, color), count) in COLUMNS.into_iter().zip(counts) {
             let cell =
                 if count == 0 { right("0", heading) } else { right(&format!("{sign}{count}"), heading) };
-            line.push_str(&if count == 0 { paint.dim(&cell) } else { colour(paint, &cell) });
+            line.push_str(&if count == 0 { paint.dim(&cell) } else { color(paint, &cell) });
         }
         line
     };
@@ -57,29 +57,29 @@ pub(super) fn plan(data: &PlanData, paint: Paint) -> Vec<String> {
     ]
 }
 
-/// Sets a cell to the right under its heading.
+/// Aligns a cell to the right under its heading.
 fn right(cell: &str, heading: &str) -> String {
     format!("{cell:>width$}", width = heading.len() + GAP)
 }
 
-/// The plan in half a line.
-pub(super) fn plan_words(data: &PlanData) -> String {
+/// The plan in a few words.
+pub(super) fn plan_summary(data: &PlanData) -> String {
     let parts = [
         (data.create_count, "to create"),
         (data.modify_count, "to change"),
         (data.recreate_count, "to replace"),
         (data.destroy_count, "to destroy"),
     ];
-    let words: Vec<String> =
+    let changes: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, verb)| format!("{count} {verb}")).collect();
-    match (words.is_empty(), data.outputs_total_changed_count) {
-        (false, _) => words.join(", "),
+    match (changes.is_empty(), data.outputs_total_changed_count) {
+        (false, _) => changes.join(", "),
         (true, 0) => "no changes".to_owned(),
         (true, outputs) => format!("{} to change", plural(outputs, "output")),
     }
 }
 
-/// The outputs, aligned. The value of a sensitive one is not shown.
+/// The outputs, aligned. Sensitive values are masked.
 pub(super) fn outputs(set: &OutputSet, paint: Paint) -> Vec<String> {
     let mut lines = vec![paint.bold("Outputs")];
     if set.outputs.is_empty() {
@@ -103,8 +103,7 @@ pub(super) fn outputs(set: &OutputSet, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// A value as a person would write it: strings as they are, the rest as JSON that is spread over lines only
-/// when it does not fit on one.
+/// A readable value: strings unchanged, everything else as JSON, on several lines only if it does not fit on one.
 fn value(output: &OutputValue, room: usize) -> String {
     if output.kind == "string" {
         return if output.value.is_empty() { "\"\"".to_owned() } else { output.value.clone() };

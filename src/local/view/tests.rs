@@ -6,7 +6,7 @@ const LIVE: bool = true;
 const PLAIN: bool = false;
 
 fn title(verb: Verb) -> Title {
-    Title { verb, subject: "examples/hello".into(), engine: "terraform" }
+    Title { verb, subject: "examples/hello".into(), engine: "terraform".into() }
 }
 
 fn line(task: Task, level: LogLevel, text: &str) -> Event {
@@ -60,7 +60,7 @@ fn plan_data() -> PlanData {
     }
 }
 
-/// A whole apply as it comes from the hub, one event every 300 ms.
+/// A complete apply, one event every 300 ms.
 fn an_apply() -> Vec<Event> {
     let variable = Variable {
         name: "name".into(),
@@ -143,7 +143,7 @@ fn an_apply_in_a_terminal() {
 }
 
 #[test]
-fn colours_in_a_terminal() {
+fn colors_in_a_terminal() {
     let shown = transcript(LIVE, Verb::Apply, &an_apply());
     insta::assert_snapshot!(shown.replace('\u{1b}', "␛"));
 }
@@ -182,7 +182,7 @@ fn a_failure_says_what_failed_why_and_what_is_in_the_state() {
 }
 
 #[test]
-fn a_cancelled_job_says_that_changes_stay() {
+fn a_cancelled_job_mentions_changes_that_were_made() {
     let events = [
         Event::Started(Task::DestroyFromPlan),
         Event::Ended(Task::DestroyFromPlan, Outcome::Cancelled),
@@ -192,42 +192,42 @@ fn a_cancelled_job_says_that_changes_stay() {
     insta::assert_snapshot!(console::strip_ansi_codes(&shown));
 
     let early = [Event::Started(Task::PlanDestroy), Event::Finished(JobEnding::Cancelled)];
-    assert!(!transcript(LIVE, Verb::Destroy, &early).contains("stays changed"));
+    assert!(!transcript(LIVE, Verb::Destroy, &early).contains("still in place"));
 }
 
 #[test]
-fn the_last_line_tells_plan_destroy_and_apply_apart() {
+fn the_last_line_summarizes_plan_apply_and_destroy() {
     let last = |verb, count| {
         let task = Task::ApplyFromPlan;
         let events = [done(task, Success::Resources(count)), Event::Finished(JobEnding::Completed)];
         let shown = transcript(PLAIN, verb, &events);
         shown.lines().last().unwrap_or_default().to_owned()
     };
-    assert_eq!(last(Verb::Plan, 0), "Planned in 0.3s; nothing was changed.");
-    assert_eq!(last(Verb::Apply, 1), "Applied in 0.3s; 1 resource in the state.");
-    assert_eq!(last(Verb::Destroy, 0), "Destroyed in 0.3s; nothing is left.");
-    assert_eq!(last(Verb::Destroy, 2), "Destroyed in 0.3s; 2 resources left.");
+    assert_eq!(last(Verb::Plan, 0), "Planned in 0.3s. Nothing was changed.");
+    assert_eq!(last(Verb::Apply, 1), "Applied in 0.3s. 1 resource in the state.");
+    assert_eq!(last(Verb::Destroy, 0), "Destroyed in 0.3s. No resources are left.");
+    assert_eq!(last(Verb::Destroy, 2), "Destroyed in 0.3s. 2 resources left in the state.");
 }
 
 #[test]
-fn a_plan_without_changes_says_so() {
+fn a_plan_is_summarized_in_a_few_words() {
     let none = PlanData { total_unchanged_count: 2, ..PlanData::default() };
-    assert_eq!(tables::plan_words(&none), "no changes");
+    assert_eq!(tables::plan_summary(&none), "no changes");
     let outputs = PlanData { outputs_total_changed_count: 1, ..PlanData::default() };
-    assert_eq!(tables::plan_words(&outputs), "1 output to change");
+    assert_eq!(tables::plan_summary(&outputs), "1 output to change");
     let all = PlanData { create_count: 1, destroy_count: 2, ..PlanData::default() };
-    assert_eq!(tables::plan_words(&all), "1 to create, 2 to destroy");
+    assert_eq!(tables::plan_summary(&all), "1 to create, 2 to destroy");
 }
 
 #[test]
-fn a_line_that_overtakes_the_report_of_its_task_starts_the_task() {
+fn the_first_line_of_a_task_starts_it() {
     let events = [info(Task::Init, "hello"), Event::Started(Task::Init)];
     let shown = transcript(PLAIN, Verb::Apply, &events);
     assert!(shown.ends_with("Init       started\nInit       | hello"), "{shown}");
 }
 
 #[test]
-fn one_empty_line_is_between_the_plan_and_the_last_word() {
+fn one_empty_line_separates_the_plan_from_the_summary() {
     let plan = done(Task::Plan, Success::Plan(Box::new(plan_data())));
     let shown = transcript(PLAIN, Verb::Plan, &[plan, Event::Finished(JobEnding::Completed)]);
     assert!(!shown.contains("\n\n\n") && shown.contains("\n\nPlanned"), "{shown}");

@@ -1,32 +1,33 @@
-//! Words, times, and text from elsewhere made fit to be shown.
+//! Labels, durations, and sanitized text.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use hawser_contract::Task;
+use jiff::Timestamp;
 
-/// The short names that people see.
-pub(super) trait Words {
-    fn label(self) -> &'static str;
-}
-
-impl Words for Task {
-    fn label(self) -> &'static str {
-        match self {
-            Self::GetDefinitiveRevision => "Revision",
-            Self::GetModule => "Source",
-            Self::Init => "Init",
-            Self::Validate => "Validate",
-            Self::Variables => "Variables",
-            Self::Plan | Self::PlanDestroy => "Plan",
-            Self::ApplyFromPlan => "Apply",
-            Self::DestroyFromPlan => "Destroy",
-            Self::Output => "Outputs",
-        }
+/// The short name of a task.
+pub(super) fn label(task: Task) -> &'static str {
+    match task {
+        Task::GetDefinitiveRevision => "Revision",
+        Task::GetModule => "Source",
+        Task::Init => "Init",
+        Task::Validate => "Validate",
+        Task::Variables => "Variables",
+        Task::Plan | Task::PlanDestroy => "Plan",
+        Task::ApplyFromPlan => "Apply",
+        Task::DestroyFromPlan => "Destroy",
+        Task::Output => "Outputs",
     }
 }
 
+/// The time from `start` to `end`, or zero if a clock went backward.
+pub fn since(start: Timestamp, end: Timestamp) -> Duration {
+    Duration::try_from(end.duration_since(start)).unwrap_or_default()
+}
+
 /// `0.4s`, `12.0s`, `3m 05s`, `2h 07m`.
-pub(super) fn took(time: Duration) -> String {
+pub(super) fn short_duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..60 => format!("{}.{}s", seconds, time.subsec_millis() / 100),
@@ -35,18 +36,15 @@ pub(super) fn took(time: Duration) -> String {
     }
 }
 
-pub(super) fn plural(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
-pub(super) fn count<T>(items: &[T]) -> u64 {
-    u64::try_from(items.len()).unwrap_or(u64::MAX)
+pub(super) fn plural<Count: Display>(count: Count, noun: &str) -> String {
+    let count = count.to_string();
+    if count == "1" { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 const RESET: &str = "\u{1b}[0m";
 
-/// Text from elsewhere without anything that could move the cursor, clear the screen or ring the bell. Colors are
-/// kept when `colors` is set, and reset at the end.
+/// Removes everything from a text that could move the cursor, clear the screen, or ring the bell. With `colors`, keeps
+/// colors and resets them at the end.
 pub fn clean(text: &str, colors: bool) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut is_colored = false;
@@ -72,7 +70,7 @@ pub fn clean(text: &str, colors: bool) -> String {
     clean
 }
 
-/// `ESC [ … m`, with nothing but numbers in it.
+/// `ESC [ … m` with numbers only.
 fn is_color(code: &str) -> bool {
     code.strip_prefix("\u{1b}[").and_then(|rest| rest.strip_suffix('m')).is_some_and(|numbers| {
         numbers.bytes().all(|byte| byte.is_ascii_digit() || byte == b';' || byte == b':')
@@ -84,22 +82,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_short_at_every_length() {
-        for (milliseconds, words) in
+    fn durations_are_short() {
+        for (milliseconds, text) in
             [(0, "0.0s"), (440, "0.4s"), (59_999, "59.9s"), (185_000, "3m 05s"), (7_620_000, "2h 07m")]
         {
-            assert_eq!(took(Duration::from_millis(milliseconds)), words);
+            assert_eq!(short_duration(Duration::from_millis(milliseconds)), text);
         }
     }
 
     #[test]
-    fn text_from_elsewhere_cannot_move_the_cursor_or_ring_the_bell() {
-        let rude = "\u{1b}[2J\u{1b}[1;31mred\u{1b}[0m\u{7}\r\u{1b}]0;title\u{7}\ttab\u{1b}[5A\u{9b}2J";
-        let shown = clean(rude, true);
+    fn clean_text_cannot_move_the_cursor_or_ring_the_bell() {
+        let text = "\u{1b}[2J\u{1b}[1;31mred\u{1b}[0m\u{7}\r\u{1b}]0;title\u{7}\ttab\u{1b}[5A\u{9b}2J";
+        let shown = clean(text, true);
         assert!(shown.starts_with("\u{1b}[1;31mred\u{1b}[0m"), "{shown:?}");
         assert!(shown.ends_with("    tab2J") || shown.ends_with("    tab"), "{shown:?}");
         assert!(!shown.contains(['\r', '\u{7}', '\u{9b}']) && !shown.contains("[2J"), "{shown:?}");
-        assert!(!clean(rude, false).contains('\u{1b}'));
+        assert!(!clean(text, false).contains('\u{1b}'));
         assert_eq!(clean("\u{1b}[1;31mred", true), "\u{1b}[1;31mred\u{1b}[0m");
         assert_eq!(clean("\u{1b}[1;31mred", false), "red");
     }

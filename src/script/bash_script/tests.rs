@@ -1,4 +1,4 @@
-//! The scripts run in real bash, with small programs for an engine.
+//! Runs scripts in real bash, with small programs as engines.
 
 use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -79,10 +79,10 @@ fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
         ("TF_VAR_my-var", "a b"),
         ("with.dots", "c"),
         ("HOME", home.path().to_str().unwrap()),
-        // A bash that believes that it was started by ssh reads `.bashrc`.
+        // A bash that seems to be started by ssh reads `.bashrc`.
         ("SSH_CLIENT", "::1 1 2"),
     ];
-    // Set by the hook: the bash of the script itself would have obeyed it, too.
+    // Set by the hook, because the bash of the script itself would also obey it.
     let hook = format!(
         "greet() {{ echo hello; }}; export -f greet; export BASH_ENV={} SHELLOPTS",
         quote(code.to_str().unwrap())
@@ -94,35 +94,35 @@ fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
         assert!(seen.contains(&expected), "{expected}: {seen:#?}");
     }
     assert!(seen.iter().any(|it| it.starts_with("BASH_ENV=")), "{seen:#?}");
-    // A bash that inherits this would take no functions from the environment.
+    // A bash that inherits this ignores functions in the environment.
     assert!(!seen.iter().any(|it| it.starts_with("SHELLOPTS=") && it.contains("privileged")), "{seen:#?}");
     let ran = run(&script(before("greet() { echo hello; }; export -f greet"), sh("greet"), None));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "hello\n"), "{}", ran.stderr);
 }
 
 #[test]
-fn an_engine_that_is_not_there_is_told_with_the_folders_that_were_looked_in() {
+fn the_message_for_a_missing_engine_names_the_path() {
     let ran =
         run(&script(before("PATH=/no/such:/folders"), EngineCommand::new(["no-such-engine", "hush"]), None));
     assert_eq!((ran.code, ran.part), (Some(127), Some(ScriptPhase::Engine)), "{}", ran.stderr);
-    let said = format!("hawser: {NO_PROGRAM} no-such-engine in PATH, which is /no/such:/folders\n");
-    assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+    let message = format!("hawser: {NO_PROGRAM} no-such-engine in PATH (/no/such:/folders)\n");
+    assert!(ran.stderr.starts_with(&message), "{}", ran.stderr);
     assert!(!ran.stderr.contains("cancel.json") && !ran.stderr.contains("hush"), "{}", ran.stderr);
 }
 
 #[test]
-fn where_the_engine_runs_is_noted_as_the_hook_left_it() {
+fn the_recorded_place_of_the_engine_includes_changes_by_the_hook() {
     let folder = tempfile::tempdir().unwrap();
     let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
     let hook = "set -euC; cd /usr; export TF_WORKSPACE=\"it's prod\"; unset TF_DATA_DIR";
     let text = script(before(hook), sh("true"), None).text(&part, &cancel).unwrap();
     assert!(Process::new("bash").args(["-c", &text]).status().unwrap().success());
-    let noted = fs::read_to_string(folder.path().join("place")).unwrap();
-    assert_eq!(noted, "/usr\0it's prod\0\0");
+    let place = fs::read_to_string(folder.path().join("place")).unwrap();
+    assert_eq!(place, "/usr\0it's prod\0\0");
 }
 
 #[test]
-fn the_command_that_runs_is_noted_where_the_task_is_known_by_another() {
+fn a_command_other_than_the_main_one_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
     for (first, expected) in [("exit 3", "it's first\n"), ("true", "\n")] {
@@ -135,7 +135,7 @@ fn the_command_that_runs_is_noted_where_the_task_is_known_by_another() {
 }
 
 #[test]
-fn another_exit_code_is_a_success_only_with_the_file_that_shows_it() {
+fn another_exit_code_is_a_success_only_if_the_file_exists() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("it's a plan");
     let engine = |text: &str| sh(text).also_success(2, file.clone());
@@ -147,7 +147,7 @@ fn another_exit_code_is_a_success_only_with_the_file_that_shows_it() {
 }
 
 #[test]
-fn a_function_that_a_hook_defines_may_stand_in_front_of_the_engine() {
+fn a_function_that_a_hook_defines_can_wrap_the_engine() {
     let hook = "engine() { echo wrapped; command echo \"$@\"; return 3; }";
     let ran = run(&script(before(hook), EngineCommand::new(["engine", "a b"]), None));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), "wrapped\na b\n"), "{}", ran.stderr);
@@ -156,13 +156,13 @@ fn a_function_that_a_hook_defines_may_stand_in_front_of_the_engine() {
 }
 
 #[test]
-fn each_part_decides_on_its_own() {
+fn each_phase_can_fail_the_script() {
     let cases = [
         (script(before("echo b; (exit 3)"), sh("echo e"), after("echo a")), 3, ScriptPhase::Before, "b\n"),
         (script(before("echo b"), sh("echo e; exit 4"), after("echo a")), 4, ScriptPhase::Engine, "b\ne\n"),
         (script(before("echo b"), sh("echo e"), after("echo a; exit 5")), 5, ScriptPhase::After, "b\ne\na\n"),
         (script(before("echo b >&2"), sh("echo e >&2"), after("echo a >&2")), 0, ScriptPhase::Done, ""),
-        // A command in the middle that fails is bash's own business, as in any script.
+        // As in any script, a failing command in the middle does not stop bash.
         (script(before("false\necho b"), sh("true"), None), 0, ScriptPhase::Done, "b\n"),
     ];
     for (script, code, part, stdout) in cases {
@@ -177,7 +177,7 @@ fn each_part_decides_on_its_own() {
 }
 
 #[test]
-fn a_before_hook_that_leaves_early_is_seen_and_the_engine_does_not_run() {
+fn a_before_hook_that_exits_early_is_detected_and_the_engine_does_not_run() {
     for hook in ["exit 0", "exec true", "trap 'exit 0' EXIT; exit 7", "set -n"] {
         let ran = run(&script(before(hook), sh("echo engine"), None));
         assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Before)), "{hook}");
@@ -186,10 +186,10 @@ fn a_before_hook_that_leaves_early_is_seen_and_the_engine_does_not_run() {
 }
 
 #[test]
-fn a_syntax_error_is_the_hooks_own_failure() {
+fn a_syntax_error_is_a_failure_of_the_hook() {
     for hook in ["if true; then", "echo 'open", "cat <<EOF\nopen", "}", "done", "case x in"] {
         let ran = run(&script(before(hook), sh("echo engine"), after("echo after")));
-        // A here-document without its end is only a warning to bash.
+        // Bash only warns about an unterminated here-document.
         if hook.starts_with("cat") {
             assert_eq!(ran.part, Some(ScriptPhase::Done), "{hook}: {}", ran.stderr);
             continue;
@@ -234,17 +234,17 @@ fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
     }
 }
 
-/// Where the part cannot be written, a success could not be told from a hook that left early.
+/// Without the recorded phase, a success looks like a hook that exited early.
 #[test]
-fn an_engine_is_not_run_where_that_cannot_be_noted() {
+fn the_engine_is_not_run_if_the_phase_cannot_be_recorded() {
     for hook in ["true", "set -e", "exec 2>&-"] {
-        // A folder is in the file's place by the time the engine's turn has come.
+        // The hook replaces the file with a folder.
         let hook = format!("{hook}; rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"");
         let ran = run(&script(before(&hook), sh("echo engine"), after("echo after")));
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{hook}: {}", ran.stderr);
         assert!(hook.starts_with("exec") || ran.stderr.contains("the engine was not run"), "{}", ran.stderr);
     }
-    // From there on the parts say less, and nothing else changes.
+    // Later phases are not recorded, but nothing else changes.
     let lose = "rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"";
     let hook = format!("set -e; lose() {{ {lose}; }}");
     let ran = run(&script(before(&hook), EngineCommand::new(["lose"]), after("echo after")));
@@ -257,9 +257,9 @@ fn set_e_works_inside_a_hook() {
     assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(1), Some(ScriptPhase::Before), ""));
 }
 
-/// What pre-approval does not look at must not be run either.
+/// Pre-approval ignores it, so it must not be run either.
 #[test]
-fn white_space_at_the_end_of_a_hook_is_no_part_of_its_last_word() {
+fn trailing_white_space_of_a_hook_is_not_part_of_its_last_word() {
     for end in ["", "\r", "\r\n\r", "\u{a0}", "\u{b}\u{c}", " \t\n"] {
         let text = format!("printf '[%s]' one two{end}");
         assert_eq!(run(&script(before(&text), sh("true"), None)).stdout, "[one][two]", "{end:?}");
@@ -267,13 +267,13 @@ fn white_space_at_the_end_of_a_hook_is_no_part_of_its_last_word() {
 }
 
 #[test]
-fn a_hook_from_a_web_form_runs_with_its_line_ends_unified() {
+fn crlf_line_ends_of_a_hook_are_converted() {
     let ran = run(&script(before("export A=1\r\necho \"[$A]\"\r\n"), sh("true"), None));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[1]\n"), "{}", ran.stderr);
 }
 
 #[test]
-fn commands_run_in_order_until_one_fails_and_stdout_goes_where_it_is_told() {
+fn commands_run_in_order_until_one_fails_and_stdout_is_redirected() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a file");
     let mut wanted = script(before("set -C"), sh("cat; echo seen").stdin("it's $HOME"), None);
@@ -287,7 +287,7 @@ fn commands_run_in_order_until_one_fails_and_stdout_goes_where_it_is_told() {
 }
 
 #[test]
-fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
+fn collecting_after_a_failure_does_not_change_the_exit_code() {
     let mut wanted = script(None, sh("exit 4"), after("echo after"));
     wanted.collect = vec![sh("echo collected; exit 1")];
     assert_eq!(run(&wanted).stdout, "");
@@ -309,7 +309,7 @@ fn what_is_collected_after_a_failure_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
+fn a_failed_copy_for_people_is_reported_and_does_not_fail_the_script() {
     for hook in ["true", "set -euo pipefail", "trap 'exit 99' ERR; set -E", "set -e; exec 2>&-"] {
         let mut wanted = script(before(hook), sh("echo engine"), after("echo after"));
         let copy = EngineCommand::new(["bash", "-c", "echo copy; exit 3", "the place"]);
@@ -317,8 +317,8 @@ fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
         let ran = run(&wanted);
         assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)), "{hook}: {}", ran.stderr);
         assert_eq!(ran.stdout, "engine\ncopy\ncopy\nafter\n", "{hook}");
-        let told = ran.stderr.matches("hawser: the result could not be copied to the place").count();
-        assert_eq!(told, if hook.ends_with("2>&-") { 0 } else { 2 }, "{hook}: {}", ran.stderr);
+        let reported = ran.stderr.matches("hawser: failed to copy the result to the place").count();
+        assert_eq!(reported, if hook.ends_with("2>&-") { 0 } else { 2 }, "{hook}: {}", ran.stderr);
 
         wanted.engine = vec![sh("exit 4")];
         assert_eq!(run(&wanted).stdout, "", "{hook}");
@@ -329,7 +329,7 @@ fn a_copy_for_people_that_fails_is_told_and_decides_nothing() {
 }
 
 #[test]
-fn hidden_arguments_are_looked_up_after_the_hook_and_come_after_the_users_own() {
+fn hidden_arguments_are_resolved_after_the_hook_and_follow_the_users_own() {
     let mut command = sh("printf '%s\\n' \"$ARGS\"");
     command.hidden = Some(HiddenArguments {
         variable: "ARGS",
@@ -347,7 +347,7 @@ fn hidden_arguments_are_looked_up_after_the_hook_and_come_after_the_users_own() 
 }
 
 #[test]
-fn hidden_arguments_that_stand_for_the_command_line_come_after_all_of_the_users_own() {
+fn hidden_arguments_follow_all_of_the_users_own() {
     let mut command = sh("printf '[%s]' \"$ARGS\" \"$TF_CLI_ARGS\" \"$ONLY\"").variable("ONLY", "it's $HOME");
     command.hidden = Some(HiddenArguments {
         variable: "ARGS",
@@ -368,7 +368,7 @@ fn hidden_arguments_that_stand_for_the_command_line_come_after_all_of_the_users_
 }
 
 #[test]
-fn references_to_variables_are_found_and_other_dollars_are_left_alone() {
+fn references_to_variables_are_found_and_other_dollar_signs_are_literal() {
     let text = |text: &str| Piece::Text(text.to_owned());
     let variable = |name: &str| Piece::Variable(name.to_owned());
     assert_eq!(
@@ -410,12 +410,12 @@ fn interrupted(script: &Script<'_>) -> Ran {
     assert_eq!(line, "started\n");
     let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     kill_process_group(group, Signal::INT).unwrap();
-    let begun = Instant::now();
+    let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        assert!(begun.elapsed() < Duration::from_secs(180), "the script did not end");
+        assert!(start.elapsed() < Duration::from_secs(180), "the script did not end");
         std::thread::sleep(Duration::from_millis(10));
     };
     let mut stdout = String::new();
@@ -516,16 +516,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn no_hook_text_swallows_the_lines_after_it(hook in "[\"'`$(){}\\[\\];&|<> \n\\\\#!*?=aé]{0,40}") {
-        // Whatever the hook is, either it failed or left, or the engine ran.
+        // Either the hook failed or exited, or the engine ran.
         let ran = run(&script(before(&hook), sh("echo engine"), None));
-        let said = ran.stdout.contains("engine");
-        prop_assert_eq!(said, ran.part == Some(ScriptPhase::Done), "{:?} {:?}", ran.code, ran.stderr);
+        let engine_ran = ran.stdout.contains("engine");
+        prop_assert_eq!(engine_ran, ran.part == Some(ScriptPhase::Done), "{:?} {:?}", ran.code, ran.stderr);
     }
 }
 
-/// The limit is the kernel's: what is just below it runs, and what is above it is refused with a word about what to do.
+/// The limit is that of the kernel.
 #[test]
-fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() {
+fn values_up_to_the_limit_are_passed_and_longer_ones_are_refused_with_a_hint() {
     let hidden =
         |text: String| HiddenArguments { variable: "HAWSER_TEST", arguments: vec![vec![Piece::Text(text)]] };
     let mut argument = sh("printf '%s' \"${#1}\"");
@@ -533,7 +533,7 @@ fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() 
     let mut variable = sh("printf '%s' \"${#LONG}\"");
     variable.variables.push(("LONG", "x".repeat(LONGEST_WORD - "LONG=".len())));
     let mut environment = sh("printf '%s' \"${#HAWSER_TEST}\"");
-    // Two quotes and a space around it, a quote that becomes four characters, and what stands between it and the user's own.
+    // Two quotes and a space around it, a quote that becomes four characters, and two spaces before it.
     let between = 2;
     let text = format!("'{}", "x".repeat(LONGEST_WORD - "HAWSER_TEST=".len() - between - 3 - 4));
     environment.hidden = Some(hidden(text.clone()));
@@ -545,11 +545,14 @@ fn what_is_too_long_for_a_program_is_refused_in_words_and_what_is_not_arrives() 
     variable.variables[0].1.push('x');
     environment.hidden = Some(hidden(format!("{text}x")));
     for command in [argument, variable, environment] {
-        // Not `unwrap_err`, which would print all of it.
+        // `unwrap_err` would print the whole text.
         let text = script(None, command, None).text("/p".as_ref(), "/c".as_ref());
-        let Err(error) = text else { panic!("it is not refused") };
-        let said = error.to_string();
-        assert!(matches!(error, ScriptError::TooLong { .. }), "{said}");
-        assert!(said.contains("bash") && said.contains("parameters") && said.len() < 300, "{said}");
+        let Err(error) = text else { panic!("not refused") };
+        let message = error.to_string();
+        assert!(matches!(error, ScriptError::TooLong { .. }), "{message}");
+        assert!(
+            message.contains("bash") && message.contains("parameters") && message.len() < 300,
+            "{message}"
+        );
     }
 }

@@ -1,24 +1,23 @@
-//! JSON that refuses a key set twice in one object, and numbers that JSON does not have. A plain `Value` keeps the last of
-//! two keys, so that a second `Policy` object would silently replace the first.
+//! Reads JSON, and rejects duplicate keys in an object and numbers that JSON does not have. A plain `Value` keeps the last of
+//! two keys, so a second `Policy` object would silently replace the first.
 
 use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// No settings are nested this deep, and the parser's stack is not endless.
-const DEEPEST: usize = 64;
+/// Protects the stack of the parser.
+const MAX_DEPTH: usize = 64;
 
-/// A value read by these rules.
 pub(crate) struct StrictJson(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for StrictJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Nested { left: DEEPEST }.deserialize(deserializer).map(Self)
+        Nested { left: MAX_DEPTH }.deserialize(deserializer).map(Self)
     }
 }
 
-/// A value that may hold so many levels more.
+/// A value with at most this many levels below it.
 #[derive(Clone, Copy)]
 struct Nested {
     left: usize,
@@ -28,7 +27,7 @@ impl Nested {
     fn below<E: Error>(self) -> Result<Self, E> {
         let left = self.left.checked_sub(1);
         left.map(|left| Self { left })
-            .ok_or_else(|| E::custom(format!("nested more than {DEEPEST} levels deep")))
+            .ok_or_else(|| E::custom(format!("nested more than {MAX_DEPTH} levels deep")))
     }
 }
 
@@ -111,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn everything_json_has_is_read_and_nan_is_refused() {
+    fn all_json_values_are_read_and_nan_is_rejected() {
         let value = serde_json::json!({"a": [1, -2, 2.5, "x", true, null, {}, []]});
         assert_eq!(read("{a: [1, -2, 2.5, 'x', true, null, {}, [],],}").unwrap(), value);
         assert!(read("{a: NaN}").is_err());
     }
 
     #[test]
-    fn brackets_without_end_are_an_error_and_no_overflow() {
+    fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
         let error = read(&"[".repeat(100_000)).unwrap_err();
         assert!(error.to_string().contains("64 levels"), "{error}");
     }

@@ -9,12 +9,14 @@ use crate::base::wildcard::Wildcard;
 pub struct BackendPattern {
     text: String,
     name: Wildcard,
-    /// None for any value.
+    /// None matches any value.
     value: Option<Wildcard>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("names no backend setting; write it like bucket, or like bucket=my-state-* for some values only")]
+#[error(
+    "does not name a backend setting; write it like bucket, or like bucket=my-state-* to restrict its value"
+)]
 pub struct BackendPatternError;
 
 impl FromStr for BackendPattern {
@@ -34,14 +36,14 @@ impl FromStr for BackendPattern {
 }
 
 impl BackendPattern {
-    /// `setting` is what `terraform::backend_settings` makes. Capitals count. A value is compared as it was sent, with its
-    /// variables not yet looked up.
+    /// `setting` is in the form that `terraform::backend_settings` returns. Case-sensitive. Values are compared as they were
+    /// sent, before variables are expanded.
     pub fn matches(&self, setting: &str) -> bool {
         match setting.split_once('=') {
             Some((name, value)) => {
                 self.name.matches(name) && self.value.as_ref().is_none_or(|pattern| pattern.matches(value))
             }
-            // A file may hold any setting, and a star could lead to one that the server has written.
+            // A file can contain any setting, and a wildcard could match a file that the server wrote.
             None => self.text == setting && !setting.contains(['*', '$']),
         }
     }

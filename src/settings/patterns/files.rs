@@ -1,4 +1,4 @@
-//! Patterns of extra files: paths below a module's directory, part by part, so that `*` never reaches beyond a slash.
+//! Patterns of extra files: paths below a module's directory, matched part by part, so that `*` never matches a slash.
 
 use std::path::{Component, Path};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::base::wildcard::Wildcard;
 pub struct FilePattern(Vec<Wildcard>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is no path below a module's directory; write it without .., such as backend.tf or conf/*.yaml")]
+#[error("is not a path below a module's directory; write it like backend.tf or conf/*.yaml, without ..")]
 pub struct FilePatternError;
 
 impl FromStr for FilePattern {
@@ -23,7 +23,7 @@ impl FromStr for FilePattern {
 }
 
 impl FilePattern {
-    /// The name counts as the workspace reads it, without `.` and doubled slashes. Capitals count.
+    /// Matches the path as the workspace reads it, without `.` and repeated slashes. Case-sensitive.
     pub fn matches(&self, name: &str) -> bool {
         parts(name).is_some_and(|parts| {
             parts.len() == self.0.len()
@@ -32,7 +32,7 @@ impl FilePattern {
     }
 }
 
-/// None for what leads elsewhere or names no file.
+/// None for a path that leaves the directory or does not name a file.
 fn parts(path: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     for component in Path::new(path).components() {

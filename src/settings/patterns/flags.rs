@@ -1,16 +1,16 @@
-//! Flags by the names of the contract: `Policy.AllowedFlags`.
+//! Flags by their names in the contract: `Policy.AllowedFlags`.
 
 use std::str::FromStr;
 
 use hawser_contract::enums::WireEnum;
 use hawser_contract::{PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
 
-/// One entry of `Policy.AllowedFlags`, in any case. It stands for the flag of every engine that has it.
+/// One entry of `Policy.AllowedFlags`, case-insensitive. It applies to every engine that has the flag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlagName(&'static str);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("is no flag that this runner knows{}", nearest.map_or_else(String::new, |name| format!("; did you mean {name}?")))]
+#[error("is not a known flag{}", nearest.map_or_else(String::new, |name| format!("; did you mean {name}?")))]
 pub struct FlagNameError {
     pub nearest: Option<&'static str>,
 }

@@ -1,4 +1,4 @@
-//! The entries of `Policy` that are more than text.
+//! The entries of the lists in `Policy`.
 
 mod backend;
 mod files;
@@ -19,18 +19,23 @@ pub use variables::VariablePattern;
 use super::bind::Effective;
 use super::diagnostics::Diagnostics;
 use super::model::PolicySettings;
-use super::values::Fault;
+use super::values::SettingFault;
 use crate::base::git_url::mask_url;
 
-/// Reports every entry that its type refuses, with its origin: a rule that nobody can obey, or that allows less or more than
-/// it seems to, is worse than no start.
-pub(super) fn check(effective: &[Effective], findings: &mut Diagnostics) {
+/// Reports every malformed entry with its origin. The runner does not start with a rule that would allow more or less than it
+/// seems to.
+pub(super) fn check(effective: &[Effective], diagnostics: &mut Diagnostics) {
     for Effective { key, value, origin } in effective {
         let Some((list, _)) = key.strip_prefix("Policy.").and_then(|rule| rule.split_once('.')) else {
             continue;
         };
         if let Err(error) = serde_json::from_value::<PolicySettings>(json!({ list: [value] })) {
-            findings.problem(key, Some(mask_url(value)), Some(origin), Fault::NotPattern(error.to_string()));
+            diagnostics.problem(
+                key,
+                Some(mask_url(value)),
+                Some(origin),
+                SettingFault::NotPattern(error.to_string()),
+            );
         }
     }
 }

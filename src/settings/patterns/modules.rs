@@ -1,4 +1,4 @@
-//! Patterns of modules: `stack/namespace/module`, each part on its own, so that `*` never reaches beyond a slash.
+//! Patterns of modules: `stack/namespace/module`, matched part by part, so that `*` never matches a slash.
 
 use std::str::FromStr;
 
@@ -27,7 +27,7 @@ impl FromStr for ModulePattern {
 }
 
 impl ModulePattern {
-    /// Names count as they are written, capitals too.
+    /// Case-sensitive.
     pub fn matches(&self, names: [&str; 3]) -> bool {
         self.0.iter().zip(names).all(|(pattern, name)| !name.contains('/') && pattern.matches(name))
     }

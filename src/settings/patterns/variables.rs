@@ -9,7 +9,7 @@ use crate::base::wildcard::Wildcard;
 pub struct VariablePattern(Wildcard);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is not the name of an environment variable; write it without = and not empty, such as TF_VAR_*")]
+#[error("is not the name of an environment variable; write a name such as TF_VAR_*, without =")]
 pub struct VariablePatternError;
 
 impl FromStr for VariablePattern {
@@ -24,7 +24,7 @@ impl FromStr for VariablePattern {
 }
 
 impl VariablePattern {
-    /// Capitals count.
+    /// Case-sensitive.
     pub fn matches(&self, name: &str) -> bool {
         self.0.matches(name)
     }

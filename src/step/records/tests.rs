@@ -19,7 +19,7 @@ fn file() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn a_torn_record_is_not_read_until_the_next_writer_ends_it() {
+fn a_partial_record_is_not_read_until_the_next_writer_terminates_it() {
     let (_folder, path) = file();
     std::fs::write(&path, "1000000 o whole\n1000001 e torn by a cra").unwrap();
     assert_eq!(texts(&path), ["whole"]);
@@ -36,7 +36,7 @@ fn a_torn_record_is_not_read_until_the_next_writer_ends_it() {
 }
 
 #[test]
-fn what_is_no_record_is_text_and_an_empty_line_is_nothing() {
+fn other_lines_are_text_and_empty_lines_are_skipped() {
     let (_folder, path) = file();
     std::fs::write(&path, "\n\nhello there\n1000000 q x\n\n1000000 o \n99999999999999999999 o x\n").unwrap();
     let records = all(&path);
@@ -57,7 +57,7 @@ fn a_damaged_file_without_newlines_is_read_in_bounded_pieces() {
 }
 
 #[test]
-fn two_writers_at_once_tear_no_record_and_lose_none() {
+fn two_concurrent_writers_keep_all_records_intact() {
     let (_folder, path) = file();
     let write = |stream, count: usize| {
         let path = path.clone();
@@ -87,7 +87,7 @@ fn two_writers_at_once_tear_no_record_and_lose_none() {
 }
 
 #[test]
-fn a_position_survives_its_text_and_rubbish_does_not_become_one() {
+fn positions_round_trip_and_invalid_ones_are_refused() {
     let position = Position { record: u64::MAX, within: 17 };
     assert_eq!(position.to_string().parse(), Ok(position));
     assert_eq!(position.to_string().len(), Position::default().to_string().len());
@@ -105,7 +105,7 @@ fn stream() -> impl Strategy<Value = Stream> {
     ]
 }
 
-/// Anything but a newline, now and then as long as a record can be.
+/// Anything but a newline, sometimes as long as a record can be.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let byte = || any::<u8>().prop_map(|byte| if byte == b'\n' { 0 } else { byte });
     prop_oneof![
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn records_come_back_as_they_were_written(
+    fn records_round_trip(
         batches in vec(vec(record(), 1..6), 0..6),
         restart in vec(any::<bool>(), 6),
     ) {
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn the_pieces_of_a_line_make_the_line(line in vec(text(), 0..4)) {
+    fn the_pieces_of_a_line_add_up_to_the_line(line in vec(text(), 0..4)) {
         let line = line.concat();
         let parts: Vec<_> = pieces(&line).collect();
         prop_assert_eq!(parts.iter().map(|(text, _)| *text).collect::<Vec<_>>().concat(), line.clone());

@@ -1,4 +1,5 @@
 use hawser_contract::requests::CancelKind;
+use hawser_contract::{Outcome, Task};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -10,9 +11,9 @@ fn open(root: &Path) -> Result<StepStore, StoreError> {
 }
 
 fn create(store: &StepStore, name: &str) -> StepFolder {
-    match store.create(name, "Validate", &json!({"jobId": name})).unwrap() {
+    match store.create(&name.into(), "Validate", &json!({"jobId": name})).unwrap() {
         Created::New(folder, _) => folder,
-        Created::Known(folder) => panic!("{} is known already", folder.name()),
+        Created::Known(folder) => panic!("{} exists already", folder.name()),
     }
 }
 
@@ -31,7 +32,7 @@ fn note() -> SupervisorNote {
 }
 
 fn exit() -> Exit {
-    Exit { finished: Timestamp::now(), code: Some(0), signal: None, failure: None }
+    Exit::Code(0)
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn a_second_runner_of_the_same_instance_is_refused_and_one_of_another_is_not() {
 }
 
 #[test]
-fn instance_names_do_not_lead_anywhere_else() {
+fn instance_names_cannot_leave_the_folder() {
     assert_eq!(encoded("host-1.example_x"), "host-1.example_x");
     assert_eq!(encoded("../../etc"), "%2E.%2F..%2Fetc");
     assert_eq!(encoded(".."), "%2E.");
@@ -58,7 +59,7 @@ fn instance_names_do_not_lead_anywhere_else() {
 }
 
 #[test]
-fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
+fn steps_of_another_instance_are_found_unless_it_is_running() {
     let root = tempfile::tempdir().unwrap();
     let other = |name: &str| StepStore::open(root.path(), Uuid::nil(), name).unwrap();
     drop(other("nothing left"));
@@ -70,13 +71,13 @@ fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
     gone.set_aside(&damaged, "for the test");
     let path = gone.root.clone();
     drop(gone);
-    // Of another runner, which has a server's record of its own.
+    // Another runner.
     create(&StepStore::open(root.path(), Uuid::from_u128(1), "else").unwrap(), "a");
 
     let own = open(root.path()).unwrap();
     create(&own, "a");
     let expected = Abandoned { instance: "old name".to_owned(), path, steps: 2 };
-    // A process that another test is just starting has this one's files open for a moment, and a lock with them.
+    // A process that another test is starting briefly holds copies of this lock.
     let found = std::iter::repeat_with(|| own.abandoned_by_others()).take(1000).find(|found| {
         std::thread::sleep(Duration::from_millis(10));
         !found.is_empty()
@@ -85,36 +86,39 @@ fn what_another_instance_left_is_known_unless_it_is_running_or_left_nothing() {
 }
 
 #[test]
-fn steps_keep_their_order_of_arrival_over_restarts() {
+fn steps_keep_their_order_of_arrival_across_restarts() {
     let root = tempfile::tempdir().unwrap();
     let expected: Vec<String> = ["z", "b", "y", "a", "x"].map(str::to_owned).into();
     for name in &expected {
-        // A restart before each, and no look at what is there before the next one comes.
+        // A restart before each step.
         create(&open(root.path()).unwrap(), name);
     }
     assert_eq!(names(&open(root.path()).unwrap()), expected);
 }
 
 #[test]
-fn a_task_that_is_pushed_again_is_known() {
+fn a_task_that_is_pushed_again_is_a_duplicate() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "job.Plan");
     let store = open(root.path()).unwrap();
-    let again = store.create("job.Plan", "Plan", &json!({"other": true})).unwrap();
+    let again = store.create(&"job.Plan".into(), "Plan", &json!({"other": true})).unwrap();
     assert!(matches!(again, Created::Known(known) if known == folder));
     assert_eq!(folder.request().unwrap().payload, json!({"jobId": "job.Plan"}));
 
     let before = Instant::now();
-    assert!(!store.retired_since("job.Plan", before));
+    assert!(!store.retired_since(&"job.Plan".into(), before));
     store.discard(&store.retire(&folder).unwrap());
     assert_eq!(names(&store), Vec::<String>::new());
-    assert!(store.retired_since("job.Plan", before), "a push that waited since is a repeat");
-    assert!(!store.retired_since("job.Plan", Instant::now()), "one that comes now is not");
+    assert!(
+        store.retired_since(&"job.Plan".into(), before),
+        "a push that arrived before the removal is a repeat"
+    );
+    assert!(!store.retired_since(&"job.Plan".into(), Instant::now()), "a push that arrives now is not");
     create(&store, "job.Plan");
 }
 
 #[test]
-fn damaged_folders_are_set_aside_and_the_sound_ones_are_still_there() {
+fn damaged_folders_are_set_aside_and_intact_ones_stay() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     type Damage = fn(&StepFolder);
@@ -145,39 +149,40 @@ fn damaged_folders_are_set_aside_and_the_sound_ones_are_still_there() {
 }
 
 #[test]
-fn what_was_set_aside_is_to_be_told_of_until_it_is_though_the_runner_dies_in_between() {
+fn damaged_steps_stay_unreported_across_crashes_until_they_are_reported() {
     let root = tempfile::tempdir().unwrap();
     let damage =
-        |name: &str| fs::write(open(root.path()).unwrap().folder(name).path().join("exit.json"), "{");
-    for name in ["known", "told", "again"] {
+        |name: &str| fs::write(open(root.path()).unwrap().folder(&name.into()).path().join("exit.json"), "{");
+    for name in ["known", "reported", "again"] {
         create(&open(root.path()).unwrap(), name);
         damage(name).unwrap();
     }
-    // Each of these is a process that dies right after it has set something aside.
+    // Each of these processes crashes right after it has set folders aside.
     drop(open(root.path()).unwrap());
     drop(open(root.path()).unwrap());
 
     let store = open(root.path()).unwrap();
-    assert_eq!(store.take_set_aside(), ["again", "known", "told"].map(str::to_owned).into());
-    store.told("told");
+    assert_eq!(store.take_set_aside(), ["again", "known", "reported"].map(StepId::from).into());
+    store.mark_reported(&"reported".into());
     create(&store, "again");
     drop(store);
-    assert_eq!(open(root.path()).unwrap().take_set_aside(), ["known".to_owned()].into());
+    assert_eq!(open(root.path()).unwrap().take_set_aside(), ["known".into()].into());
 }
 
 #[test]
-fn an_answer_is_there_with_its_outcome_or_not_at_all() {
+fn a_step_can_be_created_together_with_its_outcome() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
-    let call = Call { method: "PlanFaulted".to_owned(), arguments: Vec::new() };
-    let Created::New(folder, _) = store.create_with("a", "Plan", &json!({}), Some(&call)).unwrap() else {
-        panic!("it is new");
+    let outcome = Outcome::Cancelled.of(Task::Plan, Uuid::nil());
+    let Created::New(folder, _) = store.create_with(&"a".into(), "Plan", &json!({}), Some(&outcome)).unwrap()
+    else {
+        panic!("the step exists already");
     };
-    assert_eq!(folder.outcome().unwrap(), Some(call));
+    assert_eq!(folder.outcome().unwrap(), Some(outcome));
 }
 
 #[test]
-fn the_highest_number_there_is_keeps_nobody_from_starting() {
+fn the_highest_sequence_number_does_not_prevent_a_start() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "a");
     let request = StepRequest { sequence: u64::MAX, ..folder.request().unwrap() };
@@ -186,7 +191,7 @@ fn the_highest_number_there_is_keeps_nobody_from_starting() {
 }
 
 #[test]
-fn a_folder_of_a_newer_version_is_refused_and_set_aside() {
+fn a_folder_of_a_newer_version_is_set_aside() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let folder = create(&store, "newer");
@@ -200,7 +205,7 @@ fn a_folder_of_a_newer_version_is_refused_and_set_aside() {
 }
 
 #[test]
-fn what_was_half_made_or_half_removed_is_gone_after_a_restart() {
+fn half_created_and_half_removed_steps_are_gone_after_a_restart() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let place = store.root.clone();
@@ -216,7 +221,7 @@ fn what_was_half_made_or_half_removed_is_gone_after_a_restart() {
 }
 
 #[test]
-fn the_files_and_the_lock_say_where_a_step_stands() {
+fn the_files_and_the_lock_determine_the_phase() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let folder = create(&store, "step");
@@ -251,14 +256,14 @@ fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
     folder.request_cancel(CancelKind::Graceful).unwrap();
     assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Kill, None));
 
-    // Nobody hears of a cancel from a note that cannot be read.
+    // A damaged record is replaced.
     fs::write(folder.cancel_path(), "{").unwrap();
     folder.request_cancel(CancelKind::Graceful).unwrap();
     assert_eq!(cancel().kind, CancelKind::Graceful);
 }
 
 #[test]
-fn how_far_the_log_was_shipped_is_kept_and_damage_means_from_the_start() {
+fn the_shipped_position_is_stored_and_damage_resets_it() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "step");
     assert_eq!(folder.shipped(), Position::default());
@@ -271,18 +276,18 @@ fn how_far_the_log_was_shipped_is_kept_and_damage_means_from_the_start() {
 }
 
 #[test]
-fn a_log_that_lost_its_end_is_shipped_from_where_it_ends_now() {
+fn a_log_that_lost_its_end_is_shipped_from_its_new_end() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "step");
     let place = Position { record: 5, within: 3 };
     fs::write(folder.output_path(), "12345678").unwrap();
     folder.set_shipped(place).unwrap();
     folder.mend_shipped().unwrap();
-    assert_eq!(folder.shipped(), place, "nothing is wrong with it");
+    assert_eq!(folder.shipped(), place, "the log is intact");
     fs::write(folder.output_path(), "1234").unwrap();
     folder.mend_shipped().unwrap();
     assert_eq!(folder.shipped(), Position { record: 4, within: 0 });
-    // A part of a record was acknowledged, and the whole of it is lost.
+    // A part of a record was acknowledged, and the whole record is lost.
     fs::write(folder.output_path(), "12345").unwrap();
     folder.set_shipped(place).unwrap();
     folder.mend_shipped().unwrap();
@@ -293,7 +298,7 @@ fn a_log_that_lost_its_end_is_shipped_from_where_it_ends_now() {
 }
 
 #[test]
-fn a_folder_is_gone_when_it_was_removed_and_not_when_its_disk_is_away() {
+fn a_removed_folder_is_gone_and_one_on_a_missing_disk_is_not() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "a");
     assert!(!folder.is_gone());
@@ -304,7 +309,7 @@ fn a_folder_is_gone_when_it_was_removed_and_not_when_its_disk_is_away() {
 }
 
 #[test]
-fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_stays_one() {
+fn secrets_accumulate_in_a_private_file_and_damage_is_not_repaired() {
     use std::os::unix::fs::PermissionsExt as _;
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "a");
@@ -319,11 +324,11 @@ fn secrets_of_a_step_are_added_up_in_a_private_file_and_a_damaged_one_stays_one(
     fs::write(&path, "{").unwrap();
     assert!(folder.secrets().is_err());
     folder.add_secrets(&["again".to_owned()]).unwrap();
-    assert!(folder.secrets().is_err(), "what was lost is not forgotten");
+    assert!(folder.secrets().is_err(), "the damage is still visible");
 }
 
 #[test]
-fn a_symlink_in_place_of_the_lock_is_damage_and_not_the_machines_fault() {
+fn a_symlink_in_place_of_the_lock_is_damage() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let folder = create(&store, "a");

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use hawser_contract::{Engine, TaskRequest};
+use hawser_contract::{Task, TaskRequest};
 use hcl_edit::structure::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,8 +16,7 @@ use super::cli_args::{self, Arguments};
 use super::{SecretCollector, request};
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
-use crate::engines::terraform::sensitive;
-use crate::engines::{ResultFile, ResultPaths, hcl_values, outputs};
+use crate::engines::{Engine, Engines, ResultFile, ResultPaths, hcl_values, outputs};
 use crate::masking::Rules;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 
@@ -55,29 +54,31 @@ impl SavedSecrets {
 /// What a request says by itself and by the module's environment: enough for one that is refused, whose module is not
 /// touched.
 pub(crate) fn of_refused(
+    engines: &Engines,
     request: &TaskRequest,
     workspace: Option<&Workspace>,
     host: &BTreeMap<String, String>,
     rules: &Rules,
 ) -> Vec<String> {
-    of_request(request, &environment(request, workspace), host, rules).into_secrets()
+    of_request(engines, request, &environment(request, workspace), host, rules).into_secrets()
 }
 
 fn environment(request: &TaskRequest, workspace: Option<&Workspace>) -> BTreeMap<String, String> {
     match request {
-        TaskRequest::Init(own) => own.resolved_env_vars.clone(),
+        TaskRequest::Engine(task) if task.task == Task::Init => task.init.resolved_env_vars.clone(),
         _ => workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default(),
     }
 }
 
 fn of_request<'r>(
+    engines: &Engines,
     request: &TaskRequest,
     environment: &BTreeMap<String, String>,
     host: &BTreeMap<String, String>,
     rules: &'r Rules,
 ) -> SecretCollector<'r> {
     let mut found = SecretCollector::new(rules);
-    found.request(request, &|name| environment.get(name).or_else(|| host.get(name)).cloned());
+    found.request(engines, request, &|name| environment.get(name).or_else(|| host.get(name)).cloned());
     for (name, value) in environment {
         found.named(name, value);
     }
@@ -87,6 +88,7 @@ fn of_request<'r>(
 /// What is known before the first line of a step: from its request, from both environments and from the module's files.
 /// There is no workspace where the names of the module cannot be used, and none is needed to find a revision.
 pub(crate) fn before(
+    engines: &Engines,
     request: &TaskRequest,
     workspace: Option<&Workspace>,
     host: &BTreeMap<String, String>,
@@ -94,28 +96,28 @@ pub(crate) fn before(
 ) -> Result<Vec<String>, WorkspaceError> {
     let environment = environment(request, workspace);
     let lookup = |name: &str| environment.get(name).or_else(|| host.get(name)).cloned();
-    let mut found = of_request(request, &environment, host, rules);
+    let mut found = of_request(engines, request, &environment, host, rules);
     // Without a folder there is no more to find, and the task itself will say so.
-    let (Some(engine), Some(workspace)) = (request::engine(request), workspace) else {
+    let (Some(task), Some(workspace)) = (request.engine_task(), workspace) else {
         return Ok(found.into_secrets());
     };
+    let Ok(engine) = engines.get(&task.engine) else { return Ok(found.into_secrets()) };
     let Ok(tree) = workspace.tree() else { return Ok(found.into_secrets()) };
-    let declarations =
-        Declarations::of_module(&workspace.init_dir(), &tree, engine).unwrap_or_else(|error| {
-            let mut unknown = Declarations::default();
-            unknown.warnings.push(error.to_string());
-            unknown
-        });
+    let declarations = engine.declarations(&workspace.init_dir(), &tree).unwrap_or_else(|error| {
+        let mut unknown = Declarations::default();
+        unknown.warnings.push(error.to_string());
+        unknown
+    });
     let module = ModuleSecrets { declarations, rules };
 
     let mut given = SecretCollector::new(rules);
-    given.request(request, &lookup);
-    for (name, value) in request::parameters(request).into_iter().flatten() {
+    given.request(engines, request, &lookup);
+    for (name, value) in &task.resolved_parameters {
         if module.is_secret(name) {
             given.hcl(value);
         }
     }
-    for (name, value) in request::flags(request).iter().flat_map(request::variables) {
+    for (name, value) in request::variables(&task.flags) {
         if module.is_secret(name) {
             given.text_or_hcl(value);
         }
@@ -138,13 +140,13 @@ pub(crate) fn before(
     found.texts(defaults.flat_map(|(_, texts)| texts));
     let earlier = tree.open_private(PrivateFile::Output);
     printed_outputs(
-        engine,
+        &*engine,
         ResultFile::new(workspace.private_path(PrivateFile::Output), earlier),
         &mut found,
     );
 
     let mut kept = SavedSecrets::load(workspace);
-    if matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..)) {
+    if matches!(task.task, Task::Plan | Task::PlanDestroy) {
         kept.parameters = given.into_secrets().into_iter().collect();
         kept.save(workspace)?;
     } else {
@@ -155,31 +157,31 @@ pub(crate) fn before(
 }
 
 /// What is known when the script has ended: the sensitive outputs that the engine has named.
-pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, rules: &Rules) -> Vec<String> {
+pub(crate) fn after(
+    engines: &Engines,
+    request: &TaskRequest,
+    workspace: &Workspace,
+    step: &Path,
+    rules: &Rules,
+) -> Vec<String> {
     let mut found = SecretCollector::new(rules);
-    let (Some(engine), Ok(places)) =
-        (request::engine(request), ResultPaths::new(&workspace.private_dir(), step))
+    let (Some(task), Ok(places)) = (request.engine_task(), ResultPaths::new(&workspace.private_dir(), step))
     else {
         return Vec::new();
     };
-    let is_plan = matches!(request, TaskRequest::Plan(..) | TaskRequest::PlanDestroy(..));
-    let shown = match request {
-        _ if engine == Engine::Pulumi => None,
-        _ if is_plan => Some(places.shown_plan()),
-        TaskRequest::ApplyFromPlan(..) | TaskRequest::DestroyFromPlan(..) => Some(places.shown_state()),
-        _ => None,
-    };
-    match (shown, request) {
-        (Some(shown), _) => {
+    let Ok(engine) = engines.get(&task.engine) else { return Vec::new() };
+    let is_plan = matches!(task.task, Task::Plan | Task::PlanDestroy);
+    match (engine.sensitive_outputs(task.task, &places), task.task) {
+        (Some(named), _) => {
             // A script that failed has shown nothing; then all that was known before still holds.
-            let Ok(named) = sensitive::outputs(&shown) else { return Vec::new() };
+            let Ok(named) = named else { return Vec::new() };
             for value in named {
                 found.json(&value);
             }
         }
-        (None, TaskRequest::Output(..)) => {
+        (None, Task::Output) => {
             let printed = places.open_collected(PrivateFile::Output);
-            if !printed_outputs(engine, printed, &mut found) {
+            if !printed_outputs(&*engine, printed, &mut found) {
                 return Vec::new();
             }
         }
@@ -197,7 +199,7 @@ pub(crate) fn after(request: &TaskRequest, workspace: &Workspace, step: &Path, r
 
 /// The outputs that an Output task has left, and that are sensitive or look so. Says whether it has left any, or the word that
 /// there are none.
-fn printed_outputs(engine: Engine, file: ResultFile, found: &mut SecretCollector<'_>) -> bool {
+fn printed_outputs(engine: &dyn Engine, file: ResultFile, found: &mut SecretCollector<'_>) -> bool {
     let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return false };
     for output in set.outputs {
         if output.kind != "string"

@@ -1,49 +1,10 @@
 //! What a request says that must not be repeated.
 
-use std::collections::BTreeMap;
-
-use hawser_contract::requests::{BackendConfiguration, Init};
-use hawser_contract::{Engine, FlagLists, PulumiArrayFlag, TaskRequest, TerraformArrayFlag};
+use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, Task, TaskRequest, TerraformArrayFlag};
 
 use super::SecretCollector;
-use crate::engines::pulumi;
+use crate::engines::Engines;
 use crate::script::Piece;
-
-/// The engine, for tasks that work with one.
-pub(super) fn engine(request: &TaskRequest) -> Option<Engine> {
-    Some(match request {
-        TaskRequest::GetDefinitiveRevision(_) | TaskRequest::GetModule(..) => return None,
-        TaskRequest::Init(own) => own.engine,
-        TaskRequest::Validate(own) => own.engine,
-        TaskRequest::Variables(own) => own.engine,
-        TaskRequest::Plan(own, _) => own.engine,
-        TaskRequest::PlanDestroy(own, _) => own.engine,
-        TaskRequest::ApplyFromPlan(own, _) => own.engine,
-        TaskRequest::DestroyFromPlan(own, _) => own.engine,
-        TaskRequest::Output(own, _) => own.engine,
-    })
-}
-
-/// The parameters of a plan, encoded as HCL.
-pub(super) fn parameters(request: &TaskRequest) -> Option<&BTreeMap<String, String>> {
-    match request {
-        TaskRequest::Plan(own, _) => Some(&own.resolved_parameters),
-        TaskRequest::PlanDestroy(own, _) => Some(&own.resolved_parameters),
-        _ => None,
-    }
-}
-
-pub(super) fn flags(request: &TaskRequest) -> Option<FlagLists> {
-    match request {
-        TaskRequest::Init(own) => Some(own.backend_configuration.flag_lists()),
-        TaskRequest::Plan(_, flags)
-        | TaskRequest::PlanDestroy(_, flags)
-        | TaskRequest::ApplyFromPlan(_, flags)
-        | TaskRequest::DestroyFromPlan(_, flags)
-        | TaskRequest::Output(_, flags) => Some(flags.clone()),
-        _ => None,
-    }
-}
 
 /// `name=value` of each variable that the flags set (`Var`, and `Config` of Pulumi).
 pub(super) fn variables(flags: &FlagLists) -> impl Iterator<Item = (&str, &str)> {
@@ -57,36 +18,43 @@ pub(super) fn variables(flags: &FlagLists) -> impl Iterator<Item = (&str, &str)>
 
 impl SecretCollector<'_> {
     /// What the request gives away by itself. `lookup` says what an environment variable holds.
-    pub(super) fn request(&mut self, request: &TaskRequest, lookup: &dyn Fn(&str) -> Option<String>) {
-        match request {
+    pub(super) fn request(
+        &mut self,
+        engines: &Engines,
+        request: &TaskRequest,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) {
+        let task = match request {
             TaskRequest::GetDefinitiveRevision(source) | TaskRequest::GetModule(source, _) => {
-                self.source(&source.source_url);
+                return self.source(&source.source_url);
             }
-            TaskRequest::Init(own) => self.init(own, lookup),
-            _ => {}
+            TaskRequest::Engine(task) => task,
+        };
+        for value in engines.iter().flat_map(|engine| engine.secret_flags(task)) {
+            self.add(value);
         }
-        for (name, value) in parameters(request).into_iter().flatten() {
+        if task.task == Task::Init {
+            self.init(task, lookup);
+        }
+        for (name, value) in &task.resolved_parameters {
             if self.rules().is_secret_name(name) {
                 self.hcl(value);
             }
             self.credentials_within(value);
         }
-        let Some(flags) = flags(request) else { return };
+        let flags = &task.flags;
         let plain = flags.terraform_flags.known.iter().filter_map(|it| it.value.as_ref());
         let pulumi = flags.pulumi_flags.known.iter().filter_map(|it| it.value.as_ref());
         for value in plain.chain(pulumi) {
             self.credentials_in(value);
         }
-        for (name, value) in variables(&flags) {
+        for (name, value) in variables(flags) {
             self.named(name, value);
         }
     }
 
-    fn init(&mut self, own: &Init, lookup: &dyn Fn(&str) -> Option<String>) {
-        if let Some(token) = pulumi::oidc_token(own) {
-            self.add(token);
-        }
-        for (name, value) in backend(&own.backend_configuration) {
+    fn init(&mut self, task: &EngineTask, lookup: &dyn Fn(&str) -> Option<String>) {
+        for (name, value) in backend(task) {
             let pieces = Piece::split(value);
             if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))) {
                 self.named(name, value);
@@ -105,9 +73,10 @@ impl SecretCollector<'_> {
 }
 
 /// Names and values of all backend settings, those that are overruled too.
-fn backend(configuration: &BackendConfiguration) -> impl Iterator<Item = (&str, &str)> {
+fn backend(task: &EngineTask) -> impl Iterator<Item = (&str, &str)> {
+    let configuration = &task.init.backend_configuration;
     let lists = configuration.namespace_backend_configs.iter().chain(&configuration.module_backend_configs);
-    let flags = configuration.terraform_array_flags.known.iter();
+    let flags = task.flags.terraform_array_flags.known.iter();
     let flags = flags.filter(|it| it.flag == TerraformArrayFlag::BackendConfig);
     lists
         .map(|it| (it.name.as_str(), it.value.as_str()))
@@ -119,13 +88,17 @@ mod tests {
     use super::*;
     use crate::masking::Rules;
     use crate::settings::model::JobLogStreamSettings;
-    use hawser_contract::requests::{BackendConfig, Plan};
-    use hawser_contract::{Flag, PulumiFlag, Source, SourceRevisionType, SourceType};
+    use hawser_contract::{
+        BackendConfig, BackendConfiguration, EngineName, Flag, PulumiFlag, Source, SourceRevisionType,
+        SourceType,
+    };
 
     fn found(request: &TaskRequest) -> Vec<String> {
         let rules = Rules::new(&JobLogStreamSettings::default()).unwrap();
         let mut found = SecretCollector::new(&rules);
-        found.request(request, &|name| (name == "PLAINLY_NAMED").then(|| "looked-up".to_owned()));
+        found.request(&Engines::default(), request, &|name| {
+            (name == "PLAINLY_NAMED").then(|| "looked-up".to_owned())
+        });
         found.into_secrets()
     }
 
@@ -162,16 +135,15 @@ mod tests {
                 config("password", "${PLAINLY_NAMED}"),
                 config("conn_str", "postgres://me:conn-pw@db/x"),
             ],
-            terraform_array_flags: vec![Flag::new(
-                TerraformArrayFlag::BackendConfig,
-                Some("sas_token=sas-value"),
-            )]
-            .into(),
-            pulumi_flags: vec![Flag::new(PulumiFlag::OidcToken, Some("oidc-value"))].into(),
             ..BackendConfiguration::default()
         };
+        let sas_token = Flag::new(TerraformArrayFlag::BackendConfig, Some("sas_token=sas-value"));
+        let mut task = EngineTask::new(Task::Init, EngineName::TOFU);
+        task.init.backend_configuration = backend_configuration;
+        task.flags.terraform_array_flags = vec![sas_token].into();
+        task.flags.pulumi_flags = vec![Flag::new(PulumiFlag::OidcToken, Some("oidc-value"))].into();
         assert_eq!(
-            found(&TaskRequest::Init(Init { backend_configuration, ..Init::default() })),
+            found(&TaskRequest::Engine(task)),
             ["backend-key", "conn-pw", "looked-up", "oidc-value", "sas-value"]
         );
     }
@@ -183,11 +155,9 @@ mod tests {
             ("region", "\"eu-west-1\""),
             ("database", "[\"postgres://me:it's-pw@db\"]"),
         ];
-        let own = Plan {
-            resolved_parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-            ..Plan::default()
-        };
-        let flags = FlagLists {
+        let mut task = EngineTask::new(Task::Plan, EngineName::TOFU);
+        task.resolved_parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        task.flags = FlagLists {
             terraform_array_flags: vec![
                 Flag::new(TerraformArrayFlag::Var, Some("api_token=flag-token")),
                 Flag::new(TerraformArrayFlag::Target, Some("module.password")),
@@ -197,9 +167,6 @@ mod tests {
                 .into(),
             ..FlagLists::default()
         };
-        assert_eq!(
-            found(&TaskRequest::Plan(own, flags)),
-            ["config-token", "flag-token", "it's-pw", "param-pw"]
-        );
+        assert_eq!(found(&TaskRequest::Engine(task)), ["config-token", "flag-token", "it's-pw", "param-pw"]);
     }
 }

@@ -4,21 +4,20 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::time::Duration;
 
 use hawser_contract::{Fault, Request};
 use tracing::warn;
 
 use super::module;
+use crate::base::blocking::blocking;
+use crate::base::retry;
+use crate::engines::Engines;
 use crate::masking::{JobSecrets, SecretStore};
 use crate::script::ScriptPhase;
 use crate::settings::Settings;
 use crate::step::{Step, StepWork};
 use crate::tasks::{TaskContext, TaskError};
 use crate::workspace::Workspace;
-
-/// How often a script with hooks is looked at for the beginning of its after hook.
-const LOOK_FOR_AFTER: Duration = Duration::from_millis(50);
 
 /// The secrets of a step's job, with those that its folder has noted. To be held for as long as the step is driven.
 pub(crate) fn of_step(secret_store: &SecretStore, step: &Step) -> JobSecrets {
@@ -39,10 +38,9 @@ pub(crate) async fn learn_before(
     request: &Request,
 ) -> Result<(), TaskError> {
     let workspace = Workspace::new(&context.settings.working_directory, &request.common.metadata).ok();
-    let (secret_store, task) = (secret_store.clone(), request.task.clone());
-    let finding = tokio::task::spawn_blocking(move || {
-        module::before(&task, workspace.as_ref(), &host(), secret_store.rules())
-    });
+    let (secret_store, task, engines) = (secret_store.clone(), request.task.clone(), context.engines.clone());
+    let finding =
+        blocking(move || module::before(&engines, &task, workspace.as_ref(), &host(), secret_store.rules()));
     let unknown =
         |reason: String| Fault::new(format!("cannot tell what is to be masked in the log: {reason}"));
     let found = finding.await.map_err(|error| unknown(error.to_string()))??;
@@ -61,14 +59,16 @@ fn host() -> BTreeMap<String, String> {
 pub(crate) async fn learn_of_refused(
     secret_store: &SecretStore,
     settings: &Settings,
+    engines: &Engines,
     step: &Step,
 ) -> JobSecrets {
     let secrets = of_step(secret_store, step);
     let StepWork::Task(request) = &step.work else { return secrets };
     let workspace = Workspace::new(&settings.working_directory, &request.common.metadata).ok();
-    let (secret_store, task) = (secret_store.clone(), request.task.clone());
-    let finding = move || module::of_refused(&task, workspace.as_ref(), &host(), secret_store.rules());
-    match tokio::task::spawn_blocking(finding).await {
+    let (secret_store, task, engines) = (secret_store.clone(), request.task.clone(), engines.clone());
+    let finding =
+        move || module::of_refused(&engines, &task, workspace.as_ref(), &host(), secret_store.rules());
+    match blocking(finding).await {
         Ok(found) => {
             secrets.learn(found.iter().map(String::as_str));
             if let Err(error) = step.folder.add_secrets(&found) {
@@ -84,7 +84,7 @@ pub(crate) async fn learn_of_refused(
 async fn compile(secrets: &JobSecrets) {
     let secrets = secrets.clone();
     // Whoever needs it next compiles it, if this fails.
-    let _ = tokio::task::spawn_blocking(move || drop(secrets.masker())).await;
+    let _ = blocking(move || drop(secrets.masker())).await;
 }
 
 /// Learns what the engine has revealed before an after hook can say much of it: all that is looked at then is on the disk
@@ -96,7 +96,7 @@ pub(crate) async fn learn_meanwhile(
 ) -> Infallible {
     if request.task.hooks().iter().any(Option::is_some) {
         while context.folder.part().as_deref() != Some(ScriptPhase::After.word()) {
-            tokio::time::sleep(LOOK_FOR_AFTER).await;
+            tokio::time::sleep(retry::AFTER_HOOK).await;
         }
         learn_after(secret_store, context, request).await;
     }
@@ -108,10 +108,11 @@ pub(crate) async fn learn_after(secret_store: &SecretStore, context: &TaskContex
     let Ok(workspace) = Workspace::new(&context.settings.working_directory, &request.common.metadata) else {
         return;
     };
+    let engines = context.engines.clone();
     let (secret_store, task, step) =
         (secret_store.clone(), request.task.clone(), context.folder.path().to_owned());
-    let finding = move || module::after(&task, &workspace, &step, secret_store.rules());
-    match tokio::task::spawn_blocking(finding).await {
+    let finding = move || module::after(&engines, &task, &workspace, &step, secret_store.rules());
+    match blocking(finding).await {
         Ok(found) => {
             context.secrets.learn(found.iter().map(String::as_str));
             compile(&context.secrets).await;

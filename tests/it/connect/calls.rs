@@ -1,4 +1,4 @@
-//! What goes over a connection that is up.
+//! Calls and pushes over an open connection.
 
 use hawser_signalr::{CallError, ConnectionStatus};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::eventually::in_time;
 use crate::support::scripted_hub::ScriptedHub;
 
 #[tokio::test]
-async fn the_requests_on_the_way_to_a_connection_are_the_contract_s() {
+async fn the_requests_that_open_a_connection_follow_the_contract() {
     let mut hub = ScriptedHub::start().await;
     let url = format!("http://{}/a/prefix/", hub.address);
     let client = Client::with(endpoint(&url), timing());
@@ -19,10 +19,10 @@ async fn the_requests_on_the_way_to_a_connection_are_the_contract_s() {
     assert_eq!((token.method.as_str(), token.uri.as_str()), ("POST", "/a/prefix/connect/token"));
     assert_eq!(token.headers["content-type"], "application/x-www-form-urlencoded");
     assert_eq!(token.headers["accept"], "application/json");
-    assert_eq!(token.authorization(), "", "the credentials stand in the body");
+    assert_eq!(token.authorization(), "", "the credentials are in the body");
     let form: Vec<(String, String)> =
         url::form_urlencoded::parse(token.body.as_bytes()).into_owned().collect();
-    let value = |name: &str| &form.iter().find(|(found, _)| found == name).unwrap().1;
+    let value = |name: &str| &form.iter().find(|(key, _)| key == name).unwrap().1;
     assert_eq!(value("grant_type"), "client_credentials");
     assert_eq!(value("scope"), "snapcd_scope");
     assert_eq!(value("client_id"), "6f9619ff-8b86-d011-b42d-00c04fc964ff:the-client");
@@ -42,7 +42,7 @@ async fn the_requests_on_the_way_to_a_connection_are_the_contract_s() {
 }
 
 #[tokio::test]
-async fn pipelined_calls_go_out_in_order_and_each_gets_its_own_answer() {
+async fn pipelined_calls_are_sent_in_order_and_each_gets_its_own_answer() {
     let mut hub = ScriptedHub::start().await;
     let client = Client::start(hub.address);
     let mut peer = hub.connection().await;
@@ -50,7 +50,7 @@ async fn pipelined_calls_go_out_in_order_and_each_gets_its_own_answer() {
 
     let mut pending = Vec::new();
     for number in 0..200 {
-        pending.push(client.line.start("AddLogs", format!("[{number}]")).await.unwrap());
+        pending.push(client.hub.start("AddLogs", format!("[{number}]")).await.unwrap());
     }
     let mut ids = Vec::new();
     for number in 0..200 {
@@ -59,7 +59,7 @@ async fn pipelined_calls_go_out_in_order_and_each_gets_its_own_answer() {
         assert_eq!(call["arguments"], json!([number]));
         ids.push(call["invocationId"].clone());
     }
-    // The answers come in another order, split and joined as it happens.
+    // The answers arrive in another order, split over frames or joined in one.
     let answers: String = ids
         .iter()
         .enumerate()
@@ -84,7 +84,7 @@ async fn pipelined_calls_go_out_in_order_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn the_server_s_own_calls_are_answered_and_its_pushes_are_not() {
+async fn invocations_of_the_server_are_answered_and_pushes_are_not() {
     let mut hub = ScriptedHub::start().await;
     let mut client = Client::start(hub.address);
     let mut peer = hub.connection().await;
@@ -112,23 +112,23 @@ async fn the_server_s_own_calls_are_answered_and_its_pushes_are_not() {
 }
 
 #[tokio::test]
-async fn a_call_beyond_the_server_s_limit_is_refused_here_and_the_line_stays_up() {
+async fn a_call_beyond_the_size_limit_fails_and_the_connection_stays_open() {
     let mut hub = ScriptedHub::start().await;
     let client = Client::start(hub.address);
     let mut peer = hub.connection().await;
     client.connected(1).await;
     let large = "x".repeat(32 * 1024);
-    let answer = in_time("an answer", client.line.invoke("AddLogs", (large,))).await;
+    let answer = in_time("an answer", client.hub.invoke("AddLogs", (large,))).await;
     assert!(matches!(answer, Err(CallError::TooLarge { limit: 32_768, .. })), "{answer:?}");
 
-    let call = client.line.start("M", "[]".to_owned()).await.unwrap();
+    let call = client.hub.start("M", "[]".to_owned()).await.unwrap();
     let id = peer.read_call().await["invocationId"].clone();
     peer.write_json(&json!({"type": 3, "invocationId": id})).await;
     assert_eq!(in_time("an answer", call.answer()).await, Ok(Value::Null));
 }
 
 #[tokio::test]
-async fn a_push_of_many_megabytes_arrives_whole() {
+async fn a_push_of_many_megabytes_arrives() {
     let mut hub = ScriptedHub::start().await;
     let mut client = Client::start(hub.address);
     let mut peer = hub.connection().await;
@@ -138,7 +138,7 @@ async fn a_push_of_many_megabytes_arrives_whole() {
 }
 
 #[tokio::test]
-async fn stopping_closes_the_socket_properly() {
+async fn stopping_closes_the_websocket() {
     let mut hub = ScriptedHub::start().await;
     let client = Client::start(hub.address);
     let mut peer = hub.connection().await;
@@ -146,6 +146,6 @@ async fn stopping_closes_the_socket_properly() {
     drop(client.stop);
     assert_eq!(peer.gone().await, Some(1000));
     in_time("the end of the session", client.task).await.unwrap();
-    assert_eq!(*client.line.status().borrow(), ConnectionStatus::Stopped);
-    assert_eq!(client.line.invoke("M", ()).await, Err(CallError::Disconnected));
+    assert_eq!(*client.hub.status().borrow(), ConnectionStatus::Stopped);
+    assert_eq!(client.hub.invoke("M", ()).await, Err(CallError::Disconnected));
 }

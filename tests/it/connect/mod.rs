@@ -1,5 +1,4 @@
-//! The runner's half of the line over real sockets: token, negotiate, WebSocket, reconnect, and what each problem
-//! is called.
+//! The connection to the server over real sockets: token, negotiate, WebSocket, reconnect, and error messages.
 
 mod calls;
 mod problems;
@@ -39,7 +38,7 @@ fn endpoint(url: &str) -> Endpoint {
     }
 }
 
-/// Short waits between attempts; everything that ends a connection by the clock is as patient as in real life.
+/// Short delays between attempts, and the default timeouts.
 fn timing() -> Timing {
     Timing {
         session: hawser_signalr::Timing {
@@ -53,7 +52,7 @@ fn timing() -> Timing {
 }
 
 struct Client {
-    line: HubClient,
+    hub: HubClient,
     pushes: mpsc::Receiver<Invocation>,
     task: JoinHandle<()>,
     secret_store: SecretStore,
@@ -68,34 +67,34 @@ impl Client {
     fn with(endpoint: Endpoint, timing: Timing) -> Self {
         let stop = CancellationToken::new();
         let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-        let (line, pushes, task) =
+        let (hub, pushes, task) =
             connect::connect(endpoint, timing, secret_store.clone(), stop.clone()).unwrap();
-        Self { line, pushes, task, secret_store, stop: stop.drop_guard() }
+        Self { hub, pushes, task, secret_store, stop: stop.drop_guard() }
     }
 
-    /// Waits until the line is up for the so-manieth time at least.
+    /// Waits for this connection or a later one, and returns its generation.
     async fn connected(&self, at_least: u64) -> u64 {
-        let mut status = self.line.status();
+        let mut status = self.hub.status();
         let up = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connected { generation } if *generation >= at_least);
-        let status = in_time("the line to be up", status.wait_for(up)).await.unwrap().clone();
+        let status = in_time("a connection", status.wait_for(up)).await.unwrap().clone();
         match status {
             ConnectionStatus::Connected { generation } => generation,
             other => panic!("{other:?}"),
         }
     }
 
-    /// The next problem that is published.
+    /// Waits for an error.
     async fn problem(&self) -> String {
         self.problem_with("").await
     }
 
-    /// Waits for a problem that says so.
+    /// Waits for an error that contains this text.
     async fn problem_with(&self, part: &str) -> String {
-        let mut status = self.line.status();
-        let wanted = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connecting { problem: Some(problem) } if problem.contains(part));
-        let found =
-            in_time(&format!("a problem with {part:?}"), status.wait_for(wanted)).await.unwrap().clone();
-        match found {
+        let mut status = self.hub.status();
+        let matches = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Connecting { problem: Some(problem) } if problem.contains(part));
+        let status =
+            in_time(&format!("a problem with {part:?}"), status.wait_for(matches)).await.unwrap().clone();
+        match status {
             ConnectionStatus::Connecting { problem: Some(problem) } => problem,
             other => panic!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! Each thing that can go wrong has a message that says which setting to look at.
+//! Each connection error names the setting to check.
 
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -53,12 +53,15 @@ async fn each_status_of_the_token_endpoint_names_its_setting() {
     }
     let location = Some("https://new.example.com/connect/token?secret=1".to_owned());
     hub.script(|script| script.token = Some(Answer { status: 301, body: String::new(), location }));
-    expect(Client::start(hub.address), &["redirect to https://new.example.com/connect/token:", "Server.Url"])
-        .await;
+    expect(
+        Client::start(hub.address),
+        &["redirects to https://new.example.com/connect/token:", "Server.Url"],
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn each_answer_of_negotiate_that_leads_nowhere_names_its_setting() {
+async fn each_unusable_negotiate_response_names_its_setting() {
     let hub = ScriptedHub::start().await;
     let polling = json!([{"transport": "LongPolling", "transferFormats": ["Text"]}]);
     for (body, parts) in [
@@ -73,7 +76,7 @@ async fn each_answer_of_negotiate_that_leads_nowhere_names_its_setting() {
         script.negotiate = None;
         script.upgrade = Some(Answer::new(200, "hello"));
     });
-    expect(Client::start(hub.address), &["did not become a WebSocket", "200", "Server.Url"]).await;
+    expect(Client::start(hub.address), &["to a WebSocket", "200", "Server.Url"]).await;
 }
 
 #[tokio::test]
@@ -98,17 +101,17 @@ async fn a_refused_handshake_names_its_setting() {
 #[tokio::test]
 async fn an_unknown_host_names_the_server_url() {
     let client = Client::with(endpoint("https://no-such-host.invalid:1234"), timing());
-    expect(client, &["no-such-host.invalid:1234", "resolved", "Server.Url"]).await;
+    expect(client, &["no-such-host.invalid:1234", "resolve", "Server.Url"]).await;
 }
 
 #[tokio::test]
 async fn a_refused_connection_names_the_server_url() {
-    // Bound, and nobody listens.
+    // Bound, but not listening.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
     let client = Client::start(address);
-    expect(client, &[&address.to_string(), "does not accept connections", "Server.Url"]).await;
+    expect(client, &[&address.to_string(), "refused the connection", "Server.Url"]).await;
 }
 
 #[tokio::test]
@@ -118,5 +121,5 @@ async fn a_server_that_never_answers_names_the_server_url() {
     impatient.request_timeout = std::time::Duration::from_millis(200);
     let address = listener.local_addr().unwrap();
     let client = Client::with(endpoint(&format!("http://{address}")), impatient);
-    expect(client, &[&address.to_string(), "in time", "Server.Url"]).await;
+    expect(client, &[&address.to_string(), "timed out", "Server.Url"]).await;
 }

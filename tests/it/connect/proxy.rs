@@ -1,5 +1,5 @@
-//! Proxies come from the environment, which belongs to a whole process: so each of these tests starts this test
-//! binary again, with an environment of its own, and looks at what the client in there reports.
+//! Proxies come from the environment of the process, so each test starts this test binary again with another
+//! environment and checks the status that the client prints.
 
 use std::path::Path;
 
@@ -14,22 +14,22 @@ use crate::support::scripted_hub::ScriptedHub;
 
 /// Runs in the process that the other tests start.
 #[tokio::test]
-#[ignore = "started by the tests beside it, with an environment of its own"]
-async fn the_client_in_a_process_of_its_own() {
+#[ignore = "started by the other tests with their own environment"]
+async fn client_process() {
     let Ok(url) = std::env::var("HAWSER_TEST_URL") else { return };
     let mut endpoint = endpoint(&url);
     endpoint.ca_file = std::env::var_os("HAWSER_TEST_CA").map(Into::into);
     let client = Client::with(endpoint, timing());
-    let mut status = client.line.status();
+    let mut status = client.hub.status();
     let news = |status: &ConnectionStatus| !matches!(status, ConnectionStatus::Connecting { problem: None });
-    let status = in_time("news of the line", status.wait_for(news)).await.unwrap().clone();
+    let status = in_time("a status", status.wait_for(news)).await.unwrap().clone();
     println!("REPORT {status:?}");
 }
 
 async fn report(url: &str, ca_file: &Path, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "connect::proxy::the_client_in_a_process_of_its_own", "--ignored", "--nocapture"])
+        .args(["--exact", "connect::proxy::client_process", "--ignored", "--nocapture"])
         .env("HAWSER_TEST_URL", url)
         .env("HAWSER_TEST_CA", ca_file);
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"] {
@@ -82,33 +82,33 @@ async fn everything_goes_through_the_proxy_with_its_credentials() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_wants_other_credentials_names_the_variable_and_not_the_password() {
+async fn a_proxy_that_rejects_the_credentials_is_reported_without_the_password() {
     let bench = Bench::start().await;
     let proxy = bench.proxy_url("user:wrong@");
     let report = bench.report("https://hub.test:8443", &[("HTTPS_PROXY", &proxy)]).await;
-    assert!(report.contains("wants other credentials") && report.contains("HTTPS_PROXY"), "{report}");
+    assert!(report.contains("rejected the credentials") && report.contains("HTTPS_PROXY"), "{report}");
     assert!(report.contains(&bench.proxy.address.to_string()) && !report.contains("wrong"), "{report}");
 }
 
 #[tokio::test]
-async fn a_proxy_that_opens_no_way_is_told_from_a_server_that_is_down() {
+async fn a_proxy_that_refuses_the_tunnel_is_reported() {
     let bench = Bench::start().await;
     let proxy = bench.proxy_url("user:pass@");
     let report = bench.report("https://forbidden.test", &[("HTTPS_PROXY", &proxy)]).await;
-    assert!(report.contains("opens no way to forbidden.test"), "{report}");
+    assert!(report.contains("refused CONNECT to forbidden.test"), "{report}");
     assert!(report.contains("NO_PROXY"), "{report}");
 }
 
 #[tokio::test]
 async fn a_proxy_that_is_down_or_unknown_names_the_variable() {
     let bench = Bench::start().await;
-    // Bound, and nobody listens.
+    // Bound, but not listening.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let nobody = socket.local_addr().unwrap();
-    let proxy = format!("http://user:pass@{nobody}");
+    let closed_port = socket.local_addr().unwrap();
+    let proxy = format!("http://user:pass@{closed_port}");
     let report = bench.report("https://hub.test", &[("HTTPS_PROXY", &proxy)]).await;
-    assert!(report.contains(&format!("the proxy {nobody} does not accept connections")), "{report}");
+    assert!(report.contains(&format!("proxy {closed_port} refused the connection")), "{report}");
     assert!(report.contains("HTTPS_PROXY") && !report.contains("pass"), "{report}");
 
     let unknown = [("https_proxy", "http://no-such-proxy.invalid:3128")];
@@ -119,7 +119,7 @@ async fn a_proxy_that_is_down_or_unknown_names_the_variable() {
 #[tokio::test]
 async fn a_host_in_no_proxy_is_reached_directly() {
     let mut bench = Bench::start().await;
-    // The system takes this address for itself, and the client does not know that: so only NO_PROXY can be the reason.
+    // This address leads to this machine, but the client does not know that, so only NO_PROXY can bypass the proxy.
     let url = format!("https://0.0.0.0:{}", bench.hub.address.port());
     let nowhere = ("HTTPS_PROXY", "http://no-such-proxy.invalid:1");
     let through_proxy = bench.report(&url, &[nowhere]).await;
@@ -136,12 +136,12 @@ async fn a_host_in_no_proxy_is_reached_directly() {
 #[tokio::test]
 async fn a_server_on_this_machine_is_reached_without_the_proxy_and_the_proxy_is_not_blamed() {
     let bench = Bench::start().await;
-    // Bound, and nobody listens.
+    // Bound, but not listening.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let nobody = socket.local_addr().unwrap();
+    let closed_port = socket.local_addr().unwrap();
     let proxy = bench.proxy_url("user:pass@");
-    let report = bench.report(&format!("https://{nobody}"), &[("HTTPS_PROXY", &proxy)]).await;
-    assert!(report.contains(&format!("{nobody} does not accept connections: check Server.Url")), "{report}");
+    let report = bench.report(&format!("https://{closed_port}"), &[("HTTPS_PROXY", &proxy)]).await;
+    assert!(report.contains(&format!("{closed_port} refused the connection: check Server.Url")), "{report}");
     assert!(bench.proxy.asked_for().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Cuts, stalls and servers that break the protocol: the line comes back.
+//! Reconnects after cuts, stalls and protocol errors.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::relay::Relay;
 use crate::support::scripted_hub::{Answer, ScriptedHub};
 
 #[tokio::test]
-async fn a_cut_answers_every_pending_call_and_the_line_comes_back() {
+async fn a_cut_fails_every_pending_call_and_the_client_reconnects() {
     let mut hub = ScriptedHub::start().await;
     let relay = Relay::start(hub.address).await;
     let client = Client::start(relay.address());
@@ -20,7 +20,7 @@ async fn a_cut_answers_every_pending_call_and_the_line_comes_back() {
         client.connected(round).await;
         let mut pending = Vec::new();
         for _ in 0..3 {
-            pending.push(client.line.start("M", "[]".to_owned()).await.unwrap());
+            pending.push(client.hub.start("M", "[]".to_owned()).await.unwrap());
         }
         peer.read_call().await;
         relay.cut();
@@ -33,7 +33,7 @@ async fn a_cut_answers_every_pending_call_and_the_line_comes_back() {
 }
 
 #[tokio::test]
-async fn a_relay_that_refuses_for_a_while_is_outlasted() {
+async fn the_client_reconnects_after_refused_connections() {
     let mut hub = ScriptedHub::start().await;
     let relay = Relay::start(hub.address).await;
     relay.refuse();
@@ -45,7 +45,7 @@ async fn a_relay_that_refuses_for_a_while_is_outlasted() {
 }
 
 #[tokio::test]
-async fn a_server_that_comes_back_elsewhere_is_found_again() {
+async fn the_client_reconnects_to_a_server_with_a_new_address() {
     let mut first = ScriptedHub::start().await;
     let relay = Relay::start(first.address).await;
     let client = Client::start(relay.address());
@@ -59,7 +59,7 @@ async fn a_server_that_comes_back_elsewhere_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_stalled_network_is_noticed_and_the_line_comes_back_when_it_moves_again() {
+async fn a_stalled_network_is_detected_and_the_client_reconnects() {
     let mut hub = ScriptedHub::start().await;
     let relay = Relay::start(hub.address).await;
     let mut impatient = timing();
@@ -69,14 +69,14 @@ async fn a_stalled_network_is_noticed_and_the_line_comes_back_when_it_moves_agai
     let client = Client::with(endpoint(&format!("http://{}", relay.address())), impatient);
     let mut peer = hub.connection().await;
     client.connected(1).await;
-    let call = client.line.start("M", "[]".to_owned()).await.unwrap();
+    let call = client.hub.start("M", "[]".to_owned()).await.unwrap();
     peer.read_call().await;
     relay.stall();
     assert_eq!(in_time("an answer", call.answer()).await, Err(CallError::Disconnected));
-    let problem = client.problem_with("in time").await;
+    let problem = client.problem_with("timed out: check").await;
     assert!(problem.contains("Server.Url"), "{problem}");
     relay.resume();
-    // Attempts that were under way when the network stalled may still come through first.
+    // Attempts that started before the stall may still succeed first.
     let serving = async {
         let mut peers = Vec::new();
         loop {
@@ -90,7 +90,7 @@ async fn a_stalled_network_is_noticed_and_the_line_comes_back_when_it_moves_agai
 }
 
 #[tokio::test]
-async fn a_server_that_talks_is_not_given_up_and_hears_our_pings() {
+async fn an_active_server_stays_connected_and_receives_pings() {
     let mut hub = ScriptedHub::start().await;
     let mut lively = timing();
     lively.session.ping_after = Duration::from_millis(50);
@@ -105,7 +105,7 @@ async fn a_server_that_talks_is_not_given_up_and_hears_our_pings() {
 }
 
 #[tokio::test]
-async fn whatever_the_server_sends_the_line_comes_back() {
+async fn the_client_reconnects_after_any_protocol_error() {
     let mut hub = ScriptedHub::start().await;
     let client = Client::start(hub.address);
     let rubbish = [
@@ -122,7 +122,7 @@ async fn whatever_the_server_sends_the_line_comes_back() {
         peer.write(text).await;
         peer.gone().await;
     }
-    // Instead of the answer to the handshake.
+    // Instead of the handshake response.
     let mut peer = hub.socket().await;
     peer.write("{\"type\":6}\u{1e}").await;
     let problem = client.problem_with("handshake").await;
@@ -132,7 +132,7 @@ async fn whatever_the_server_sends_the_line_comes_back() {
 }
 
 #[tokio::test]
-async fn a_close_that_allows_no_reconnect_is_told_as_a_refusal_and_tried_again() {
+async fn a_close_that_forbids_a_reconnect_is_reported_and_retried() {
     let mut hub = ScriptedHub::start().await;
     let client = Client::start(hub.address);
     let mut peer = hub.connection().await;
@@ -145,7 +145,7 @@ async fn a_close_that_allows_no_reconnect_is_told_as_a_refusal_and_tried_again()
 }
 
 #[tokio::test]
-async fn messages_that_come_with_the_handshake_s_answer_are_not_lost() {
+async fn messages_in_the_frame_of_the_handshake_response_are_not_lost() {
     let mut hub = ScriptedHub::start().await;
     let mut client = Client::start(hub.address);
     let mut peer = hub.socket().await;
@@ -157,7 +157,7 @@ async fn messages_that_come_with_the_handshake_s_answer_are_not_lost() {
 }
 
 #[tokio::test]
-async fn negotiate_is_followed_to_another_service_with_the_token_for_it() {
+async fn negotiate_follows_a_redirect_with_the_token_for_it() {
     let hub = ScriptedHub::start().await;
     let mut service = ScriptedHub::start().await;
     let url = format!("http://{}/client/?hub=runnerhub&x=1", service.address);
@@ -176,7 +176,7 @@ async fn negotiate_is_followed_to_another_service_with_the_token_for_it() {
 }
 
 #[tokio::test]
-async fn our_own_token_goes_to_no_other_host_and_a_circle_of_redirects_ends() {
+async fn the_token_is_not_sent_to_another_host_and_a_redirect_loop_ends() {
     let hub = ScriptedHub::start().await;
     let mut other = ScriptedHub::start().await;
     let circle = format!("http://{}/elsewhere", hub.address);
@@ -189,8 +189,8 @@ async fn our_own_token_goes_to_no_other_host_and_a_circle_of_redirects_ends() {
 
     hub.script(|script| script.negotiate = Some(Answer::new(200, json!({"url": circle}))));
     drop(peer);
-    let problem = client.problem_with("100 times").await;
+    let problem = client.problem_with("too many redirects").await;
     assert!(problem.contains("Server.Url"), "{problem}");
-    assert!(matches!(*client.line.status().borrow(), ConnectionStatus::Connecting { .. }));
+    assert!(matches!(*client.hub.status().borrow(), ConnectionStatus::Connecting { .. }));
     eventually("all redirects", || hub.seen("/elsewhere/negotiate").len() >= 100).await;
 }

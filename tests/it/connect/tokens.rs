@@ -1,4 +1,4 @@
-//! Tokens: renewed in time, dropped when refused, never shown.
+//! Tokens: renewed in time, replaced when rejected, never logged.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -13,14 +13,14 @@ use crate::support::eventually::{eventually, in_time};
 use crate::support::scripted_hub::{Answer, ScriptedHub};
 
 #[tokio::test]
-async fn a_token_is_renewed_while_the_line_is_up_and_the_next_connection_uses_it() {
+async fn a_token_is_renewed_while_connected_and_the_next_connection_uses_it() {
     let mut hub = ScriptedHub::start().await;
     hub.script(|script| script.expires_in = json!(1));
     let client = Client::start(hub.address);
     let mut peer = hub.connection().await;
     client.connected(1).await;
     eventually("two renewals", || hub.seen("/connect/token").len() >= 3).await;
-    assert_eq!(client.connected(1).await, 1, "a renewal does not touch the connection");
+    assert_eq!(client.connected(1).await, 1, "a renewal does not affect the connection");
 
     hub.script(|script| script.expires_in = json!(3600));
     eventually("a renewal that lasts", || hub.seen("/connect/token").len() >= 4).await;
@@ -29,11 +29,11 @@ async fn a_token_is_renewed_while_the_line_is_up_and_the_next_connection_uses_it
     let _peer = hub.connection().await;
     client.connected(2).await;
     assert_eq!(hub.seen("/runnerhub").last().unwrap().authorization(), format!("Bearer token-{last}"));
-    assert_eq!(hub.seen("/connect/token").len(), last, "the cached token served");
+    assert_eq!(hub.seen("/connect/token").len(), last, "the cached token was used");
 }
 
 #[tokio::test]
-async fn no_lifetime_of_a_token_causes_a_loop_of_requests() {
+async fn no_token_lifetime_causes_a_request_loop() {
     for lifetime in [json!(60), json!(0), json!(null), json!(-1), json!(1e30), json!("rubbish")] {
         let mut hub = ScriptedHub::start().await;
         hub.script(|script| script.expires_in = lifetime.clone());
@@ -42,9 +42,9 @@ async fn no_lifetime_of_a_token_causes_a_loop_of_requests() {
         let client = Client::with(endpoint(&format!("http://{}", hub.address)), patient);
         let mut peer = hub.connection().await;
         client.connected(1).await;
-        // A round trip of a call gives a loop the time to show itself.
+        // A request loop would show during the round trip of a call.
         for _ in 0..20 {
-            let call = client.line.start("M", "[]".to_owned()).await.unwrap();
+            let call = client.hub.start("M", "[]".to_owned()).await.unwrap();
             let id = peer.read_call().await["invocationId"].clone();
             peer.write_json(&json!({"type": 3, "invocationId": id})).await;
             call.answer().await.unwrap();
@@ -54,10 +54,10 @@ async fn no_lifetime_of_a_token_causes_a_loop_of_requests() {
 }
 
 #[tokio::test]
-async fn a_server_that_closes_because_the_token_ran_out_is_called_back_with_a_fresh_one() {
+async fn after_a_close_for_an_expired_token_the_client_reconnects_with_a_new_one() {
     let mut hub = ScriptedHub::start().await;
     hub.script(|script| script.expires_in = json!(0));
-    // A refusal would wait for ever here, so this passes only if the close is not taken for one.
+    // After a refusal the client would wait forever, so this passes only if the close is not treated as one.
     let mut waits = timing();
     waits.session.refused_delay = std::time::Duration::from_secs(3600);
     let client = Client::with(endpoint(&format!("http://{}", hub.address)), waits);
@@ -71,7 +71,7 @@ async fn a_server_that_closes_because_the_token_ran_out_is_called_back_with_a_fr
 }
 
 #[tokio::test]
-async fn a_token_that_the_hub_refuses_is_dropped_and_another_one_is_got() {
+async fn a_rejected_token_is_replaced() {
     let mut hub = ScriptedHub::start().await;
     hub.script(|script| script.negotiate = Some(Answer::new(401, "")));
     let client = Client::start(hub.address);
@@ -92,7 +92,7 @@ async fn a_token_that_the_hub_refuses_is_dropped_and_another_one_is_got() {
 }
 
 #[tokio::test]
-async fn a_token_that_the_hub_accepted_before_is_replaced_at_once_and_nobody_is_blamed() {
+async fn a_cached_token_that_is_rejected_is_replaced_at_once_without_an_error() {
     let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
     let identity = hub.identity();
     let mut endpoint = endpoint(&hub.url());
@@ -100,13 +100,13 @@ async fn a_token_that_the_hub_accepted_before_is_replaced_at_once_and_nobody_is_
     endpoint.runner_id = identity.runner_id;
     endpoint.client_id.clone_from(&identity.client_id);
     endpoint.client_secret = identity.client_secret.clone();
-    // A second attempt after a refusal would never come, so this passes only if there is none to wait for.
+    // After a refusal the client would wait forever, so this passes only without one.
     let waits = std::time::Duration::from_secs(3600);
     let mut patient = timing();
     patient.session.refused_delay = waits;
     let client = Client::with(endpoint, patient);
     client.connected(1).await;
-    let mut status = client.line.status();
+    let mut status = client.hub.status();
     let problems = tokio::spawn(async move {
         let mut problems = Vec::new();
         loop {
@@ -120,14 +120,14 @@ async fn a_token_that_the_hub_accepted_before_is_replaced_at_once_and_nobody_is_
     });
     hub.forget_tokens();
     hub.drop_connections();
-    let problems = in_time("the line to be up again", problems).await.unwrap();
+    let problems = in_time("a reconnect", problems).await.unwrap();
     assert!(problems.iter().all(|problem| !problem.contains("Runner.OrganizationId")), "{problems:?}");
     let refused = |recorded: &Recorded| matches!(recorded.event, HubEvent::Refused { .. });
     assert_eq!(hub.all_events().iter().filter(|it| refused(it)).count(), 1, "the old token was tried");
 }
 
 #[tokio::test]
-async fn bad_credentials_are_named_with_the_server_s_words_and_healed_by_a_change_on_the_server() {
+async fn bad_credentials_are_reported_with_the_server_text_until_they_are_accepted() {
     let mut hub = ScriptedHub::start().await;
     let body = json!({"error": "invalid_client", "error_description": format!("no {SECRET} known")});
     for status in [400, 401] {
@@ -145,7 +145,7 @@ async fn bad_credentials_are_named_with_the_server_s_words_and_healed_by_a_chang
 }
 
 #[tokio::test]
-async fn every_token_is_masked_from_the_moment_that_it_comes() {
+async fn every_token_is_masked_as_soon_as_it_is_received() {
     let hub = ScriptedHub::start().await;
     let mut service = ScriptedHub::start().await;
     let url = format!("http://{}/client/", service.address);
@@ -184,15 +184,15 @@ impl<'a> MakeWriter<'a> for Captured {
 }
 
 #[tokio::test]
-async fn neither_secret_nor_token_is_in_the_log_and_a_problem_that_lasts_is_a_warning_once() {
+async fn neither_secret_nor_token_is_logged_and_a_lasting_error_is_a_warning_once() {
     let captured = Captured::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
         .with_writer(captured.clone())
         .with_ansi(false)
         .finish();
-    // With one subscriber in the process, whether it wants a message is asked in the thread that says it first, which may be
-    // another test's that has none: then nobody ever hears of it. With two, both are asked.
+    // With a single subscriber, tracing caches the interest of the thread that logs first, which may belong to a test without
+    // a subscriber. The event would then be disabled everywhere. With two subscribers, the interest is not cached.
     let _second = tracing::Dispatch::new(tracing_subscriber::registry());
     let _guard = tracing::subscriber::set_default(subscriber);
 

@@ -1,4 +1,4 @@
-//! Ways to the server that others could listen in on: refused, or warned about at every start.
+//! Insecure connections to the server: refused, or reported by a warning at every start.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::support::eventually::{eventually, in_time};
 use crate::support::scripted_hub::{Answer, ScriptedHub};
 use crate::support::world::HAWSER;
 
-/// A `ServerHello` that chooses TLS 1.1, which is all that such a server can do.
+/// A `ServerHello` that selects TLS 1.1.
 fn hello_of_tls_1_1() -> Vec<u8> {
     // version, random, no session id, TLS_RSA_WITH_AES_128_CBC_SHA, no compression
     let mut body = vec![3, 2];
@@ -27,11 +27,11 @@ fn hello_of_tls_1_1() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_server_that_knows_nothing_newer_than_tls_1_1_is_not_spoken_to() {
+async fn a_server_without_tls_1_2_is_refused() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://localhost:{}", server.local_addr().unwrap().port());
     let mut endpoint = endpoint(&url);
-    // Not even when everything else is let through.
+    // Even if any certificate is accepted.
     endpoint.accept_any_certificate = true;
     let client = Client::with(endpoint, timing());
     let (mut stream, _) = in_time("a connection", server.accept()).await.unwrap();
@@ -45,13 +45,13 @@ async fn a_server_that_knows_nothing_newer_than_tls_1_1_is_not_spoken_to() {
     stream.write_all(&hello_of_tls_1_1()).await.unwrap();
     let mut answer = Vec::new();
     in_time("the end of the connection", stream.read_to_end(&mut answer)).await.unwrap();
-    assert_eq!(answer.first(), Some(&21), "an alert is all that comes back: {answer:02x?}");
+    assert_eq!(answer.first(), Some(&21), "expected an alert: {answer:02x?}");
     let problem = client.problem_with("TLS").await;
     assert!(problem.contains("Server.Url"), "{problem}");
 }
 
 #[tokio::test]
-async fn any_certificate_is_accepted_only_by_the_setting_with_the_frightening_name() {
+async fn any_certificate_is_accepted_only_by_the_dangerous_setting() {
     let mut hub = ScriptedHub::start_with(Some(Authority::new().expired_acceptor(&["elsewhere"]))).await;
     let mut endpoint = endpoint(&format!("https://localhost:{}", hub.address.port()));
     let problem = Client::with(endpoint.clone(), timing()).problem().await;
@@ -93,7 +93,7 @@ async fn with_plain_http_refused_a_redirect_to_another_machine_is_not_followed()
     Client::with(endpoint, timing()).problem_with("Server.RefusePlainHttp").await;
 }
 
-/// `hawser run` against this URL, in a folder of its own.
+/// `hawser run` with this server URL.
 fn run(folder: &Path, url: &str, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(HAWSER);
     command
@@ -113,15 +113,14 @@ fn run(folder: &Path, url: &str, settings: &[(&str, &str)]) -> Command {
     command
 }
 
-/// Runs until the log has this text, twice: a warning comes at every start.
-async fn warns_at_every_start(url: &str, settings: &[(&str, &str)], wanted: &[&str]) {
+/// Runs twice until the log contains all these texts, because the warning is logged at every start.
+async fn warns_at_every_start(url: &str, settings: &[(&str, &str)], texts: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let mut child = run(folder.path(), url, settings).spawn().unwrap();
         let log = || std::fs::read_to_string(folder.path().join("log")).unwrap();
-        eventually(&format!("{wanted:?} in the log"), || wanted.iter().all(|part| log().contains(part)))
-            .await;
-        assert!(log().lines().any(|line| line.contains("WARN") && line.contains(wanted[0])), "{}", log());
+        eventually(&format!("{texts:?} in the log"), || texts.iter().all(|part| log().contains(part))).await;
+        assert!(log().lines().any(|line| line.contains("WARN") && line.contains(texts[0])), "{}", log());
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -133,25 +132,25 @@ async fn plain_http_to_another_machine_is_warned_about_at_every_start() {
 }
 
 #[tokio::test]
-async fn plain_http_to_another_machine_can_be_refused_and_is_then_a_wrong_setting() {
+async fn plain_http_to_another_machine_is_a_settings_error_if_it_is_forbidden() {
     let folder = tempfile::tempdir().unwrap();
     let refuse = [("Server__RefusePlainHttp", "true")];
     let status = run(folder.path(), "http://0.0.0.0:1/", &refuse).status().unwrap();
-    let said = std::fs::read_to_string(folder.path().join("errors")).unwrap();
-    assert_eq!(status.code(), Some(78), "{said}");
+    let errors = std::fs::read_to_string(folder.path().join("errors")).unwrap();
+    assert_eq!(status.code(), Some(78), "{errors}");
     assert!(
-        said.contains("Server.RefusePlainHttp") && said.contains("https") && !said.contains("hush"),
-        "{said}"
+        errors.contains("Server.RefusePlainHttp") && errors.contains("https") && !errors.contains("hush"),
+        "{errors}"
     );
 }
 
 #[tokio::test]
-async fn a_server_on_this_machine_is_spoken_to_in_the_clear_without_a_word() {
+async fn plain_http_to_this_machine_is_not_reported() {
     let hub = ScriptedHub::start().await;
     let folder = tempfile::tempdir().unwrap();
     let url = format!("http://{}", hub.address);
     let mut child = run(folder.path(), &url, &[("Server__RefusePlainHttp", "true")]).spawn().unwrap();
-    eventually("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
+    eventually("a token request", || !hub.seen("/connect/token").is_empty()).await;
     child.kill().unwrap();
     child.wait().unwrap();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
@@ -163,10 +162,10 @@ async fn accepting_any_certificate_is_warned_about_at_every_start() {
     let hub = ScriptedHub::start_with(Some(Authority::new().acceptor(&["localhost"]))).await;
     let url = format!("https://localhost:{}", hub.address.port());
     let setting = ("Server__DangerouslyAcceptAnyCertificate", "true");
-    warns_at_every_start(&url, &[setting], &["Server.DangerouslyAcceptAnyCertificate", "pose as it"]).await;
+    warns_at_every_start(&url, &[setting], &["Server.DangerouslyAcceptAnyCertificate", "impersonate"]).await;
     let folder = tempfile::tempdir().unwrap();
     let mut child = run(folder.path(), &url, &[setting]).spawn().unwrap();
-    eventually("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
+    eventually("a token request", || !hub.seen("/connect/token").is_empty()).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -183,7 +182,7 @@ async fn an_extra_authority_does_not_replace_those_of_the_system() {
         let hub = ScriptedHub::start_with(Some(authority.acceptor(&["localhost"]))).await;
         let url = format!("https://localhost:{}", hub.address.port());
         let mut child = run(folder.path(), &url, &settings).spawn().unwrap();
-        eventually("the token is asked for", || !hub.seen("/connect/token").is_empty()).await;
+        eventually("a token request", || !hub.seen("/connect/token").is_empty()).await;
         child.kill().unwrap();
         child.wait().unwrap();
     }

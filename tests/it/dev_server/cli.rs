@@ -1,4 +1,4 @@
-//! `hawser hub` and `hawser job` as a person uses them, with a scripted client in the place of a runner.
+//! `hawser hub` and `hawser job` on the command line, with a scripted client as the runner.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -11,12 +11,12 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::client::{Client, Reachable, entry, http};
-use super::work_off;
+use super::complete_task;
 use crate::support::eventually::{eventually, in_time};
 use crate::support::git::Repo;
 use crate::support::own_loopback;
 
-/// `hawser hub` in a process of its own.
+/// A `hawser hub` process.
 struct HubProcess {
     process: Child,
     url: String,
@@ -52,36 +52,36 @@ impl HubProcess {
             .stdout(std::fs::File::create(&printed).unwrap())
             .spawn()
             .unwrap();
-        // The last of what it says of itself comes after the note of where it listens.
+        // The hub prints its last line after it has recorded its URL.
         let introduced = || std::fs::read_to_string(&printed).unwrap().contains("hawser job apply SOURCE\n");
         let listening = || listening_url(&data).unwrap().filter(|_| introduced());
-        let url = eventually("the hub listens", listening).await;
+        let url = eventually("the hub to listen", listening).await;
         Self { process, url, identity: HubData::load(&data).unwrap().unwrap().identity }
     }
 
-    /// Asks it to end, as systemd would.
+    /// Stops the hub as systemd does.
     async fn stop(mut self) {
         let id = self.process.id().unwrap().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().await.unwrap().success());
-        assert!(in_time("the program ends", self.process.wait()).await.unwrap().success());
+        assert!(in_time("the end of the program", self.process.wait()).await.unwrap().success());
     }
 }
 
 async fn job(directory: &Path, arguments: &[&str]) -> Output {
-    in_time("the program ends", hawser(directory).arg("job").args(arguments).output()).await.unwrap()
+    in_time("the end of the program", hawser(directory).arg("job").args(arguments).output()).await.unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The `appsettings.json` that the hub tells a person to use.
+/// The `appsettings.json` that the hub prints.
 fn printed_settings(printed: &str) -> Value {
     let from = printed.find('{').unwrap();
     serde_json::Deserializer::from_str(&printed[from..]).into_iter::<Value>().next().unwrap().unwrap()
 }
 
-/// A directory in a git repository, as far as `hawser job` looks at it.
+/// Makes a directory look like a git repository to `hawser job`.
 fn repository(directory: &Path) -> String {
     std::fs::create_dir_all(directory.join("repository/.git")).unwrap();
     std::fs::create_dir_all(directory.join("repository/modules/one")).unwrap();
@@ -89,7 +89,7 @@ fn repository(directory: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_submitted_job_is_followed_to_its_end() {
+async fn a_submitted_job_is_followed_until_it_ends() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().canonicalize().unwrap();
     let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
@@ -102,7 +102,7 @@ async fn a_submitted_job_is_followed_to_its_end() {
                 declare(&mut client, &[("name", "string")]).await;
                 continue;
             }
-            let request = work_off(&mut client, task).await;
+            let request = complete_task(&mut client, task).await;
             match task {
                 Task::GetModule => {
                     assert_eq!(request["sourceUrl"], json!(directory.join("repository")));
@@ -120,16 +120,17 @@ async fn a_submitted_job_is_followed_to_its_end() {
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{shown}{}", text(&output.stderr));
     let at = |part: &str| shown.find(part).unwrap_or_else(|| panic!("{part:?} is missing in {shown}"));
-    for task in JobKind::Apply.tasks() {
-        let line = at(&format!("{task} at work"));
-        assert!(line < at(&format!("── {task} completed")), "{shown}");
+    let ends: Vec<_> = shown.match_indices(" done in ").map(|(at, _)| at).collect();
+    assert_eq!(ends.len(), JobKind::Apply.tasks().len(), "{shown}");
+    for (task, end) in JobKind::Apply.tasks().into_iter().zip(ends) {
+        assert!(at(&format!("{task} at work")) < end, "{shown}");
     }
-    assert!(shown.contains("output o = v") && shown.contains("1 to create"), "{shown}");
+    assert!(shown.contains("\n  o  v\n") && shown.contains("1 to create"), "{shown}");
     hub.stop().await;
     assert_eq!(listening_url(&directory.join(".hawser-hub")).unwrap(), None);
 }
 
-/// Answers the discovery of variables with these names and types.
+/// Completes `Variables` with these names and types.
 async fn declare(client: &mut Client, variables: &[(&str, &str)]) {
     let task = Task::Variables;
     let request = client.pushed(task.pushed_as()).await;
@@ -152,9 +153,9 @@ async fn complete(client: &mut Client, request: &Value, variables: &[(&str, &str
     client.call("VariablesCompleted", vec![request["jobId"].clone(), set]).await.unwrap();
 }
 
-/// What a value means depends on the variable, not on what it looks like; and what was not read may be declared.
+/// The variable decides what a value means, not its form. An unread file may declare any variable.
 #[tokio::test]
-async fn a_value_is_what_its_variable_takes_and_a_file_that_is_not_read_may_declare_any() {
+async fn a_value_has_the_type_of_its_variable_and_an_unread_file_may_declare_any() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
     let mut client = Client::connect(&hub, "a").await;
@@ -162,7 +163,7 @@ async fn a_value_is_what_its_variable_takes_and_a_file_that_is_not_read_may_decl
     let arguments = ["plan", source, "--var", "text=[1]", "--var", "list=[1]", "--var", "zzz=1"];
     let (output, plan) = tokio::join!(job(home.path(), &arguments), async {
         for task in [Task::GetDefinitiveRevision, Task::GetModule, Task::Init, Task::Validate] {
-            work_off(&mut client, task).await;
+            complete_task(&mut client, task).await;
         }
         let task = Task::Variables;
         let request = client.pushed(task.pushed_as()).await;
@@ -171,7 +172,7 @@ async fn a_value_is_what_its_variable_takes_and_a_file_that_is_not_read_may_decl
         warning["level"] = json!(3);
         client.call("AddLogs", vec![json!([warning])]).await.unwrap();
         complete(&mut client, &request, &[("text", "string"), ("list", "list(number)")]).await;
-        work_off(&mut client, Task::Plan).await
+        complete_task(&mut client, Task::Plan).await
     });
     assert!(output.status.success(), "{}", text(&output.stderr));
     let expected = json!({"text": "\"[1]\"", "list": "[1]", "zzz": "\"1\""});
@@ -196,7 +197,7 @@ async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_pl
             for task in tasks.into_iter().take_while(|task| *task != Task::Plan) {
                 match task {
                     Task::Variables if !declared.is_empty() => declare(&mut client, declared).await,
-                    _ => drop(work_off(&mut client, task).await),
+                    _ => drop(complete_task(&mut client, task).await),
                 }
             }
         });
@@ -204,18 +205,18 @@ async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_pl
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(part), "{error}");
     }
-    // Pulumi takes any key.
+    // Pulumi accepts any key.
     let arguments = ["plan", source, "--engine", "pulumi", "--var", "zzz=1"];
     let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
         for task in JobKind::Plan.tasks() {
-            work_off(&mut client, task).await;
+            complete_task(&mut client, task).await;
         }
     });
     assert!(output.status.success(), "{}", text(&output.stderr));
     hub.stop().await;
 }
 
-/// What `--no-wait` says: the id of the job, and its module.
+/// The job ID and module that `--no-wait` prints.
 fn submitted(output: &Output) -> (Value, String) {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let module = text(&output.stderr).trim().strip_prefix("module ").unwrap().to_owned();
@@ -223,7 +224,7 @@ fn submitted(output: &Output) -> (Value, String) {
 }
 
 #[tokio::test]
-async fn each_source_is_a_module_of_its_own_unless_the_command_line_names_it() {
+async fn each_source_is_its_own_module_unless_the_command_line_names_one() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().canonicalize().unwrap();
     let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
@@ -261,16 +262,18 @@ async fn each_source_is_a_module_of_its_own_unless_the_command_line_names_it() {
 }
 
 #[tokio::test]
-async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
+async fn the_secrets_of_a_hub_are_not_added_to_its_repository() {
     let repository = Repo::with(&[("main.tf", "")]);
     let directory = repository.path();
     let hub = HubProcess::start(directory, "127.0.0.1:0").await;
     // What git would add, and what `hawser local` would copy.
     let untracked = ["ls-files", "--others", "--exclude-standard"];
-    let listed =
-        in_time("the program ends", Command::new("git").current_dir(directory).args(untracked).output())
-            .await
-            .unwrap();
+    let listed = in_time(
+        "the end of the program",
+        Command::new("git").current_dir(directory).args(untracked).output(),
+    )
+    .await
+    .unwrap();
     assert!(listed.status.success(), "{}", text(&listed.stderr));
     assert_eq!(text(&listed.stdout), "hub.out\n");
     hub.stop().await;
@@ -281,15 +284,13 @@ async fn a_repository_in_which_a_hub_runs_does_not_get_its_secrets() {
     open.args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut open = open.spawn().unwrap();
     let mut warning = String::new();
-    in_time("a line comes", BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning))
-        .await
-        .unwrap();
+    in_time("a line", BufReader::new(open.stderr.take().unwrap()).read_line(&mut warning)).await.unwrap();
     assert!(warning.contains("warning") && warning.contains(".hawser-hub/identity.json"), "{warning}");
     assert_eq!(identity.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[tokio::test]
-async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
+async fn a_failed_or_cancelled_job_has_a_nonzero_exit_code() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path();
     let hub = HubProcess::start(directory, "127.0.0.1:0").await;
@@ -300,19 +301,22 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
         client.call("GetDefinitiveRevisionFaulted", arguments).await.unwrap();
     });
     assert_eq!(output.status.code(), Some(1));
-    let error = text(&output.stderr);
-    assert!(error.contains("no such branch") && error.contains("at line 1"), "{error}");
+    assert!(text(&output.stderr).contains("no such branch"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("at line 1"), "{}", text(&output.stdout));
 
     let submitted = job(directory, &["destroy", "https://example.org/x.git", "--no-wait"]).await;
     let id = text(&submitted.stdout).trim().to_owned();
     client.pushed("GetDefinitiveRevision").await;
     let cancelled = job(directory, &["cancel", &id]).await;
     assert!(cancelled.status.success());
-    let said = text(&cancelled.stdout);
-    assert!(said.contains(&id) && said.contains("asked to stop") && said.contains("--kill"), "{said}");
+    let printed = text(&cancelled.stdout);
+    assert!(
+        printed.contains(&id) && printed.contains("cancel requested") && printed.contains("--kill"),
+        "{printed}"
+    );
     assert_eq!(client.pushed("CancelGraceful").await, json!({"jobId": id}));
     let killed = job(directory, &["cancel", &id, "--kill"]).await;
-    assert!(killed.status.success() && text(&killed.stdout).contains("its processes are to end now"));
+    assert!(killed.status.success() && text(&killed.stdout).contains("kill requested"));
     client.pushed("CancelKill").await;
     client.call("GetDefinitiveRevisionCancelled", vec![json!(id)]).await.unwrap();
     assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
@@ -322,7 +326,7 @@ async fn a_job_that_fails_or_is_cancelled_gives_a_bad_exit_code() {
 }
 
 #[tokio::test]
-async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
+async fn interrupting_follow_prints_that_the_job_continues() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path();
     let hub = HubProcess::start(directory, "127.0.0.1:0").await;
@@ -336,18 +340,18 @@ async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
         let request = client.pushed("GetDefinitiveRevision").await;
         let id = request["jobId"].as_str().unwrap();
         client.claim(&request["jobId"], Task::GetDefinitiveRevision).await.unwrap();
-        // Once it tells of the task it is following.
+        // It follows the job once it prints the task.
         let mut lines = BufReader::new(follow.stdout.take().unwrap());
-        while !shown.contains("── GetDefinitiveRevision on a") {
-            assert_ne!(in_time("a line comes", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+        while !shown.contains("running on a") {
+            assert_ne!(in_time("a line", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
         }
         assert!(Command::new("kill").args([name, &process]).status().await.unwrap().success());
-        let output = in_time("the program ends", follow.wait_with_output()).await.unwrap();
+        let output = in_time("the end of the program", follow.wait_with_output()).await.unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
-        // As it is said, it has to find the same hub.
+        // The printed command must find the same hub.
         let cancel = format!("hawser job cancel {id} --data .");
-        assert!(error.contains("the job goes on") && error.contains(&cancel), "{error}");
+        assert!(error.contains("still running") && error.contains(&cancel), "{error}");
         for command in ["follow", "cancel"] {
             assert!(error.contains(&format!("hawser job {command} {id}")), "{error}");
         }
@@ -358,37 +362,37 @@ async fn who_interrupts_the_following_of_a_job_is_told_that_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_job_for_a_runner_that_is_not_there_says_which_ones_are_and_goes_on_waiting() {
+async fn a_job_for_an_absent_runner_lists_the_connected_ones_and_waits() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path();
     let hub = HubProcess::start(directory, "127.0.0.1:0").await;
     let mut follow = hawser(directory);
-    follow.args(["job", "plan", "https://example.org/x.git", "--instance", "nobody"]);
+    follow.args(["job", "plan", "https://example.org/x.git", "--instance", "absent"]);
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follow.stdout.take().unwrap());
     let mut shown = String::new();
-    let mut told = async |part: &str| {
+    let mut expect_line = async |part: &str| {
         while !shown.contains(part) {
-            assert_ne!(in_time("a line comes", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
+            assert_ne!(in_time("a line", lines.read_line(&mut shown)).await.unwrap(), 0, "{shown}");
         }
     };
-    told("waiting for the runner \"nobody\": none is connected\n").await;
+    expect_line("waiting for runner \"absent\": no runner is connected\n").await;
     let _a = Client::connect(&hub, "a").await;
-    told("none of that name is connected (connected: a)\n").await;
+    expect_line("it is not connected (connected: a)\n").await;
     let _b = Client::connect(&hub, "b").await;
-    told("none of that name is connected (connected: a, b)\n").await;
-    let mut nobody = Client::connect(&hub, "nobody").await;
+    expect_line("it is not connected (connected: a, b)\n").await;
+    let mut absent = Client::connect(&hub, "absent").await;
     for task in JobKind::Plan.tasks() {
-        work_off(&mut nobody, task).await;
+        complete_task(&mut absent, task).await;
     }
-    told("── GetDefinitiveRevision on nobody").await;
-    told("completed\n").await;
-    assert!(in_time("the program ends", follow.wait()).await.unwrap().success());
+    expect_line("running on absent").await;
+    expect_line("Planned in").await;
+    assert!(in_time("the end of the program", follow.wait()).await.unwrap().success());
     hub.stop().await;
 }
 
 #[tokio::test]
-async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_forgot() {
+async fn a_restarted_hub_keeps_its_identity_and_accepts_results_of_unknown_jobs() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
     let printed = std::fs::read_to_string(home.path().join("hub.out")).unwrap();
@@ -410,7 +414,7 @@ async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_fo
     let mut hub = HubProcess::start(home.path(), &address).await;
     hub.identity = identity;
     let mut client = Client::connect(&hub, "a").await;
-    // The new hub does not know the job; the runner must not be stuck with its result.
+    // The new hub does not know the job, but must acknowledge its result.
     client.call("GetDefinitiveRevisionCompleted", vec![id, json!("c0ffee")]).await.unwrap();
     let submitted = job(home.path(), &["apply", "https://example.org/x.git", "--no-wait"]).await;
     assert!(submitted.status.success());
@@ -419,14 +423,14 @@ async fn a_restarted_hub_keeps_its_identity_and_takes_results_of_jobs_that_it_fo
 }
 
 #[tokio::test]
-async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_works_off_a_job() {
+async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub() {
     let home = tempfile::tempdir().unwrap();
     let repository = Repo::with(&[("main.tf", "output \"greeting\" {\n  value = \"ahoy\"\n}\n")]);
     let source = repository.path().display().to_string();
     let hub = HubProcess::start(home.path(), &format!("{}:0", own_loopback())).await;
     let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
 
-    // The file alone says everything: what the hub printed, and where this test may write.
+    // The file contains the printed settings and the directories of this test.
     let place = home.path().join("runner");
     std::fs::create_dir(&place).unwrap();
     let mut settings = printed_settings(&printed());
@@ -435,38 +439,38 @@ async fn a_runner_with_the_printed_settings_survives_a_restart_of_the_hub_and_wo
     std::fs::write(place.join("appsettings.json"), settings.to_string()).unwrap();
     let log = std::fs::File::create(place.join("runner.log")).unwrap();
     let mut runner = hawser(&place).arg("run").stdout(log).spawn().unwrap();
-    eventually("the runner connects", || printed().contains("runner-1 connected")).await;
+    eventually("the runner to connect", || printed().contains("runner-1 connected")).await;
 
     let applied = || async {
         let output = job(home.path(), &["apply", &source]).await;
         let shown = text(&output.stdout) + &text(&output.stderr);
-        assert!(output.status.success() && shown.contains("output greeting = ahoy"), "{shown}");
+        assert!(output.status.success() && shown.contains("greeting  ahoy"), "{shown}");
     };
     applied().await;
     let address = hub.url.trim_start_matches("http://").to_owned();
     hub.stop().await;
     assert!(runner.try_wait().unwrap().is_none(), "the runner outlives its hub");
 
-    // Nothing is waited for here: a job may be submitted before the runner is back.
+    // No wait: a job may be submitted before the runner reconnects.
     let hub = HubProcess::start(home.path(), &address).await;
     applied().await;
     hub.stop().await;
-    let said = std::fs::read_to_string(place.join("runner.log")).unwrap();
-    assert!(said.contains("connected again") && !said.contains("panicked"), "{said}");
-    // The new hub does not know the old token; nothing is wrong with the settings.
-    assert!(said.contains("getting another one") && !said.contains("Runner.OrganizationId"), "{said}");
+    let log = std::fs::read_to_string(place.join("runner.log")).unwrap();
+    assert!(log.contains("connected again") && !log.contains("panicked"), "{log}");
+    // The new hub rejects the old token, although the settings are right.
+    assert!(log.contains("cached token rejected") && !log.contains("Runner.OrganizationId"), "{log}");
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_away_does_not_end_the_hub() {
+async fn the_hub_survives_when_its_output_is_closed() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path();
     let mut hub =
         hawser(directory).args(["hub", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(hub.stdout.take());
     let listening = || listening_url(&directory.join(".hawser-hub")).unwrap();
-    eventually("the hub listens", listening).await;
-    // Each submission is an event that the hub wants to print.
+    eventually("the hub to listen", listening).await;
+    // The hub prints an event for each submission.
     for _ in 0..3 {
         let submitted = job(directory, &["plan", "https://example.org/x.git", "--no-wait"]).await;
         assert!(submitted.status.success(), "{}", text(&submitted.stderr));
@@ -475,7 +479,7 @@ async fn a_reader_that_goes_away_does_not_end_the_hub() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_with_what_to_do_about_it() {
+async fn errors_are_reported_with_a_hint() {
     let home = tempfile::tempdir().unwrap();
     let (one, two) = (home.path().join("one"), home.path().join("two"));
     std::fs::create_dir_all(&one).unwrap();
@@ -485,7 +489,7 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
         assert_eq!(output.status.code(), Some(code), "{error}");
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     };
-    check(&job(&one, &["list"]).await, 69, &["no hub has been started", "--data"]);
+    check(&job(&one, &["list"]).await, 69, &["no hub was started", "--data"]);
     let hub = HubProcess::start(&one, &format!("{}:0", own_loopback())).await;
     let other = HubProcess::start(&two, "127.0.0.1:0").await;
     check(&job(&one, &["list", "--hub", &other.url]).await, 1, &["admin token", "--data"]);
@@ -496,7 +500,7 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let token = HubData::load(&one.join(".hawser-hub")).unwrap().unwrap().admin_token;
     let mut with_token = hawser(home.path());
     with_token.args(["job", "--hub", &hub.url, "list"]).env("HAWSER_HUB_ADMIN_TOKEN", token);
-    check(&in_time("the program ends", with_token.output()).await.unwrap(), 0, &["no jobs"]);
+    check(&in_time("the end of the program", with_token.output()).await.unwrap(), 0, &["no jobs"]);
     let unknown = uuid::Uuid::new_v4().to_string();
     check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
     check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
@@ -507,28 +511,31 @@ async fn what_is_wrong_is_said_with_what_to_do_about_it() {
     let taken = hub.url.trim_start_matches("http://").to_owned();
     let three = home.path().join("three");
     std::fs::create_dir(&three).unwrap();
-    let output =
-        in_time("the program ends", hawser(&three).args(["hub", "--listen", &taken]).output()).await.unwrap();
+    let output = in_time("the end of the program", hawser(&three).args(["hub", "--listen", &taken]).output())
+        .await
+        .unwrap();
     check(&output, 69, &[&taken, "--listen"]);
-    let output = in_time("the program ends", hawser(&three).args(["hub", "--listen", "localhost"]).output())
-        .await
-        .unwrap();
+    let output =
+        in_time("the end of the program", hawser(&three).args(["hub", "--listen", "localhost"]).output())
+            .await
+            .unwrap();
     check(&output, 64, &["IP address", "127.0.0.1:8900"]);
-    // A second hub would take the first one's place in the directory, and leave none there at its end.
-    let output = in_time("the program ends", hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output())
-        .await
-        .unwrap();
+    // A second hub would replace the recorded URL, and remove it when it stops.
+    let output =
+        in_time("the end of the program", hawser(&one).args(["hub", "--listen", "127.0.0.1:0"]).output())
+            .await
+            .unwrap();
     check(&output, 75, &["another hawser hub", &hub.url, "--data"]);
     check(&job(&one, &["list"]).await, 0, &["no jobs"]);
     check(&job(&one, &["list", "--hub", &taken]).await, 64, &["scheme", "http://127.0.0.1:8900"]);
     let url = hub.url.clone();
     hub.stop().await;
-    check(&job(&one, &["list"]).await, 69, &["no hub runs"]);
-    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub answers", "refused", "hawser hub"]);
+    check(&job(&one, &["list"]).await, 69, &["no hub is running"]);
+    check(&job(&one, &["list", "--hub", &url]).await, 69, &["no hub is running", "refused", "hawser hub"]);
 }
 
 #[tokio::test]
-async fn a_reader_that_has_gone_is_no_failure() {
+async fn closed_output_is_not_a_failure() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path();
     let hub = HubProcess::start(directory, "127.0.0.1:0").await;
@@ -539,7 +546,7 @@ async fn a_reader_that_has_gone_is_no_failure() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = in_time(
-            "the program ends",
+            "the end of the program",
             hawser(directory).args(arguments).stdout(writer).stderr(Stdio::piped()).output(),
         );
         let output = output.await.unwrap();
@@ -549,18 +556,18 @@ async fn a_reader_that_has_gone_is_no_failure() {
 }
 
 #[tokio::test]
-async fn a_hub_that_listens_on_all_addresses_says_that_other_machines_need_its_own() {
+async fn a_hub_on_all_addresses_prints_a_hint_for_other_machines() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), "0.0.0.0:0").await;
     let port = hub.url.rsplit(':').next().unwrap().to_owned();
-    let told = format!("another machine needs this machine's address in Server.Url: http://ADDRESS:{port}");
+    let hint = format!("another machine needs this machine's address in Server.Url: http://ADDRESS:{port}");
     let printed = || std::fs::read_to_string(home.path().join("hub.out")).unwrap();
-    eventually("the hub says so", || printed().contains(&told)).await;
+    eventually("the hint", || printed().contains(&hint)).await;
     hub.stop().await;
 }
 
 #[tokio::test]
-async fn a_path_that_the_hub_does_not_know_is_not_found() {
+async fn an_unknown_path_is_not_found() {
     let home = tempfile::tempdir().unwrap();
     let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
     for path in ["/", "/prefix/connect/token", "/admin"] {

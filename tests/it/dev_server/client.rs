@@ -1,4 +1,4 @@
-//! A SignalR client without any manners of its own: it sends what it is told to.
+//! A SignalR client that can send anything.
 
 use std::collections::VecDeque;
 use std::sync::Once;
@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::support::eventually::in_time;
 
-/// Long enough for a push that should not come to have come.
+/// How long to wait for a push that should not arrive.
 const QUIET: Duration = Duration::from_millis(150);
 
 pub(super) fn http() -> reqwest::Client {
@@ -117,7 +117,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Token, negotiation, WebSocket and handshake, as a client does them.
+    /// Requests a token, negotiates, opens the WebSocket and does the handshake.
     pub(super) async fn connect(hub: &impl Reachable, instance: &str) -> Self {
         let mut client = Self::open(hub, instance).await;
         client.send_raw(&handshake_request()).await;
@@ -125,7 +125,7 @@ impl Client {
         client
     }
 
-    /// Everything but the handshake.
+    /// Connects without the handshake.
     pub(super) async fn open(hub: &impl Reachable, instance: &str) -> Self {
         let token = token(hub).await;
         let mut query = query(hub, instance);
@@ -157,13 +157,13 @@ impl Client {
         self.socket.send(tungstenite::Message::text(text)).await.unwrap();
     }
 
-    /// The next message, or none when the connection has ended.
+    /// The next message, or `None` if the connection has ended.
     pub(super) async fn message(&mut self) -> Option<Value> {
         loop {
             if let Some(message) = self.messages.pop_front() {
                 return Some(message);
             }
-            let frame = in_time("a frame comes", self.socket.next()).await?.ok()?;
+            let frame = in_time("a frame", self.socket.next()).await?.ok()?;
             if frame.is_text() || frame.is_binary() {
                 for message in self.splitter.push(&frame.into_data()).unwrap() {
                     self.messages.push_back(serde_json::from_slice(&message).unwrap());
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Sends a call and leaves its answer for later.
+    /// Sends a call without waiting for its answer.
     pub(super) async fn start(&mut self, method: &str, arguments: Vec<Value>) -> String {
         self.calls += 1;
         let id = self.calls.to_string();
@@ -182,7 +182,7 @@ impl Client {
         id
     }
 
-    /// The Completion of a call; pushes that come before it are kept. None: the connection ended.
+    /// The Completion of a call, or `None` if the connection has ended. Earlier pushes are kept.
     pub(super) async fn completion(&mut self, id: &str) -> Option<Result<Value, String>> {
         loop {
             let message = self.message().await?;
@@ -203,7 +203,7 @@ impl Client {
         self.completion(&id).await.expect("the connection ended before the answer")
     }
 
-    /// The next invocation by the server, as a whole message.
+    /// The next invocation by the server, as a complete message.
     pub(super) async fn invoked(&mut self) -> Value {
         if let Some(push) = self.pushes.pop_front() {
             return push;
@@ -222,7 +222,7 @@ impl Client {
     pub(super) async fn pushed(&mut self, method: &str) -> Value {
         let message = self.invoked().await;
         assert_eq!(message["target"], method);
-        assert_eq!(message.get("invocationId"), None, "a dispatch wants no answer");
+        assert_eq!(message.get("invocationId"), None, "a dispatch expects no answer");
         message["arguments"][0].clone()
     }
 
@@ -232,16 +232,16 @@ impl Client {
         }
     }
 
-    /// The next message must be a Close, and then the connection ends.
+    /// Expects a Close message and then the end of the connection.
     pub(super) async fn expect_close(&mut self, error: Option<&str>, allow_reconnect: bool) {
         loop {
             let message = self.message().await.expect("the connection ended without a Close");
             if message["type"] == 7 {
-                let said = message["error"].as_str();
+                let text = message["error"].as_str();
                 assert_eq!(message["allowReconnect"], allow_reconnect);
                 match error {
-                    None => assert_eq!(said, None),
-                    Some(part) => assert!(said.unwrap().contains(part), "{message}"),
+                    None => assert_eq!(text, None),
+                    Some(part) => assert!(text.unwrap().contains(part), "{message}"),
                 }
                 break;
             }
@@ -266,7 +266,7 @@ impl Client {
     }
 }
 
-/// A log entry as it should be.
+/// A valid log entry.
 pub(super) fn entry(request: &Value, task: Task, message: &str) -> Value {
     let metadata = &request["metadata"];
     json!({

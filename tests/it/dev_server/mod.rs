@@ -1,9 +1,10 @@
-//! The embedded hub over real sockets, with a client that speaks raw protocol and may do everything wrong.
+//! The embedded hub over real sockets, with a client that can violate the protocol.
 
 mod cli;
 mod client;
+mod connection;
 mod faults;
-mod line;
+
 mod strictness;
 
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn apply() -> JobSpec {
     JobSpec::new(JobKind::Apply, "https://example.org/x.git")
 }
 
-/// The arguments with which a runner that has nothing to say completes a task.
+/// Valid arguments for the completion of a task.
 fn completed(task: Task, job: &Value) -> Vec<Value> {
     let plan = json!({
         "totalCountAfter": 1, "totalCountBefore": 0, "totalChangedCount": 1, "totalUnchangedCount": 0,
@@ -56,8 +57,8 @@ fn completed(task: Task, job: &Value) -> Vec<Value> {
     }
 }
 
-/// Takes the next push, which must be `task`, and completes it as a good runner would.
-async fn work_off(client: &mut Client, task: Task) -> Value {
+/// Receives the next push, which must be `task`, and completes it.
+async fn complete_task(client: &mut Client, task: Task) -> Value {
     let request = client.pushed(task.pushed_as()).await;
     let job = request["jobId"].clone();
     client.claim(&job, task).await.unwrap();
@@ -67,18 +68,18 @@ async fn work_off(client: &mut Client, task: Task) -> Value {
 }
 
 #[tokio::test]
-async fn a_job_goes_through_all_its_tasks_and_its_snapshot_tells_the_story() {
+async fn a_job_runs_all_its_tasks_and_its_snapshot_has_the_results() {
     let hub = hub().await;
     let job = hub.submit(apply());
     assert_eq!(hub.job(job).unwrap().state, JobState::Queued);
     let mut client = Client::connect(&hub, "a").await;
     for task in JobKind::Apply.tasks() {
-        let request = work_off(&mut client, task).await;
+        let request = complete_task(&mut client, task).await;
         if task == Task::GetModule {
             assert_eq!(request["sourceDefinitiveRevision"], "c0ffee");
         }
     }
-    let ended = in_time("the job ends", hub.ended(job)).await;
+    let ended = in_time("the end of the job", hub.ended(job)).await;
     assert_eq!(ended.state, JobState::Completed);
     assert_eq!(ended.owner.as_deref(), Some("a"));
     assert_eq!(ended.plan.unwrap().create_count, 1);
@@ -97,9 +98,9 @@ async fn a_destroy_plans_and_destroys() {
     let mut client = Client::connect(&hub, "a").await;
     let job = hub.submit(JobSpec::new(JobKind::Destroy, "x"));
     for task in JobKind::Destroy.tasks() {
-        work_off(&mut client, task).await;
+        complete_task(&mut client, task).await;
     }
-    assert_eq!(in_time("the job ends", hub.ended(job)).await.state, JobState::Completed);
+    assert_eq!(in_time("the end of the job", hub.ended(job)).await.state, JobState::Completed);
 }
 
 #[tokio::test]
@@ -129,60 +130,60 @@ async fn three_runners_share_jobs_and_a_pinned_job_goes_to_its_runner() {
 }
 
 #[tokio::test]
-async fn a_runner_that_comes_back_gets_the_task_again_of_which_nothing_was_heard() {
+async fn a_reconnected_runner_gets_an_unreported_task_again() {
     let hub = hub().await;
     let job = hub.submit(apply());
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     drop(client);
-    in_time("the runner is gone", hub.runners_until(0)).await;
+    in_time("the runner to disconnect", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     client.claim(&json!(job), Task::GetDefinitiveRevision).await.unwrap();
     drop(client);
-    in_time("the runner is gone", hub.runners_until(0)).await;
+    in_time("the runner to disconnect", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.expect_no_push().await;
 }
 
 #[tokio::test]
-async fn a_running_task_is_pushed_twice_when_the_hub_is_told_to() {
+async fn a_running_task_is_pushed_again_with_redispatch_on_reconnect() {
     let hub = hub_with(|options| options.redispatch_on_reconnect = true).await;
     let job = hub.submit(apply());
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     client.claim(&json!(job), Task::GetDefinitiveRevision).await.unwrap();
     hub.drop_connections();
-    in_time("the runner is gone", hub.runners_until(0)).await;
+    in_time("the runner to disconnect", hub.runners_until(0)).await;
     let mut client = Client::connect(&hub, "a").await;
     client.pushed("GetDefinitiveRevision").await;
     let again = |event: &HubEvent| matches!(event, HubEvent::Dispatched { again: true, .. }).then_some(());
-    in_time("the event comes", hub.events().find(again)).await;
+    in_time("the event", hub.events().find(again)).await;
 }
 
 #[tokio::test]
-async fn jobs_outlive_a_hub_that_goes_away_and_comes_back_on_its_port() {
+async fn jobs_survive_while_the_hub_is_offline() {
     let hub = hub().await;
     let job = hub.submit(apply());
     let mut client = Client::connect(&hub, "a").await;
-    work_off(&mut client, Task::GetDefinitiveRevision).await;
+    complete_task(&mut client, Task::GetDefinitiveRevision).await;
     client.pushed("GetModule").await;
     hub.go_offline().await.unwrap();
     client.expect_end().await;
     assert!(hub.runners().is_empty());
-    assert!(tokio::net::TcpStream::connect(hub.address()).await.is_err(), "nobody answers");
+    assert!(tokio::net::TcpStream::connect(hub.address()).await.is_err(), "the port is closed");
     hub.go_online().await.unwrap();
     let mut client = Client::connect(&hub, "a").await;
     for task in &JobKind::Apply.tasks()[1..] {
-        work_off(&mut client, *task).await;
+        complete_task(&mut client, *task).await;
     }
-    assert_eq!(in_time("the job ends", hub.ended(job)).await.state, JobState::Completed);
+    assert_eq!(in_time("the end of the job", hub.ended(job)).await.state, JobState::Completed);
     hub.shutdown().await;
     client.expect_close(None, true).await;
 }
 
 #[tokio::test]
-async fn a_cancel_reaches_the_runner_and_its_answer_the_events() {
+async fn a_cancel_is_pushed_and_its_answer_is_an_event() {
     let hub = hub().await;
     let job = hub.submit(apply());
     let mut client = Client::connect(&hub, "a").await;
@@ -195,14 +196,14 @@ async fn a_cancel_reaches_the_runner_and_its_answer_the_events() {
     client.pushed("CancelKill").await;
     client.call("CancelKillCompleted", vec![json!(job)]).await.unwrap();
     client.call("GetDefinitiveRevisionCancelled", vec![json!(job)]).await.unwrap();
-    assert_eq!(in_time("the job ends", hub.ended(job)).await.state, JobState::Cancelled);
+    assert_eq!(in_time("the end of the job", hub.ended(job)).await.state, JobState::Cancelled);
     let killed = |event: &HubEvent| {
         matches!(event, HubEvent::CancelAnswered { kind: CancelKind::Kill, .. }).then_some(())
     };
-    in_time("the event comes", hub.events().find(killed)).await;
+    in_time("the event", hub.events().find(killed)).await;
     hub.cancel(job, CancelKind::Kill).unwrap_err();
 
-    let queued = hub.submit(JobSpec { instance: Some("nobody".into()), ..apply() });
+    let queued = hub.submit(JobSpec { instance: Some("absent".into()), ..apply() });
     hub.cancel(queued, CancelKind::Graceful).unwrap();
     assert_eq!(hub.job(queued).unwrap().state, JobState::Cancelled);
 }
@@ -226,11 +227,11 @@ async fn a_refresh_is_pushed_and_its_answer_is_an_event() {
         HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
         _ => None,
     };
-    assert_eq!(in_time("the event comes", hub.events().find(ended)).await, Ok("abc".to_owned()));
+    assert_eq!(in_time("the event", hub.events().find(ended)).await, Ok("abc".to_owned()));
 }
 
 #[tokio::test]
-async fn a_client_can_be_invoked_and_its_answer_comes_back() {
+async fn a_client_can_be_invoked_and_returns_a_result() {
     let hub = hub().await;
     let mut client = Client::connect(&hub, "a").await;
     let (answer, ()) = tokio::join!(hub.invoke("a", "Ask", vec![json!(1)]), async {
@@ -239,11 +240,11 @@ async fn a_client_can_be_invoked_and_its_answer_comes_back() {
         client.send(&json!({"type": 3, "invocationId": id, "result": {"four": 4}})).await;
     });
     assert_eq!(answer.unwrap(), Ok(json!({"four": 4})));
-    hub.invoke("nobody", "Ask", vec![]).await.unwrap_err();
+    hub.invoke("absent", "Ask", vec![]).await.unwrap_err();
 }
 
 #[tokio::test]
-async fn a_flood_of_logs_is_counted_and_shown_without_being_kept() {
+async fn logs_are_counted_and_observed_without_being_kept() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let seen = std::sync::Arc::new(AtomicU64::new(0));
     let counter = std::sync::Arc::clone(&seen);

@@ -1,4 +1,4 @@
-//! Whatever a runner gets wrong is answered with an error and is on record.
+//! Every mistake of a runner is answered with an error and recorded.
 
 use hawser_contract::Task;
 use hawser_dev_server::{EmbeddedHub, HubEvent, JobSpec};
@@ -8,7 +8,7 @@ use super::client::{Client, entry};
 use super::hub;
 use crate::support::eventually::in_time;
 
-async fn at_work(hub: &EmbeddedHub) -> (Client, Value) {
+async fn with_task(hub: &EmbeddedHub) -> (Client, Value) {
     hub.submit(JobSpec::single(Task::Init, "x"));
     let mut client = Client::connect(hub, "a").await;
     let request = client.pushed("Init").await;
@@ -19,7 +19,7 @@ async fn at_work(hub: &EmbeddedHub) -> (Client, Value) {
 #[tokio::test]
 async fn every_wrong_call_is_answered_with_an_error_and_recorded() {
     let hub = hub().await;
-    let (mut client, request) = at_work(&hub).await;
+    let (mut client, request) = with_task(&hub).await;
     let job = request["jobId"].clone();
     let runner = json!(hub.identity().runner_id);
     let unknown = json!(uuid::Uuid::new_v4());
@@ -53,28 +53,28 @@ async fn every_wrong_call_is_answered_with_an_error_and_recorded() {
         assert!(error.is_err(), "{method} {arguments:?} was accepted");
         assert_eq!(hub.violations().len(), count + 1, "{method}: {error:?}");
     }
-    // None of it did any harm.
+    // The job is not affected.
     client.call("InitCompleted", vec![job]).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_result_that_comes_twice_is_acknowledged_and_logs_after_it_are_not() {
+async fn a_duplicate_result_is_acknowledged_and_later_logs_are_refused() {
     let hub = hub().await;
-    let (mut client, request) = at_work(&hub).await;
+    let (mut client, request) = with_task(&hub).await;
     let job = request["jobId"].clone();
     client.call("InitCompleted", vec![job.clone()]).await.unwrap();
     client.call("InitCompleted", vec![job.clone()]).await.unwrap();
     assert_eq!(hub.violations(), Vec::<String>::new());
     let twice = |event: &HubEvent| matches!(event, HubEvent::DuplicateResult { .. }).then_some(());
-    in_time("the event comes", hub.events().find(twice)).await;
+    in_time("the event", hub.events().find(twice)).await;
     client.log(&request, Task::Init, &["late"]).await.unwrap_err();
     assert_eq!(hub.violations().len(), 1);
 }
 
 #[tokio::test]
-async fn messages_that_a_runner_has_no_business_sending_are_recorded() {
+async fn messages_that_runners_must_not_send_are_recorded() {
     let hub = hub().await;
-    let (mut client, request) = at_work(&hub).await;
+    let (mut client, request) = with_task(&hub).await;
     client.send(&json!({"type": 3, "invocationId": "stray"})).await;
     client.send(&json!({"type": 8, "sequenceId": 1})).await;
     let arguments = json!([request["jobId"], "Init", hub.identity().runner_id, "a"]);

@@ -67,7 +67,7 @@ async fn names_and_subdirectories_that_lead_out_are_refused_by_every_task() {
         rows.push(row("GetModule", "/metadata/stackName", name, "the stack name"));
     }
     for name in [".hawser", ".HAWSER", ".temp", "sourcecache", "SourceCache", "plugincache"] {
-        rows.push(row("GetModule", "/metadata/stackName", name, "the runner keeps files of its own"));
+        rows.push(row("GetModule", "/metadata/stackName", name, "reserved for the runner"));
     }
     for name in ["..", ".", "", "../../neighbour", "/etc", "a\nb", ".git"] {
         rows.push(row("GetModule", "/metadata/namespaceName", name, "the namespace name"));
@@ -100,7 +100,7 @@ async fn names_and_subdirectories_that_lead_out_are_refused_by_every_task() {
             method,
             "/metadata/sourceSubdirectory",
             "../../../neighbour/space/module",
-            "it has `..` in it",
+            "it contains `..`",
         ));
         rows.push(row(method, "/metadata/stackName", "..", "the stack name"));
     }
@@ -109,7 +109,7 @@ async fn names_and_subdirectories_that_lead_out_are_refused_by_every_task() {
         rows.push(row(method, "/metadata/moduleId", "$(touch x)", "moduleId"));
     }
     for engine in ["../../bin/sh", "terraform; touch x", "/bin/sh", "terraform -chdir=/", "-c"] {
-        rows.push(row("Init", "/engine", engine, "unknown engine"));
+        rows.push(row("Init", "/engine", engine, "invalid engine name"));
     }
     all_refused(&mut stage, rows, 60).await;
 
@@ -199,8 +199,8 @@ async fn sources_that_are_options_programs_or_expressions_are_refused() {
         (format!("git::{file}//sub/../..?ref=main"), "the registry folder"),
         (format!("git::{file}?ref=--upload-pack%3Dx"), "the revision"),
         (format!("git::{file}?ref=a%0Ab"), "the revision"),
-        ("https://host/module.zip?archive=../../x".to_owned(), "no Git repository"),
-        ("s3::https://host/x".to_owned(), "no Git repository"),
+        ("https://host/module.zip?archive=../../x".to_owned(), "not a Git repository"),
+        ("s3::https://host/x".to_owned(), "not a Git repository"),
     ];
     let mut router = Router::new();
     for (number, (address, _)) in answers.iter().enumerate() {
@@ -293,7 +293,7 @@ async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refus
     ] {
         rows.push(row("GetModule", "/extraFiles", extra(name), "the extra file name"));
     }
-    rows.push(row("GetModule", "/extraFiles", extra("folder.tf"), "there is a folder of that name"));
+    rows.push(row("GetModule", "/extraFiles", extra("folder.tf"), "there is a folder with that name"));
     rows.push(row("GetModule", "/extraFiles", extra("main.tf/x"), "main.tf"));
     rows.push(row("GetModule", "/extraFiles", extra(&"x".repeat(300)), "File name too long"));
 
@@ -447,8 +447,8 @@ async fn links_and_pipes_that_a_hook_leaves_behind_are_not_followed_and_nobody_w
     let mut stage = Stage::new().await;
     let around = format!("'{}'", stage.around().display());
     let cases = [
-        ("mkdir OUT 2>/dev/null; mv .snapcd real; ln -s AROUND .snapcd", "Plan", "in the way"),
-        ("mv .snapcd real; ln -s ../../.. .snapcd", "Output", "in the way"),
+        ("mkdir OUT 2>/dev/null; mv .snapcd real; ln -s AROUND .snapcd", "Plan", "must be a folder"),
+        ("mv .snapcd real; ln -s ../../.. .snapcd", "Output", "must be a folder"),
         ("ln -sf AROUND/secret.tf .snapcd/snapcd.env", "Plan", "snapcd.env"),
         ("rm .snapcd/snapcd.env; mkfifo .snapcd/snapcd.env", "Plan", "not a regular file"),
         ("ln -sf AROUND/secret.tf secret.tf", "Input", "secret.tf"),

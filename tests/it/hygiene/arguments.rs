@@ -1,14 +1,13 @@
-//! Nothing secret on a command line, which everybody on the machine can read.
+//! No secrets in argument lists, which every user of the machine can read.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use base64::Engine as _;
-use hawser_contract::requests::{ApplyFromPlan, BackendConfig, BackendConfiguration, Init, Output, Plan};
 use hawser_contract::{
-    CommandTask, Engine, Flag, FlagLists, PulumiArrayFlag, PulumiFlag, Success, TaskRequest,
-    TerraformArrayFlag,
+    BackendConfig, CommandTask, EngineName, EngineTask, Flag, FlagLists, InitOptions, PulumiArrayFlag,
+    PulumiFlag, Success, Task, TaskRequest, TerraformArrayFlag,
 };
 use hawser_dev_server::JobKind;
 use serde_json::json;
@@ -30,7 +29,7 @@ fn variables(values: &[&str]) -> FlagLists {
 async fn no_secret_of_a_job_is_in_the_arguments_of_any_process_below_the_runner() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
-    // A terraform that writes down what it was called with.
+    // A terraform that records its arguments.
     let (bin, calls) = (world.path("bin"), world.path("calls"));
     fs::create_dir(&bin).unwrap();
     let real = which("terraform");
@@ -59,7 +58,7 @@ async fn no_secret_of_a_job_is_in_the_arguments_of_any_process_below_the_runner(
     fs::write(world.path("gate"), "").unwrap();
     let ended = world.ended(job).await;
     assert_eq!(ended.resources, Some(1), "{ended:#?}\n{}", runner.log());
-    assert!(world.path("canary-backend.tfstate").exists(), "the backend's setting has arrived");
+    assert!(world.path("canary-backend.tfstate").exists(), "the backend setting was not used");
     let calls = fs::read_to_string(calls).unwrap();
     assert!(calls.contains("plan") && calls.contains("init") && !calls.contains("canary"), "{calls}");
 }
@@ -68,20 +67,21 @@ fn which(program: &str) -> String {
     hawser::base::process::find_program(program, &[]).unwrap().display().to_string()
 }
 
-/// Outputs of a module that was planned with these flags, applied and asked.
-async fn outputs(bench: &Bench, engine: Engine, plan: Plan, flags: FlagLists) -> BTreeMap<String, String> {
-    bench.run(TaskRequest::Plan(Plan { engine, ..plan }, flags)).await.completed();
-    let apply = ApplyFromPlan { engine, ..ApplyFromPlan::default() };
-    bench.run(TaskRequest::ApplyFromPlan(apply, FlagLists::default())).await.completed();
-    let output = Output { engine, ..Output::default() };
-    match bench.run(TaskRequest::Output(output, FlagLists::default())).await.completed() {
+/// The outputs of a module that was planned with these flags and applied.
+async fn outputs(bench: &Bench, plan: EngineTask, flags: FlagLists) -> BTreeMap<String, String> {
+    let engine = plan.engine.clone();
+    bench.run(TaskRequest::Engine(EngineTask { flags, ..plan })).await.completed();
+    let apply = EngineTask::new(Task::ApplyFromPlan, engine.clone());
+    bench.run(TaskRequest::Engine(apply)).await.completed();
+    let output = EngineTask::new(Task::Output, engine);
+    match bench.run(TaskRequest::Engine(output)).await.completed() {
         Success::Outputs(Some(set)) => set.outputs.into_iter().map(|it| (it.name, it.value)).collect(),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn hidden_values_of_variables_count_in_the_order_of_the_command_line_and_arrive_as_they_are() {
+async fn hidden_variables_have_the_precedence_of_the_command_line_and_arrive_unchanged() {
     let module = r#"
 variable "order" {}
 variable "users" {}
@@ -94,23 +94,27 @@ output "nasty" { value = var.nasty }
 "#;
     let nasty = "a  b 'c' \"d\" `e` $HOME ${f} $(g) \\ \\\\ %s * ; | & <x> # é\nnew\tline -h '";
     let bench = Bench::new(&[("main.tf", module)]);
-    let engine = Engine::Terraform;
-    // What the operator has said in the environment counts less than any of the server's values.
+    // The server's values take precedence over the operator's own in the environment.
     let own = ("TF_CLI_ARGS_plan".to_owned(), "-var=order=own -var=users=own".to_owned());
-    let init = Init { engine, resolved_env_vars: BTreeMap::from([own]), ..Init::default() };
-    bench.run(TaskRequest::Init(init)).await.completed();
+    let init = EngineTask {
+        init: InitOptions { resolved_env_vars: BTreeMap::from([own]), ..InitOptions::default() },
+        ..EngineTask::new(Task::Init, EngineName::TERRAFORM)
+    };
+    bench.run(TaskRequest::Engine(init)).await.completed();
     let file = |name: &str| (name.to_owned(), "\"file\"".to_owned());
-    let plan =
-        Plan { resolved_parameters: BTreeMap::from([file("order"), file("nasty")]), ..Plan::default() };
+    let plan = EngineTask {
+        resolved_parameters: BTreeMap::from([file("order"), file("nasty")]),
+        ..EngineTask::new(Task::Plan, EngineName::TERRAFORM)
+    };
     let nasty_pair = format!("nasty={nasty}");
     let flags = variables(&["order=first", "list=[\"x\", \"y z\"]", &nasty_pair, "order=second"]);
-    let seen = outputs(&bench, engine, plan, flags).await;
+    let seen = outputs(&bench, plan, flags).await;
     let seen: Vec<_> = seen.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(seen, [("list", "x+y z"), ("nasty", nasty), ("order", "second"), ("users", "own")]);
 }
 
 #[tokio::test]
-async fn values_of_pulumis_configuration_and_a_login_in_its_url_are_in_no_argument() {
+async fn pulumi_configuration_and_credentials_in_its_url_are_in_no_argument() {
     let program = json!({"resources": {}, "outputs": {
         "a": {"config": "a"}, "b": {"config": "ns:b"}, "c": {"config": "c"},
     }});
@@ -118,32 +122,30 @@ async fn values_of_pulumis_configuration_and_a_login_in_its_url_are_in_no_argume
         Bench::new(&[("Pulumi.yaml", "name: x\nruntime: yaml\n"), ("program.json", &program.to_string())])
             .with_standins();
     let (home, calls) = (bench.root.path().join("home"), bench.root.path().join("calls"));
-    let engine = Engine::Pulumi;
     let login = Flag::new(PulumiFlag::CloudUrl, Some("postgres://me:canary-url@db/state"));
-    let init = Init {
-        engine,
-        resolved_env_vars: BTreeMap::from([
-            ("PULUMI_HOME".to_owned(), home.display().to_string()),
-            ("STANDIN_ARGUMENTS".to_owned(), calls.display().to_string()),
-        ]),
-        backend_configuration: BackendConfiguration {
-            pulumi_flags: vec![login].into(),
-            ..BackendConfiguration::default()
+    let init = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([
+                ("PULUMI_HOME".to_owned(), home.display().to_string()),
+                ("STANDIN_ARGUMENTS".to_owned(), calls.display().to_string()),
+            ]),
+            ..InitOptions::default()
         },
-        ..Init::default()
+        flags: FlagLists { pulumi_flags: vec![login].into(), ..FlagLists::default() },
+        ..EngineTask::new(Task::Init, EngineName::PULUMI)
     };
-    bench.run(TaskRequest::Init(init)).await.completed();
+    bench.run(TaskRequest::Engine(init)).await.completed();
     let stored = fs::read_to_string(home.join("credentials.json")).unwrap();
     assert!(stored.contains("postgres://me:canary-url@db/state"), "{stored}");
 
     let config = |pair: &str| Flag::new(PulumiArrayFlag::Config, Some(pair));
     let flags = vec![config("ns:b=canary=two words 'quoted'"), config("c"), config("a=canary-flag")];
     let flags = FlagLists { pulumi_array_flags: flags.into(), ..FlagLists::default() };
-    let plan = Plan {
+    let plan = EngineTask {
         resolved_parameters: BTreeMap::from([("a".to_owned(), "\"canary-parameter\"".to_owned())]),
-        ..Plan::default()
+        ..EngineTask::new(Task::Plan, EngineName::PULUMI)
     };
-    let seen = outputs(&bench, engine, plan, flags).await;
+    let seen = outputs(&bench, plan, flags).await;
     let seen: Vec<_> = seen.values().map(String::as_str).collect();
     assert_eq!(seen, ["canary-flag", "canary=two words 'quoted'", ""]);
     let calls = fs::read_to_string(calls).unwrap();
@@ -151,7 +153,7 @@ async fn values_of_pulumis_configuration_and_a_login_in_its_url_are_in_no_argume
     assert!(!calls.contains("canary"), "{calls}");
 }
 
-/// `git` talks to a server that never answers, and everybody can look at its processes.
+/// Checks the arguments of git while it waits for a server that never answers.
 async fn while_git_waits(user_info: &str) {
     let world = World::new().await;
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -160,9 +162,9 @@ async fn while_git_waits(user_info: &str) {
     let url = format!("http://{user_info}@{address}/org/repo.git");
     let job = world.hub.submit(job(JobKind::Plan, &url, "module"));
     let (_connection, _) = in_time("git connects", server.accept()).await.unwrap();
-    let processes = eventually("git is seen", || {
-        let found = below(runner.pid());
-        found.iter().any(|it| it.name.starts_with("git-remote")).then_some(found)
+    let processes = eventually("git is running", || {
+        let processes = below(runner.pid());
+        processes.iter().any(|it| it.name.starts_with("git-remote")).then_some(processes)
     })
     .await;
     for process in &processes {
@@ -196,7 +198,7 @@ async fn request(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_user_of_a_url_gets_its_password_from_the_operators_own_helper() {
+async fn the_password_for_the_user_in_a_url_comes_from_the_operators_credential_helper() {
     let world = World::new().await;
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();

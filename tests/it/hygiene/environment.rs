@@ -9,7 +9,7 @@ use super::{GATED, at_the_gate, gated, one};
 use crate::support::processes::Process;
 use crate::support::world::{HAWSER, World};
 
-/// Given to the runner, each in another way. None may reach a program that it starts.
+/// Settings of the runner from different sources. None may reach a child process.
 const BY_FILE: &str = "canary-by-file";
 const BY_ENVIRONMENT: &str = "canary-by-environment";
 const BY_COMMAND_LINE: &str = "canary-by-command-line";
@@ -47,7 +47,7 @@ fn secret_of(world: &World) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_its_provisioners_and_hooks_get_the_hosts_environment_and_nothing_of_the_runners() {
+async fn engines_provisioners_and_hooks_get_the_hosts_environment_without_the_runners_settings() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
     let runner = world.runner_from("one", |command| settings_everywhere(&world, command));
@@ -57,7 +57,7 @@ async fn an_engine_its_provisioners_and_hooks_get_the_hosts_environment_and_noth
     let job = world.hub.submit(spec);
     let processes = at_the_gate(&runner).await;
     let secret = secret_of(&world);
-    // The runner itself is what it was started as.
+    // The runner itself has the secret in its environment.
     let own = fs::read(format!("/proc/{}/environ", runner.pid())).unwrap();
     assert!(own.windows(secret.len()).any(|part| part == secret.as_bytes()));
     assert_nothing_of_the_runners(&processes, &secret);
@@ -74,7 +74,7 @@ async fn an_engine_its_provisioners_and_hooks_get_the_hosts_environment_and_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_allow_list_leaves_only_what_it_names_what_programs_need_and_what_the_module_brought() {
+async fn an_allow_list_leaves_only_listed_essential_and_module_variables() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
     let runner = world.runner_from("one", |command| {
@@ -89,7 +89,7 @@ async fn an_allow_list_leaves_only_what_it_names_what_programs_need_and_what_the
     let job = world.hub.submit(spec);
     let processes = at_the_gate(&runner).await;
     assert_nothing_of_the_runners(&processes, &secret_of(&world));
-    // What bash and terraform add of their own accord.
+    // Added by bash and terraform.
     let theirs = ["_", "PWD", "OLDPWD", "SHLVL", "TF_IN_AUTOMATION", "TF_INPUT"];
     for name in ["bash", "terraform", "sh"] {
         for (variable, _) in one(&processes, name).environment() {
@@ -106,7 +106,7 @@ async fn an_allow_list_leaves_only_what_it_names_what_programs_need_and_what_the
     world.ended(job).await;
 }
 
-/// A file that whoever starts the runner has left open for all of its children, as a service manager may.
+/// Starts the runner with an inherited open file, as a service manager may.
 fn leave_open(command: &mut Command, path: &Path) {
     fs::File::create(path).unwrap().write_all(b"open").unwrap();
     let script = format!("exec 7<'{}' 9</dev/null; exec '{HAWSER}' run \"$@\"", path.display());
@@ -119,7 +119,7 @@ fn leave_open(command: &mut Command, path: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_but_an_empty_stdin_and_two_pipes_is_open_in_engines_and_provisioners() {
+async fn only_an_empty_stdin_and_two_pipes_are_open_in_engines_and_provisioners() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
     let runner = world.runner_from("one", |command| leave_open(command, &world.path("left-open")));
@@ -131,12 +131,12 @@ async fn nothing_but_an_empty_stdin_and_two_pipes_is_open_in_engines_and_provisi
         processes.iter().find(|it| it.arguments().get(1).is_some_and(|it| it == "supervise")).unwrap();
     assert!(
         supervisor.open_files().iter().any(|(_, file)| file.ends_with("left-open")),
-        "the test tests nothing"
+        "the supervisor did not inherit the file"
     );
     let mut seen = Vec::new();
     for process in processes.iter().filter(|it| it.pid != supervisor.pid) {
         let files = process.open_files();
-        // It has ended meanwhile, as each `sleep` of the provisioner's loop does.
+        // The process has ended, like each `sleep` of the provisioner's loop.
         if files.is_empty() {
             continue;
         }
@@ -147,12 +147,12 @@ async fn nothing_but_an_empty_stdin_and_two_pipes_is_open_in_engines_and_provisi
             match number {
                 0 => assert_eq!(file, "/dev/null", "{place}"),
                 1 | 2 => assert!(file.starts_with("pipe:"), "{place}"),
-                // Bash reads the script through its last number, and an engine has what it opened itself: pipes to its
-                // children, its event queue, its own state.
+                // Bash has the script open, and an engine has its own files: pipes to its children, its event queue, its
+                // state.
                 _ => assert!(!file.ends_with("left-open") && !file.ends_with("lock"), "{place}"),
             }
         }
-        // Others, its own children among them, may be about to start, and read what programs read then.
+        // Only the first one: others, such as its children, may be about to start and have files open.
         if process.name == "sh" && seen.iter().filter(|name| **name == "sh").count() == 1 {
             assert_eq!(files.len(), 3, "{files:?}");
         }
@@ -171,7 +171,7 @@ async fn nothing_but_an_empty_stdin_and_two_pipes_is_open_in_engines_and_provisi
     let messages = world.messages(job);
     assert!(
         messages.iter().any(|line| line.contains("0 -> /dev/null")),
-        "the hook said nothing: {messages:#?}"
+        "no output of the hook: {messages:#?}"
     );
     assert!(!messages.iter().any(|line| line.contains("left-open")), "{messages:#?}");
 }

@@ -1,17 +1,17 @@
-//! What the programs that the runner starts get to see, and what others on the machine get to see of it.
+//! What child processes of the runner can see, and what other users of the machine can see.
 
 mod arguments;
 mod environment;
 mod modes;
 
-use hawser_contract::Engine;
+use hawser_contract::EngineName;
 use hawser_dev_server::{JobKind, JobSpec};
 
 use crate::support::eventually::eventually;
 use crate::support::processes::{Process, below};
 use crate::support::world::{Runner, World, job};
 
-/// A module whose apply stands still until a file is there.
+/// A module whose apply waits for a file.
 const GATED: &[(&str, &str)] = &[(
     "main.tf",
     r#"
@@ -36,18 +36,18 @@ resource "terraform_data" "gate" {
 
 fn gated(world: &World, url: &str, module: &str) -> JobSpec {
     let mut spec = job(JobKind::Apply, url, module);
-    spec.engine = Engine::Terraform;
+    spec.engine = EngineName::TERRAFORM;
     spec.parameters.insert("gate".into(), format!("{:?}", world.path("gate").to_str().unwrap()));
     spec
 }
 
-/// The processes of the apply while it stands at the gate: supervisor, bash, terraform and the provisioner's shell.
+/// The processes of the apply while it waits: supervisor, bash, terraform and the provisioner's shell.
 async fn at_the_gate(runner: &Runner) -> Vec<Process> {
     eventually("the apply is at the gate", || {
-        let found = below(runner.pid());
-        let has = |name: &str| found.iter().any(|process| process.name == name);
+        let processes = below(runner.pid());
+        let has = |name: &str| processes.iter().any(|process| process.name == name);
         // The loop of the provisioner's shell is the last to start.
-        (has("terraform") && has("sleep")).then_some(found)
+        (has("terraform") && has("sleep")).then_some(processes)
     })
     .await
 }

@@ -1,4 +1,4 @@
-//! Modes of files and folders, whatever the umask.
+//! Modes of files and folders under any umask.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,11 +12,11 @@ use crate::support::eventually::eventually;
 use crate::support::git::git_in;
 use crate::support::world::{HAWSER, World};
 
-/// Everything below a folder with a mode that lets others in. Symlinks have none.
+/// All files and folders below a folder that other users may access by their mode. Symlinks have no mode.
 fn open_to_others(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
-        // Files come and go while a runner works.
+        // The runner may have removed it.
         let Ok(metadata) = entry.metadata() else { continue };
         if metadata.is_symlink() {
             continue;
@@ -36,25 +36,25 @@ fn count(folder: &Path) -> usize {
     entries.map(|it| 1 + if it.path().is_dir() { count(&it.path()) } else { 0 }).sum()
 }
 
-/// What others can read or enter below a folder. Nobody else can be asked but by root.
+/// The paths below a folder that another user can read or enter. Only root can check this.
 fn within_reach(folder: &Path) -> Option<Vec<PathBuf>> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("not run by root: nobody can look for what others can reach");
+        eprintln!("skipped: only root can check as another user");
         return None;
     }
     let all = find(folder, &|_| true);
     let list: String = all.iter().map(|path| format!("{}\0", path.display())).collect();
-    let given = tempfile::NamedTempFile::new().unwrap();
-    fs::write(given.path(), list).unwrap();
-    let look = r#"while IFS= read -r -d '' path; do if [[ -r $path || -x $path ]]; then printf '%s\0' "$path"; fi; done"#;
-    let looked = Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", look])
-        .stdin(fs::File::open(given.path()).unwrap())
+    let paths = tempfile::NamedTempFile::new().unwrap();
+    fs::write(paths.path(), list).unwrap();
+    let check = r#"while IFS= read -r -d '' path; do if [[ -r $path || -x $path ]]; then printf '%s\0' "$path"; fi; done"#;
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "bash", "-c", check])
+        .stdin(fs::File::open(paths.path()).unwrap())
         .current_dir("/")
         .output()
         .unwrap();
-    assert!(looked.status.success(), "{looked:?}");
-    let reached = String::from_utf8(looked.stdout).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let reached = String::from_utf8(output.stdout).unwrap();
     Some(reached.split_terminator('\0').map(PathBuf::from).collect())
 }
 
@@ -67,7 +67,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reach_nothing_of_it() {
+async fn with_umask_0_a_checkout_has_the_usual_modes_and_other_users_cannot_reach_it() {
     let world = World::new().await;
     let url = world.repository("repo", GATED);
     let program = Path::new(&url).join("code/program.sh");
@@ -92,12 +92,12 @@ async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reac
     );
     let job = world.hub.submit(spec);
     at_the_gate(&runner).await;
-    // While it runs there are the step with its request and script, the lock of the state, scratch space, caches.
+    // At this point there are a step with its request and script, the lock of the state, scratch space and caches.
     let steps = runner.steps();
     assert!(steps.iter().any(|step| step.join("request.json").exists() && step.join("script.sh").exists()));
     assert_eq!(mode(&runner.working), 0o700);
-    assert!(count(&runner.working) > 50, "the test looks at nothing");
-    // An operator may have let others into the working directory, and then it is the folders in it that count.
+    assert!(count(&runner.working) > 50, "there are too few files to check");
+    // If an operator opens the working directory to others, the folders in it still protect everything.
     let canary = runner.working.join("canary");
     fs::write(&canary, "").unwrap();
     for (path, mode) in [(world.dir.path(), 0o755), (&runner.working, 0o755), (&canary, 0o644)] {
@@ -109,7 +109,7 @@ async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reac
         }
     };
     only_the_canary();
-    // What the runner itself writes is closed on its own as well, and so is what the script notes in the step's folder.
+    // The runner's own files are private by themselves, and so are those that the script writes to the step folder.
     assert_eq!(open_to_others(&runner.working.join(".hawser")), []);
 
     fs::write(world.path("gate"), "").unwrap();
@@ -122,7 +122,7 @@ async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reac
         assert_eq!(mode(&module.join(secret)), 0o600, "{secret}");
     }
     assert!(module.join("terraform.tfstate").is_file() && module.join(".snapcd/plan.out").is_file());
-    // Packages are made of these, and their modes with them.
+    // These modes end up in packages.
     let usual = [
         ("main.tf", 0o644),
         ("code", 0o755),
@@ -134,7 +134,7 @@ async fn under_a_umask_of_nothing_a_checkout_has_its_usual_modes_and_others_reac
         assert_eq!(mode(&module.join(path)), expected, "{path}");
     }
     assert!(world.messages(job).contains(&"it runs".to_owned()), "{:#?}", world.messages(job));
-    // A step leaves its place at once, and is removed a moment later.
+    // A step is moved first and removed a moment later.
     let is_request = |path: &Path| path.ends_with("request.json");
     eventually("no request is left anywhere", || find(&runner.working, &is_request).is_empty()).await;
 }
@@ -153,7 +153,7 @@ fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folders_that_were_open_before_are_narrowed_at_the_start_and_the_log_says_so() {
+async fn existing_open_folders_are_made_private_at_the_start_with_a_warning() {
     let world = World::new().await;
     let working = world.path("work-one");
     for name in ["stack", ".hawser"] {
@@ -164,5 +164,5 @@ async fn folders_that_were_open_before_are_narrowed_at_the_start_and_the_log_say
     let runner = world.runner("one");
     world.connected(1).await;
     assert_eq!(open_to_others(&runner.working), []);
-    assert!(runner.log().contains("work-one/stack was open to others (mode 777)"), "{}", runner.log());
+    assert!(runner.log().contains("work-one/stack was open to other users (mode 777)"), "{}", runner.log());
 }

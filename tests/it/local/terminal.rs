@@ -1,4 +1,4 @@
-//! In a terminal: the question, the answers, and the live view.
+//! `hawser local` in a terminal: the question, the answers, and the live view.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use super::{Case, wait};
 use crate::support::eventually::eventually_or;
 
-/// A program with a terminal of 80 columns, and everything that it has written there.
+/// A program in a terminal with 80 columns, and everything it has written.
 struct Terminal {
     child: Child,
     keyboard: File,
@@ -55,7 +55,7 @@ impl Terminal {
         let seen = Arc::clone(&shown);
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // The end of the program is an error here, which is how terminals say it.
+            // Reading from a terminal fails when the program ends.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
                 seen.lock().unwrap().extend_from_slice(&buffer[..count]);
             }
@@ -67,8 +67,8 @@ impl Terminal {
         String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
     }
 
-    fn see(&self, words: &str) {
-        self.until(words, |shown| shown.contains(words));
+    fn see(&self, text: &str) {
+        self.until(text, |shown| shown.contains(text));
     }
 
     fn until(&self, what: &str, is_shown: impl Fn(&str) -> bool) {
@@ -80,9 +80,9 @@ impl Terminal {
         self.see("[y/N]");
         self.keyboard.write_all(text.as_bytes()).unwrap();
         let status = wait(self.child);
-        // What was written last may still be on its way to the thread that reads.
+        // The reading thread may not have the last output yet.
         let shown = || String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
-        let ended = |shown: &String| shown.contains("Applied in") || shown.contains("nothing was changed");
+        let ended = |shown: &String| shown.contains("Applied in") || shown.contains("Nothing was changed");
         (status, eventually_or(|| Some(shown()).filter(ended), || panic!("{}", shown())))
     }
 }
@@ -93,7 +93,7 @@ const MODULE: &str =
     "resource \"terraform_data\" \"x\" { input = \"made\" }\noutput \"x\" { value = \"shown\" }\n";
 
 #[test]
-fn a_no_at_the_question_changes_nothing_and_a_yes_applies() {
+fn nothing_is_changed_without_a_yes() {
     let case = Case::with(MODULE);
     let module = case.module();
     let module = module.to_str().unwrap();
@@ -107,12 +107,12 @@ fn a_no_at_the_question_changes_nothing_and_a_yes_applies() {
     for part in ["\u{1b}[", "✔", "Apply this plan?", "+1"] {
         assert!(shown.contains(part), "no {part:?} in {shown}");
     }
-    // Which of them is drawn depends on when.
-    assert!(shown.contains(['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']), "nothing turns in {shown}");
+    // The time decides which of them is drawn.
+    assert!(shown.contains(['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏']), "no spinner in {shown}");
 }
 
 #[test]
-fn the_question_is_seen_when_the_output_goes_to_a_file() {
+fn the_question_is_visible_when_stdout_is_a_file() {
     let case = Case::with(MODULE);
     let module = case.module();
     let file = case.root.path().join("out.txt");
@@ -125,23 +125,23 @@ fn the_question_is_seen_when_the_output_goes_to_a_file() {
     assert!(out.contains("Applied in") && !out.contains("[y/N]"), "{out}");
 }
 
-/// Forgetting a resource is no change that a plan counts, but the state is another afterwards.
+/// A plan does not count a forgotten resource as a change, but the state changes.
 #[test]
-fn a_plan_that_only_forgets_a_resource_is_asked_about_too() {
+fn a_plan_that_only_forgets_a_resource_needs_an_answer_too() {
     let case = Case::with(MODULE);
     let module = case.module();
     let directory = module.to_str().unwrap();
-    case.run(&[directory, "--yes"]).well();
+    case.run(&[directory, "--yes"]).succeeds();
     let forget = "removed {\n  from = terraform_data.x\n  lifecycle {\n    destroy = false\n  }\n}\n\
                   output \"x\" { value = \"shown\" }\n";
     std::fs::write(module.join("main.tf"), forget).unwrap();
     let (status, shown) = Terminal::open(&case, &[directory], &[]).answer("\n");
     assert_eq!(status.code(), Some(1), "{shown}");
-    assert!(case.state().contains("made"), "the resource was forgotten without a word: {shown}");
+    assert!(case.state().contains("made"), "the resource was forgotten without approval: {shown}");
 }
 
 #[test]
-fn with_no_color_a_terminal_gets_plain_lines_and_still_the_question() {
+fn no_color_selects_plain_lines_in_a_terminal() {
     let case = Case::with(MODULE);
     let module = case.module();
     let (status, shown) =
@@ -151,7 +151,7 @@ fn with_no_color_a_terminal_gets_plain_lines_and_still_the_question() {
 }
 
 #[test]
-fn a_terminal_that_becomes_narrower_gets_a_status_row_that_fits_and_whole_lines() {
+fn the_status_row_fits_a_terminal_that_becomes_narrower() {
     let case = Case::new();
     let go_on = case.root.path().join("go on");
     let command = format!("echo the first; while ! test -e '{}'; do sleep 0.1; done", go_on.display());
@@ -167,7 +167,7 @@ fn a_terminal_that_becomes_narrower_gets_a_status_row_that_fits_and_whole_lines(
     let terminal = Terminal::open(&case, &[module.to_str().unwrap(), "--yes"], &[]);
     terminal.see("the first");
     resize(&terminal.keyboard, 15);
-    // The row that is drawn now may have been measured before.
+    // The next row may still use the old width.
     let drawn = || terminal.shown().matches(ERASE_ROW).count();
     let before = drawn();
     terminal.until("the status row", |shown| shown.matches(ERASE_ROW).count() > before + 2);

@@ -1,4 +1,4 @@
-//! Secrets in the shapes in which they once got through.
+//! Secrets in forms that were once not masked.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::seen;
 use crate::support::world::{World, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_in_the_url_of_a_source_is_told_nowhere_whatever_characters_it_has() {
+async fn a_password_in_a_source_url_is_masked_whatever_characters_it_has() {
     let world = World::new().await;
     let runner = world.runner("one");
     for (index, url) in [
@@ -31,8 +31,8 @@ async fn a_password_in_the_url_of_a_source_is_told_nowhere_whatever_characters_i
         let tasks = JobKind::Tasks(vec![Task::GetDefinitiveRevision]);
         let ended = world.ended(world.hub.submit(job(tasks, url, &format!("url-{index}")))).await;
         assert!(ended.error.is_some(), "{url}: nothing listens there");
-        let said = seen(&world, &ended, &runner);
-        assert!(!said.contains("attacked-"), "{url}:\n{said}");
+        let visible = seen(&world, &ended, &runner);
+        assert!(!visible.contains("attacked-"), "{url}:\n{visible}");
     }
     let audit = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap();
     assert!(audit.contains("http://***@127.0.0.1:9/r.git") && !audit.contains("attacked-"), "{audit}");
@@ -62,11 +62,11 @@ resource "terraform_data" "folded" {
 }
 "#;
 
-/// Every character that a shell writes in its own way.
+/// Every character that a shell escapes.
 const TRICKY: &str = "attacked $tricky `pw` \"v'al\\x\"";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sensitive_is_masked_however_it_is_declared_given_taken_apart_folded_and_quoted() {
+async fn sensitive_values_are_masked_however_they_are_declared_split_folded_or_quoted() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", MODULE)]);
     let runner = world.runner("one");

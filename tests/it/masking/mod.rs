@@ -1,4 +1,4 @@
-//! No secret leaves the host: real hub, runner, git and Terraform, and everything that the hub and stdout get to see.
+//! No secret leaves the host: with a real hub, runner, git, and Terraform, and all text that reaches the hub and stdout.
 
 mod attacks;
 mod origins;
@@ -15,12 +15,12 @@ use hawser_dev_server::{JobKind, JobSnapshot, JobState};
 use crate::support::eventually::eventually;
 use crate::support::world::{Runner, World, job};
 
-/// With a character for each disguise that treats some differently.
+/// Contains characters that the encodings treat differently.
 const SECRET: &str = r#"p@ss/w"ör'd+${7} x"#;
 const MASK: &str = "***";
 
-/// The secret as it may turn up.
-fn disguises() -> [(&'static str, String); 12] {
+/// The secret in its encodings.
+fn encodings() -> [(&'static str, String); 12] {
     let percent =
         percent_encoding::utf8_percent_encode(SECRET, percent_encoding::NON_ALPHANUMERIC).to_string();
     let lower =
@@ -41,7 +41,7 @@ fn disguises() -> [(&'static str, String); 12] {
     ]
 }
 
-/// What the runner is given besides the secret, and what only looks like one.
+/// Harmless variables, some of which look like secrets.
 const HOST: [(&str, &str); 8] = [
     ("REDACTION_PASSWORD", SECRET),
     ("SHORT_TOKEN", "abcde"),
@@ -53,7 +53,7 @@ const HOST: [(&str, &str); 8] = [
     ("REPOSITORY", "https://organization@dev.azure.com/organization/_git/x"),
 ];
 
-fn look_alikes() -> [(&'static str, String); 12] {
+fn lookalikes() -> [(&'static str, String); 12] {
     [
         ("its beginning", SECRET[..SECRET.len() - 2].to_owned()),
         ("one letter changed", SECRET.replace('7', "8")),
@@ -70,7 +70,7 @@ fn look_alikes() -> [(&'static str, String); 12] {
     ]
 }
 
-/// A hook that prints each text to stderr, between marks, and then fails.
+/// A hook that prints each text to stderr, between markers, and then fails.
 fn failing_hook(texts: &[(&str, String)]) -> String {
     let mut hook = "cat >&2 <<'END OF TEXTS'\n".to_owned();
     for (index, (_, text)) in texts.iter().enumerate() {
@@ -79,7 +79,7 @@ fn failing_hook(texts: &[(&str, String)]) -> String {
     hook + "END OF TEXTS\nexit 3\n"
 }
 
-/// What each channel has made of the texts: log, fault, runtime log, and the answers to invocations.
+/// The texts as they arrive in each channel: log, fault, runtime log, and the answers to invocations.
 async fn channels(texts: &[(&str, String)]) -> [(&'static str, String); 4] {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "")]);
@@ -95,7 +95,7 @@ async fn channels(texts: &[(&str, String)]) -> [(&'static str, String); 4] {
 
     let mut answers = String::new();
     for (index, (_, text)) in texts.iter().enumerate() {
-        // The runner says in its log which methods it does not know.
+        // The runner logs unknown methods.
         let method = format!("begin-{index} {text} end-{index}");
         let answer = world.hub.invoke("one", &method, Vec::new()).await.unwrap();
         let _ = writeln!(answers, "{}", answer.unwrap_err());
@@ -112,7 +112,7 @@ async fn channels(texts: &[(&str, String)]) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The line with this text.
+/// The line with the text at this index.
 fn line(channel: &str, index: usize) -> &str {
     let (begin, end) = (format!("begin-{index} "), format!(" end-{index}"));
     let line = channel.lines().find(|line| line.contains(&begin) && line.contains(&end));
@@ -122,14 +122,14 @@ fn line(channel: &str, index: usize) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_in_twelve_disguises_is_masked_in_logs_faults_answers_and_the_runtime_log() {
-    let texts = disguises();
-    for (channel, said) in channels(&texts).await {
+async fn a_secret_in_twelve_encodings_is_masked_in_logs_faults_answers_and_the_runtime_log() {
+    let texts = encodings();
+    for (channel, output) in channels(&texts).await {
         for (index, (name, text)) in texts.iter().enumerate() {
-            assert!(!said.contains(text), "{name} is in the {channel}:\n{said}");
-            let line = line(&said, index);
+            assert!(!output.contains(text), "{name} is in the {channel}:\n{output}");
+            let line = line(&output, index);
             match *name {
-                // The user before it is no secret, and what is left of it depends on how the two share a character.
+                // The user name before it is not secret, but may share a character with it.
                 "basic authorization" => assert!(line.ends_with(MASK), "{name} in the {channel}: {line}"),
                 _ => assert_eq!(line, MASK, "{name} in the {channel}"),
             }
@@ -138,19 +138,20 @@ async fn a_secret_in_twelve_disguises_is_masked_in_logs_faults_answers_and_the_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twelve_harmless_look_alikes_are_left_as_they_are() {
-    let texts = look_alikes();
-    for (channel, said) in channels(&texts).await {
+async fn twelve_harmless_lookalikes_are_not_masked() {
+    let texts = lookalikes();
+    for (channel, output) in channels(&texts).await {
         for (index, (name, text)) in texts.iter().enumerate() {
-            // Names of methods are quoted there.
-            let expected = if channel == "answers" { format!("{text:?}") } else { text.clone() };
-            assert_eq!(line(&said, index), expected.trim_matches('"'), "{name} in the {channel}");
+            // The runtime log and the answers quote the name of the method.
+            let quoted = matches!(channel, "runtime log" | "answers");
+            let expected = if quoted { format!("{text:?}") } else { text.clone() };
+            assert_eq!(line(&output, index), expected.trim_matches('"'), "{name} in the {channel}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_message_of_a_fault_is_masked_even_when_no_script_was_run() {
+async fn a_fault_is_masked_even_if_no_script_ran() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "")]);
     let settings = [("HooksPreapproval__Enabled", "true"), ("REDACTION_PASSWORD", SECRET)];
@@ -161,11 +162,11 @@ async fn the_message_of_a_fault_is_masked_even_when_no_script_was_run() {
     let ended = world.ended(world.hub.submit(spec)).await;
     let error = ended.error.clone().expect("no hook is approved");
     assert!(error.message.contains("login *** '***' somebody"), "{error:?}");
-    let said = seen(&world, &ended, &runner);
-    assert!(!said.contains("hunter22") && !said.contains("p@ss"), "{said}");
+    let visible = seen(&world, &ended, &runner);
+    assert!(!visible.contains("hunter22") && !visible.contains("p@ss"), "{visible}");
 }
 
-/// Everything that the world outside gets to see of a job, but for its results.
+/// All text of a job that leaves the runner, except its results.
 fn seen(world: &World, ended: &JobSnapshot, runner: &Runner) -> String {
     let error = ended.error.as_ref().map(|error| format!("{}\n{}", error.message, error.details));
     format!(
@@ -177,28 +178,28 @@ fn seen(world: &World, ended: &JobSnapshot, runner: &Runner) -> String {
     )
 }
 
-/// What is wrong with the note of a step's secrets is said without a word of it: it may be the secret itself.
+/// The error about a damaged file of secrets does not quote it: the quote may be the secret.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_note_of_secrets_is_not_quoted_in_the_runtime_log_nor_are_the_lines_that_it_was_to_mask() {
-    // Every way to be wrong that the reader's own words would quote.
+async fn a_damaged_file_of_secrets_is_not_quoted_and_all_lines_are_masked() {
+    // Every kind of damage that the messages of the parser would quote.
     tokio::join!(
-        damaged_note(format!("\"{NOTED}\"")),
-        damaged_note(format!("{{\"version\": \"{NOTED}\", \"is\": []}}")),
-        damaged_note(format!("{{\"version\": 1, \"is\": \"{NOTED}\"}}")),
+        damaged_secrets(format!("\"{RECORDED}\"")),
+        damaged_secrets(format!("{{\"version\": \"{RECORDED}\", \"is\": []}}")),
+        damaged_secrets(format!("{{\"version\": 1, \"is\": \"{RECORDED}\"}}")),
     );
 }
 
-/// A secret that is known by the note alone.
-const NOTED: &str = "of-the-note-alone-4711";
+/// A secret that only the file contains.
+const RECORDED: &str = "only-in-the-file-4711";
 
-async fn damaged_note(damage: String) {
+async fn damaged_secrets(damage: String) {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
     let gate = world.path("gate");
     let mut runner = world.runner("one");
     let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), &url, "damaged");
     spec.hooks.validate_before = Some(format!(
-        "echo begin\nwhile [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done\necho it is {NOTED}\n",
+        "echo begin\nwhile [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done\necho it is {RECORDED}\n",
         world.dir.path().display(),
         gate.display()
     ));
@@ -216,9 +217,9 @@ async fn damaged_note(damage: String) {
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     let messages = world.messages(id);
     assert!(messages.iter().any(|line| line == "***"), "{messages:#?}");
-    assert!(!messages.concat().contains(NOTED), "{messages:#?}");
+    assert!(!messages.concat().contains(RECORDED), "{messages:#?}");
     let log = runner.log();
     assert!(log.contains(&format!("{name}/secrets.json cannot be read")), "{log}");
-    assert!(!log.contains(NOTED), "{log}");
+    assert!(!log.contains(RECORDED), "{log}");
     world.assert_no_violation();
 }

@@ -1,6 +1,6 @@
-//! Secrets of every origin, as plain text.
+//! Secrets from every source, as plain text.
 
-use hawser_contract::requests::BackendConfig;
+use hawser_contract::BackendConfig;
 use hawser_contract::{Flag, SourceRefresh, SourceRevisionType, SourceType, Task, TerraformArrayFlag};
 use hawser_dev_server::{HubEvent, JobKind, JobState};
 use secrecy::ExposeSecret as _;
@@ -108,7 +108,7 @@ async fn a_secret_of_any_origin_is_masked_in_every_task_of_a_job() {
         let lines: Vec<_> = seen.lines().filter(|line| line.contains(secret)).collect();
         assert!(lines.is_empty(), "{secret} is in\n{}", lines.join("\n"));
     }
-    // And the lines are there, with all that is harmless.
+    // The lines arrive with their harmless parts.
     for line in [
         "say *** *** *** *** http://me:***@127.0.0.1:9 ***",
         "say *** postgres://me:***@db/x *** eu-central-1",
@@ -123,7 +123,7 @@ async fn a_secret_of_any_origin_is_masked_in_every_task_of_a_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sensitive_output_is_known_while_the_after_hook_of_its_apply_runs() {
+async fn a_sensitive_output_is_masked_while_the_after_hook_of_its_apply_runs() {
     let world = World::new().await;
     let output =
         "output \"made\" {\n  value     = \"origin-${terraform_data.made.output}\"\n  sensitive = true\n}\n";
@@ -147,12 +147,12 @@ async fn a_sensitive_output_is_known_while_the_after_hook_of_its_apply_runs() {
     std::fs::write(&go, "").unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
-    let said = seen(&world, &ended, &runner);
-    assert!(said.contains("made ***") && !said.contains("origin-20"), "{said}");
+    let visible = seen(&world, &ended, &runner);
+    assert!(visible.contains("made ***") && !visible.contains("origin-20"), "{visible}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
+async fn backend_settings_and_source_passwords_are_masked_in_faults() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "terraform {\n  backend \"http\" {}\n}\n")]);
     let runner = world.runner("one");
@@ -169,16 +169,16 @@ async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
     let ended = world.ended(world.hub.submit(spec)).await;
     let error = ended.error.clone().expect("nothing listens there");
     assert!(error.message.contains("somebody and ***"), "{error:?}");
-    let said = seen(&world, &ended, &runner);
-    assert!(!said.contains("origin-"), "{said}");
+    let visible = seen(&world, &ended, &runner);
+    assert!(!visible.contains("origin-"), "{visible}");
 
     let with_password = "http://me:origin-source@127.0.0.1:9/repo.git";
     let ended = world.ended(world.hub.submit(job(JobKind::Plan, with_password, "source"))).await;
     assert_eq!(ended.error.as_ref().unwrap().task, Task::GetDefinitiveRevision);
-    let said = seen(&world, &ended, &runner);
-    assert!(!said.contains("origin-"), "{said}");
+    let visible = seen(&world, &ended, &runner);
+    assert!(!visible.contains("origin-"), "{visible}");
 
-    // The server knows a refresh by its URL: that is not masked, and its fault is.
+    // The URL identifies the refresh, so it is not masked. The fault is.
     let refresh = SourceRefresh {
         organization_id: world.hub.identity().organization_id,
         source_url: with_password.to_owned(),
@@ -188,7 +188,7 @@ async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
     };
     world.hub.refresh(refresh.clone(), None);
     let mut events = world.hub.events();
-    let told = in_time("the refresh fails", async {
+    let ended = in_time("the refresh fails", async {
         loop {
             let event = events.next().await.event;
             if let HubEvent::RefreshEnded { refresh, result: Err(fault), .. } = event {
@@ -197,13 +197,13 @@ async fn a_backend_setting_and_the_password_of_a_source_are_in_no_fault() {
         }
     })
     .await;
-    assert_eq!(told.0, refresh);
-    assert!(!format!("{:?}", told.1).contains("origin-source"), "{:?}", told.1);
+    assert_eq!(ended.0, refresh);
+    assert!(!format!("{:?}", ended.1).contains("origin-source"), "{:?}", ended.1);
     assert!(!runner.log().contains("origin-source"), "{}", runner.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_that_is_started_anew_masks_what_an_earlier_one_knew() {
+async fn a_restarted_runner_masks_the_secrets_of_the_earlier_process() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "")]);
     let mut runner = world.runner("one");
@@ -221,8 +221,8 @@ async fn a_runner_that_is_started_anew_masks_what_an_earlier_one_knew() {
     std::fs::write(&go, "").unwrap();
     runner.restart();
     let ended = world.ended(id).await;
-    let said = seen(&world, &ended, &runner);
-    assert!(!said.contains("origin-kept"), "{said}");
-    assert!(ended.error.unwrap().details.contains("late ***"), "{said}");
-    assert!(world.messages(id).iter().any(|line| line == "late ***"), "{said}");
+    let visible = seen(&world, &ended, &runner);
+    assert!(!visible.contains("origin-kept"), "{visible}");
+    assert!(ended.error.unwrap().details.contains("late ***"), "{visible}");
+    assert!(world.messages(id).iter().any(|line| line == "late ***"), "{visible}");
 }

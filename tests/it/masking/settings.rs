@@ -1,4 +1,4 @@
-//! Settings of redaction that are wrong, and settings that are secret.
+//! Invalid redaction settings, and secret settings.
 
 use assert_cmd::cargo::cargo_bin_cmd;
 
@@ -14,15 +14,15 @@ fn hawser(command: &str, variables: &[(&str, &str)]) -> (Option<i32>, String) {
         .envs(variables.iter().copied())
         .output()
         .unwrap();
-    let said =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    (output.status.code(), said)
+    (output.status.code(), printed)
 }
 
 #[test]
-fn a_pattern_that_is_none_is_told_with_its_layer_and_all_other_problems() {
+fn an_invalid_pattern_is_reported_with_its_layer_and_all_other_problems() {
     for command in ["run", "settings"] {
-        let (code, said) = hawser(
+        let (code, printed) = hawser(
             command,
             &[
                 ("Server__Url", "nonsense"),
@@ -30,17 +30,17 @@ fn a_pattern_that_is_none_is_told_with_its_layer_and_all_other_problems() {
                 ("JobLogStream__RedactPatterns__1", "(unclosed"),
             ],
         );
-        assert_eq!(code, Some(78), "{said}");
+        assert_eq!(code, Some(78), "{printed}");
         let problem = "JobLogStream.RedactPatterns.1 = \"(unclosed\" (environment variable JobLogStream__RedactPatterns__1): \
                        is not a regular expression: unclosed group";
-        assert!(said.contains(problem), "{said}");
-        assert!(said.contains("Server.Url = \"nonsense\"") && said.contains("Runner.Id"), "{said}");
-        assert!(!said.contains("RedactPatterns.0 ="), "that one is no problem: {said}");
+        assert!(printed.contains(problem), "{printed}");
+        assert!(printed.contains("Server.Url = \"nonsense\"") && printed.contains("Runner.Id"), "{printed}");
+        assert!(!printed.contains("RedactPatterns.0 ="), "that pattern is valid: {printed}");
     }
 }
 
 #[test]
-fn values_to_mask_are_shown_neither_as_settings_nor_in_problems() {
+fn values_to_mask_appear_neither_as_settings_nor_in_problems() {
     let id = "3fa85f64-5717-4562-b3fc-2c963f66afa6";
     let complete = [
         ("Runner__Id", id),
@@ -53,9 +53,9 @@ fn values_to_mask_are_shown_neither_as_settings_nor_in_problems() {
     let with = |more: &[(&'static str, &'static str)]| -> Vec<(&'static str, &'static str)> {
         complete.iter().chain(more).copied().collect()
     };
-    let (code, said) = hawser("settings", &with(&[("JobLogStream__RedactValues__0", SECRET)]));
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("JobLogStream.RedactValues.0") && !said.contains(SECRET), "{said}");
+    let (code, printed) = hawser("settings", &with(&[("JobLogStream__RedactValues__0", SECRET)]));
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("JobLogStream.RedactValues.0") && !printed.contains(SECRET), "{printed}");
 
     for wrong in [
         ("JobLogStream__RedactValues", SECRET),
@@ -66,8 +66,8 @@ fn values_to_mask_are_shown_neither_as_settings_nor_in_problems() {
         ("Server__Url", "https://me:do-not-show-this@example.com"),
     ] {
         for command in ["settings", "run"] {
-            let (_, said) = hawser(command, &with(&[wrong, ("JobLogStream__BatchSizeLimit", "none")]));
-            assert!(said.contains("BatchSizeLimit") && !said.contains(SECRET), "{wrong:?}:\n{said}");
+            let (_, printed) = hawser(command, &with(&[wrong, ("JobLogStream__BatchSizeLimit", "none")]));
+            assert!(printed.contains("BatchSizeLimit") && !printed.contains(SECRET), "{wrong:?}:\n{printed}");
         }
     }
 }

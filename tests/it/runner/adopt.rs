@@ -182,7 +182,7 @@ async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_runnin
         ("WorkingDirectory__WorkingDirectory", working.as_str()),
         ("WorkingDirectory__TempDirectory", temp.as_str()),
     ];
-    const WARNING: &str = "that the server has still to be told of";
+    const WARNING: &str = "of an instance that is not running";
     let mut beside = world.runner_with("beside", &same_place);
     world.connected(2).await;
     assert!(!beside.log().contains(WARNING), "{}", beside.log());

@@ -85,7 +85,7 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
     // which wants something that it cannot read.)
     std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("it is tried again", || runner.log().contains("is tried again")).await;
+    eventually("it is tried again", || runner.log().contains("failed to record cancel")).await;
     let is_answer =
         |event: &Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
     assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");

@@ -53,7 +53,7 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     assert!(runner.exit().await.success(), "{}", runner.log());
     let log = runner.log();
     let name = folder.file_name().unwrap().to_str().unwrap();
-    let said = |line: &&str| line.contains("ERROR") && line.contains(name) && line.contains("is gone");
+    let said = |line: &&str| line.contains("ERROR") && line.contains(name) && line.contains("disappeared");
     assert_eq!(log.lines().filter(said).count(), 1, "{log}");
 }
 
@@ -151,7 +151,7 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
     cannot_look(&runner).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("it cannot be noted", || runner.log().contains("could not be carried out")).await;
+    eventually("it cannot be noted", || runner.log().contains("failed to record cancel, retrying")).await;
     fs::remove_file(&blocked).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -218,7 +218,7 @@ async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
         outcome.contains("unknown outcome: the runner's record of this task was damaged").then_some(())
     })
     .await;
-    assert!(runner.log().contains("was set aside"), "{}", runner.log());
+    assert!(runner.log().contains("damaged step folder set aside"), "{}", runner.log());
     world.hub.behave();
     eventually("the server is told", || {
         let told =

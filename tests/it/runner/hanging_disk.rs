@@ -106,7 +106,7 @@ async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_wor
     while events.try_next().is_some() {}
     next.signal(Signal::TERM);
     assert!(next.exit().await.success(), "{}", next.log());
-    assert!(next.log().contains("before anything was begun"), "{}", next.log());
+    assert!(next.log().contains("shutting down before start"), "{}", next.log());
     while let Some(event) = events.try_next() {
         assert!(!matches!(event.event, HubEvent::Connected { .. }), "{event:?}");
     }

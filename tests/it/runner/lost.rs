@@ -64,7 +64,7 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_
     runner.restart();
     let error = world.ended(id).await.error.unwrap();
     assert!(error.message.contains("unknown outcome"), "{error:?}");
-    assert!(error.message.contains("is in use") && error.message.contains("was not looked for"), "{error:?}");
+    assert!(error.message.contains("is in use") && error.message.contains("was not searched"), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

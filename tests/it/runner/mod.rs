@@ -101,7 +101,10 @@ async fn drain(runner: &Runner) {
 }
 
 async fn drains(runner: &Runner) {
-    eventually("the runner drains", || runner.log().contains("shutting down")).await;
+    eventually("the runner drains", || {
+        ["draining", "shutting down"].iter().any(|text| runner.log().contains(text))
+    })
+    .await;
 }
 
 /// Two signals at once are one wish, so the second one is repeated until it counts.
@@ -115,17 +118,17 @@ async fn leaves_at_once(runner: &mut Runner) {
         left
     });
     assert!(left.await.success());
-    assert!(runner.log().contains("leaving at once"), "{}", runner.log());
+    assert!(runner.log().contains("leaving now"), "{}", runner.log());
 }
 
 /// Waits until the runner has found what it is to take up.
 async fn finds_steps(runner: &Runner) {
-    eventually("the step is found", || runner.log().contains("left by an earlier run")).await;
+    eventually("the step is found", || runner.log().contains("recovering steps")).await;
 }
 
 /// Waits until the runner has tried to take up a step that cannot be read.
 async fn cannot_look(runner: &Runner) {
-    eventually("it cannot be looked at", || runner.log().contains("could not be looked at")).await;
+    eventually("it cannot be recovered", || runner.log().contains("failed to recover step")).await;
 }
 
 /// Waits until the hub has refused a call as it was told to.

@@ -1,14 +1,14 @@
-//! Settings: every layer and every rule of reading, from files, variables and arguments to values and messages.
+//! Settings: every layer and every rule for reading files, variables, and arguments.
 
-mod findings;
+mod diagnostics;
 mod program;
 mod published;
-mod rubbish;
+mod random_input;
 
 use std::path::PathBuf;
 
 use hawser::settings::model::Level;
-use hawser::settings::{self, Fault, Loaded, Origins, SettingsError, SettingsProblem, Warning};
+use hawser::settings::{self, Loaded, SettingFault, SettingsError, SettingsInputs, SettingsProblem, Warning};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,25 +17,25 @@ const ID: &str = "3fa85f64-5717-4562-b3fc-2c963f66afa6";
 const ORGANIZATION: &str = "0b7b7c3e-58f1-4a1c-9d3c-111111111111";
 const SECRET: &str = "s3cr3t-and-long-enough";
 
-/// A working directory, an environment and a command line.
+/// A working directory, an environment, and a command line.
 struct World {
     dir: TempDir,
-    origins: Origins,
+    inputs: SettingsInputs,
 }
 
 impl World {
     fn empty() -> Self {
         let dir = TempDir::new().unwrap();
-        let origins = Origins {
+        let inputs = SettingsInputs {
             working_dir: dir.path().to_owned(),
             home: Some("/home/me".into()),
             host_name: "host-1".to_owned(),
-            ..Origins::default()
+            ..SettingsInputs::default()
         };
-        Self { dir, origins }
+        Self { dir, inputs }
     }
 
-    /// All that is required, in `appsettings.json`.
+    /// All required settings, in `appsettings.json`.
     fn complete() -> Self {
         Self::empty().file("appsettings.json", &complete().to_string())
     }
@@ -43,23 +43,23 @@ impl World {
     fn file(self, name: &str, text: &str) -> Self {
         let path = self.dir.path().join(name);
         std::fs::write(&path, text).unwrap();
-        // Most of them hold a secret.
+        // Most of them contain a secret.
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         self
     }
 
     fn env(mut self, name: &str, value: &str) -> Self {
-        self.origins.environment.push((name.into(), value.into()));
+        self.inputs.environment.push((name.into(), value.into()));
         self
     }
 
     fn args(mut self, arguments: &[&str]) -> Self {
-        self.origins.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self.inputs.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self
     }
 
     fn load(&self) -> Result<Loaded, SettingsError> {
-        settings::load(&self.origins)
+        settings::load(&self.inputs)
     }
 
     fn loaded(&self) -> Loaded {
@@ -96,12 +96,12 @@ fn complete() -> Value {
 }
 
 fn origin(loaded: &Loaded, key: &str) -> String {
-    let found = loaded.effective.iter().find(|one| one.key == key);
-    found.unwrap_or_else(|| panic!("{key} is not told")).origin.to_string()
+    let setting = loaded.effective.iter().find(|setting| setting.key == key);
+    setting.unwrap_or_else(|| panic!("{key} is missing")).origin.to_string()
 }
 
 #[test]
-fn what_is_required_is_enough_and_the_rest_has_the_defaults_of_the_contract() {
+fn the_required_settings_are_enough_and_the_others_have_defaults() {
     let Loaded { settings, warnings, .. } = World::complete().loaded();
     assert_eq!(settings.runner.id.to_string(), ID);
     assert_eq!(settings.runner.organization_id.to_string(), ORGANIZATION);
@@ -129,7 +129,7 @@ fn what_is_required_is_enough_and_the_rest_has_the_defaults_of_the_contract() {
 }
 
 #[test]
-fn a_later_layer_wins_and_each_value_knows_its_layer() {
+fn a_later_layer_wins_and_each_value_has_its_origin() {
     let steps = |loaded: &Loaded| loaded.settings.runner.max_concurrent_steps;
     let key = "Runner.MaxConcurrentSteps";
     let world = World::complete();
@@ -158,7 +158,7 @@ fn a_later_layer_wins_and_each_value_knows_its_layer() {
 }
 
 #[test]
-fn the_environment_name_picks_the_second_file() {
+fn the_environment_name_selects_the_second_file() {
     let world = || {
         let file = |name: &str| json!({ "Runner": { "Instance": name } }).to_string();
         World::complete()
@@ -175,11 +175,11 @@ fn the_environment_name_picks_the_second_file() {
         "development"
     );
     let problem = world().env("DOTNET_ENVIRONMENT", "../secrets").one_problem();
-    assert_eq!(problem.fault, Fault::NotEnvironment);
+    assert_eq!(problem.fault, SettingFault::NotEnvironment);
 }
 
 #[test]
-fn comments_trailing_commas_a_byte_order_mark_and_any_case_are_fine_in_a_file() {
+fn a_file_may_have_comments_trailing_commas_a_byte_order_mark_and_any_case() {
     let text = format!(
         "\u{feff}// first\n{{ /* more */ \"runner\": {{ \"ID\": \"{ID}\", \"organizationid\": \"{ORGANIZATION}\",
             \"Credentials\": {{ \"clientId\": \"client\", \"CLIENTSECRET\": \"x\", }}, }},
@@ -193,7 +193,7 @@ fn comments_trailing_commas_a_byte_order_mark_and_any_case_are_fine_in_a_file() 
 }
 
 #[test]
-fn all_of_it_can_come_from_the_environment_in_any_case() {
+fn every_setting_can_come_from_the_environment_in_any_case() {
     let loaded = World::empty()
         .env("RUNNER__ID", ID)
         .env("runner__organizationid", &ORGANIZATION.to_uppercase())
@@ -217,7 +217,7 @@ fn all_of_it_can_come_from_the_environment_in_any_case() {
     let paths = ["/opt/bin", "/home/me/bin", "/last"].map(PathBuf::from);
     assert_eq!(loaded.settings.engine.additional_binary_paths, paths);
     assert_eq!(loaded.settings.logging.log_level["Default"], Level::Warning);
-    // The directory with the hooks is not there.
+    // The directory with the hooks does not exist.
     assert_eq!(loaded.warnings, [Warning::NothingPreapproved]);
 }
 
@@ -241,7 +241,7 @@ fn a_list_item_and_a_map_entry_are_replaced_one_by_one() {
 }
 
 #[test]
-fn the_command_line_takes_both_forms_and_ignores_urls() {
+fn the_command_line_accepts_both_forms_and_ignores_urls() {
     let loaded = World::complete()
         .args(&["--urls", "http://*:80", "--Runner:Instance", "blue", "--URLS=http://*:81"])
         .args(&["--server:url=http://localhost/?", "--Server:Url=http://localhost:9"])
@@ -250,11 +250,11 @@ fn the_command_line_takes_both_forms_and_ignores_urls() {
     assert_eq!(loaded.settings.runner.instance, "blue");
     assert_eq!(loaded.settings.server.url.as_str(), "http://localhost:9/");
     assert_eq!(loaded.settings.runner.credentials.client_id, "a=b --c");
-    assert!(matches!(&loaded.warnings[..], [Warning::GivenTwice { key, .. }] if key == "Server.Url"));
+    assert!(matches!(&loaded.warnings[..], [Warning::SetTwice { key, .. }] if key == "Server.Url"));
 }
 
 #[test]
-fn older_names_are_read_and_the_newer_name_wins_in_whatever_layer_it_stands() {
+fn old_names_are_read_and_the_current_name_wins_in_any_layer() {
     let world = World::complete()
         .env("Logging__BatchSizeLimit", "7")
         .env("Logging__PeriodSeconds", "8")
@@ -271,7 +271,7 @@ fn older_names_are_read_and_the_newer_name_wins_in_whatever_layer_it_stands() {
 }
 
 #[test]
-fn null_takes_back_what_an_earlier_layer_said() {
+fn null_resets_the_value_of_an_earlier_layer() {
     let mut base = complete();
     base["Runner"]["DrainTimeoutSeconds"] = json!(60);
     base["Runner"]["MaxConcurrentSteps"] = json!(9);
@@ -298,7 +298,7 @@ fn numbers_booleans_and_guids_may_be_quoted_or_bare() {
 }
 
 #[test]
-fn an_empty_value_is_none_where_none_is_needed_and_a_problem_elsewhere() {
+fn an_empty_value_means_not_set_if_optional_and_is_a_problem_otherwise() {
     let settings = World::complete()
         .env("Runner__Instance", "")
         .env("Runner__DrainTimeoutSeconds", "")
@@ -312,20 +312,20 @@ fn an_empty_value_is_none_where_none_is_needed_and_a_problem_elsewhere() {
     for key in
         ["Runner__Credentials__ClientId", "Runner__MaxConcurrentSteps", "WorkingDirectory__TempDirectory"]
     {
-        assert_eq!(World::complete().env(key, "").one_problem().fault, Fault::Empty, "{key}");
+        assert_eq!(World::complete().env(key, "").one_problem().fault, SettingFault::Empty, "{key}");
     }
 }
 
 #[test]
 fn without_a_host_name_the_instance_must_be_set() {
     let mut world = World::complete();
-    world.origins.host_name.clear();
+    world.inputs.host_name.clear();
     assert_eq!(world.one_problem().key.as_deref(), Some("Runner.Instance"));
     assert_eq!(world.env("Runner__Instance", "blue").loaded().settings.runner.instance, "blue");
 }
 
 #[test]
-fn a_list_of_the_policy_tells_not_set_from_empty() {
+fn an_empty_policy_list_differs_from_one_that_is_not_set() {
     let policy = |world: World| world.loaded().settings.policy.allowed_flags;
     assert_eq!(policy(World::complete()), None);
     let empty = r#"{ "Policy": { "AllowedFlags": [] } }"#;
@@ -336,7 +336,7 @@ fn a_list_of_the_policy_tells_not_set_from_empty() {
 }
 
 #[test]
-fn names_of_secrets_have_a_default_that_a_list_replaces() {
+fn a_list_replaces_the_default_names_of_secrets() {
     let names = |world: World| world.loaded().settings.job_log_stream.redact_names;
     assert!(names(World::complete()).contains(&"*TOKEN*".to_owned()));
     assert_eq!(names(World::complete().env("JobLogStream__RedactNames__0", "MINE")), ["MINE"]);

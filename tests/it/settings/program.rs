@@ -1,16 +1,16 @@
-//! `hawser settings`, `hawser schema` and the runtime log, as processes.
+//! `hawser settings`, `hawser schema`, and the runtime log, as processes.
 
 use std::process::Command;
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use hawser::masking::{Rules, SecretStore};
-use hawser::settings::Origins;
+use hawser::settings::SettingsInputs;
 use hawser::settings::model::{JobLogStreamSettings, Level, LoggingSettings};
 
 use super::{ID, SECRET, World};
 
 #[test]
-fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
+fn hawser_settings_prints_values_with_their_origin_and_masks_secrets() {
     let world = World::complete()
         .file("appsettings.Production.json", r#"{"Policy": {"AllowedEngines": [], "AllowedSources": null}}"#);
     let output = cargo_bin_cmd!("hawser")
@@ -42,7 +42,7 @@ fn hawser_settings_prints_what_is_in_effect_with_its_layer_and_masks_secrets() {
     assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "not aligned:\n{stdout}");
     assert!(!stdout.contains(SECRET) && !stderr.contains(SECRET));
     assert!(stderr.contains("warning: Server.Ulr"), "{stderr}");
-    // The one allows nothing, the other everything.
+    // The first allows nothing, the second everything.
     assert_eq!(row("Policy.AllowedEngines")[1..], ["[] (nothing is allowed)", "appsettings.Production.json"]);
     assert_eq!(row("Policy.AllowedSources")[1..], ["not set (everything is allowed)", "default"]);
     assert_eq!(row("JobLogStream.RedactValues")[1..], ["[]", "default"]);
@@ -65,10 +65,10 @@ fn hawser_settings_with_problems_prints_them_and_exits_78() {
         let line = stdout.lines().find(|line| line.split_whitespace().next() == Some(key));
         line.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>())
     };
-    assert_eq!(row("Server.Url").unwrap()[1..], ["not set (required)", "nowhere"]);
+    assert_eq!(row("Server.Url").unwrap()[1..], ["not set (required)", "-"]);
     assert_eq!(row("Runner.Instance").unwrap()[1..], ["blue", "command line, --Runner:Instance"]);
     assert_eq!(row("Runner.MaxConcurrentSteps").unwrap()[1..], ["4", "default"]);
-    assert_eq!(row("Runner.Id"), None, "it is wrong, and among the problems");
+    assert_eq!(row("Runner.Id"), None, "it is listed as a problem");
     assert!(
         stderr.contains("5 problems with the settings") && stderr.contains("Runner.Id = \"x\""),
         "{stderr}"
@@ -77,7 +77,7 @@ fn hawser_settings_with_problems_prints_them_and_exits_78() {
 }
 
 #[test]
-fn hawser_clean_needs_the_working_directory_only() {
+fn hawser_clean_needs_only_the_working_directory() {
     let clean = |world: &World, arguments: &[&str]| {
         let output = cargo_bin_cmd!("hawser")
             .current_dir(world.dir.path())
@@ -86,28 +86,31 @@ fn hawser_clean_needs_the_working_directory_only() {
             .args(arguments)
             .output()
             .unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(said).unwrap())
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(printed).unwrap())
     };
     let text = r#"{"Runner": {"Id": "x"}, "WorkingDirectory": {"WorkingDirectory": "work", "TempDirectory": "temp"}}"#;
     let world = World::empty().file("appsettings.json", text);
     std::fs::create_dir(world.dir.path().join("work")).unwrap();
     assert_eq!(clean(&world, &[]), (Some(0), "nothing to remove\n".to_owned()));
-    for (argument, told) in [
+    for (argument, text) in [
         ("--WorkingDirectory:TempDirectory=", "1 problem with the settings"),
         ("--Source:CacheEnabled=maybe", "1 problem with the settings"),
-        ("--WorkingDirectory:WorkingDirectory=elsewhere", "there is no working directory"),
+        ("--WorkingDirectory:WorkingDirectory=elsewhere", "does not exist"),
     ] {
-        let (code, said) = clean(&world, &[argument]);
-        assert!(code == Some(78) && said.contains(told), "{argument}: {said}");
+        let (code, printed) = clean(&world, &[argument]);
+        assert!(code == Some(78) && printed.contains(text), "{argument}: {printed}");
     }
     let broken = world.file("appsettings.Production.json", "{");
-    let (code, said) = clean(&broken, &[]);
-    assert!(code == Some(78) && said.contains("appsettings.Production.json: is not valid JSON"), "{said}");
+    let (code, printed) = clean(&broken, &[]);
+    assert!(
+        code == Some(78) && printed.contains("appsettings.Production.json: is not valid JSON"),
+        "{printed}"
+    );
 }
 
 #[test]
-fn hawser_run_with_a_ca_file_that_is_not_there_says_why_and_exits_78() {
+fn hawser_run_with_a_missing_ca_file_reports_it_and_exits_78() {
     let world = World::complete();
     let output = cargo_bin_cmd!("hawser")
         .current_dir(world.dir.path())
@@ -123,10 +126,10 @@ fn hawser_run_with_a_ca_file_that_is_not_there_says_why_and_exits_78() {
 }
 
 #[test]
-fn the_host_name_of_the_machine_is_the_instance_of_last_resort() {
-    let origins = Origins::from_process(Vec::new()).unwrap();
-    let told = Command::new("uname").arg("-n").output().unwrap().stdout;
-    assert_eq!(origins.host_name, String::from_utf8(told).unwrap().trim());
+fn the_host_name_comes_from_the_machine() {
+    let inputs = SettingsInputs::from_process(Vec::new()).unwrap();
+    let uname = Command::new("uname").arg("-n").output().unwrap().stdout;
+    assert_eq!(inputs.host_name, String::from_utf8(uname).unwrap().trim());
 }
 
 #[test]
@@ -141,7 +144,7 @@ fn hawser_schema_prints_the_published_files() {
     }
 }
 
-/// Not a test of its own: the next one runs it in a process of its own, because a log is installed for good.
+/// The next test runs this in a separate process, because a log cannot be uninstalled.
 #[test]
 #[ignore = "run by the_runtime_log_goes_to_stdout_filtered_and_plain_in_a_pipe"]
 fn runtime_log_child() {

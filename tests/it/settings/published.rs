@@ -1,4 +1,4 @@
-//! The schema and the example that are checked in, against the types.
+//! Checks the published schema and example against the types.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use super::World;
 
 #[test]
-fn the_published_schema_is_that_of_the_types() {
+fn the_published_schema_matches_the_types() {
     assert_eq!(
         include_str!("../../../schema/appsettings.schema.json"),
         format!("{:#}\n", settings::settings_schema()),
-        "schema/appsettings.schema.json is out of step; run: cargo run -- schema > schema/appsettings.schema.json"
+        "schema/appsettings.schema.json is outdated; run: cargo run -- schema > schema/appsettings.schema.json"
     );
 }
 
 #[test]
-fn every_setting_has_a_description_and_every_one_that_is_not_required_its_default() {
+fn every_setting_has_a_description_and_every_optional_one_a_default() {
     fn check(schema: &Value, path: &str) {
         for (name, property) in schema["properties"].as_object().unwrap() {
             let path = format!("{path}.{name}");
@@ -33,13 +33,13 @@ fn every_setting_has_a_description_and_every_one_that_is_not_required_its_defaul
     check(&settings::settings_schema(), "");
 }
 
-/// The example with its comments taken away.
+/// The example without its comments.
 fn example() -> Value {
     json5::from_str(include_str!("../../../appsettings.example.json")).unwrap()
 }
 
 #[test]
-fn the_example_names_its_schema_and_is_valid_by_it() {
+fn the_example_is_valid_by_its_schema() {
     let example = example();
     let schema = example["$schema"].as_str().unwrap();
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(schema);
@@ -69,12 +69,12 @@ fn the_example_is_complete_and_shows_the_defaults() {
 }
 
 #[test]
-fn the_defaults_in_the_readme_are_those_that_hawser_settings_prints() {
-    let readme = include_str!("../../../docs/settings.md");
-    let mut told = 0;
+fn the_defaults_in_the_docs_match_hawser_settings() {
+    let docs = include_str!("../../../docs/settings.md");
+    let mut checked = 0;
     for Effective { key, value, .. } in World::complete().loaded().effective {
-        let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| `{key}` | ")));
-        // Lists and maps that have items by default are told in words.
+        let row = docs.lines().find_map(|line| line.strip_prefix(&format!("| `{key}` | ")));
+        // The docs describe lists and maps with default items in words.
         if row.is_none() && (key.starts_with("JobLogStream.RedactNames") || key.starts_with("Logging.")) {
             continue;
         }
@@ -82,13 +82,13 @@ fn the_defaults_in_the_readme_are_those_that_hawser_settings_prints() {
         let default = row.split(" | ").next().unwrap().trim_matches('`').replace('~', "/home/me");
         let in_words = ["required", "host name", "*SECRET*`, `*TOKEN*`, …"].contains(&default.as_str());
         assert!(in_words || default == value, "{key}: {default:?} in docs/settings.md, {value:?} in effect");
-        told += 1;
+        checked += 1;
     }
-    assert!(told > 30, "{told}");
+    assert!(checked > 30, "{checked}");
 }
 
 #[test]
-fn the_example_loads_without_a_warning() {
+fn the_example_loads_without_warnings() {
     let world = World::empty().file("appsettings.json", include_str!("../../../appsettings.example.json"));
     assert_eq!(world.warnings(), Vec::<String>::new());
 }

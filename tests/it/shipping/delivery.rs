@@ -3,12 +3,16 @@
 use std::fs;
 use std::time::Duration;
 
-use hawser_contract::{Call, Task};
-use serde_json::{Value, json};
+use hawser_contract::{
+    Fault, Outcome, OutputSet, SourceRefresh, SourceRevisionType, SourceType, StepOutcome, Subject, Success,
+    Task,
+};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{
-    Bed, accept_all, all_messages, channel, conclude, entries, logs, methods, numbered, write_lines,
+    Bed, accept_all, all_messages, channel, conclude, entries, logs, methods, numbered, ship, shipped,
+    write_lines,
 };
 
 #[tokio::test(start_paused = true)]
@@ -20,7 +24,7 @@ async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..120);
     conclude(&step);
-    assert!(shipper.add(step.clone()).await.wait().await);
+    assert!(ship(&shipper, step.clone()).await);
 
     assert_eq!(all_messages(&record), numbered(120));
     assert_eq!(methods(&record), ["AddLogs", "AddLogs", "AddLogs", "PlanCompleted"]);
@@ -54,7 +58,7 @@ async fn steps_of_one_job_go_one_after_the_other() {
     for step in [&init, &plan] {
         shipper.add(step.clone()).await;
     }
-    assert!(shipper.add(other).await.wait().await, "another job waits for nobody");
+    assert!(ship(&shipper, other).await, "another job waits for nobody");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!methods(&record).contains(&"PlanCompleted".to_owned()));
     conclude(&init);
@@ -87,17 +91,13 @@ async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
     let record = accept_all(end);
     let (shipper, _stop) = bed.start(line);
     let (output, apply) = (bed.step(1, Task::Output), bed.step(2, Task::ApplyFromPlan));
-    let call = |method: &str, arguments: Value| Call {
-        method: method.to_owned(),
-        arguments: arguments.as_array().unwrap().clone(),
-    };
     let id = |job| json!(Uuid::from_u128(job));
-    output
-        .folder
-        .set_outcome(&call("OutputCompleted", json!([id(1), {"outputs": "x".repeat(100_000)}])))
-        .unwrap();
-    let trace = "é\"".repeat(50_000);
-    apply.folder.set_outcome(&call("ApplyFromPlanFaulted", json!([id(2), "it broke", trace, 3]))).unwrap();
+    let outputs = OutputSet { timestamp: 0, checksum: "x".repeat(100_000), outputs: Vec::new() };
+    let completed = Outcome::Completed(Success::Outputs(Some(outputs)));
+    output.folder.set_outcome(&completed.of(Task::Output, Uuid::from_u128(1))).unwrap();
+    let fault = Fault { message: "it broke".into(), details: "é\"".repeat(50_000), resources: Some(3) };
+    let faulted = Outcome::Faulted(fault).of(Task::ApplyFromPlan, Uuid::from_u128(2));
+    apply.folder.set_outcome(&faulted).unwrap();
     shipper.add(output).await;
     shipper.add(apply).await;
     assert!(shipper.drained().await);
@@ -123,7 +123,7 @@ async fn a_damaged_outcome_is_told_as_a_fault() {
     let (shipper, _stop) = bed.start(line);
     let step = bed.step(1, Task::Validate);
     fs::write(step.folder.path().join("outcome.json"), "{").unwrap();
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     assert_eq!(methods(&record), ["ValidateFaulted"]);
     assert!(record.lock().unwrap()[0].arguments[1].as_str().unwrap().contains("damaged"));
 }
@@ -137,11 +137,18 @@ async fn a_source_refresh_sends_its_result_and_no_log() {
     let mut step = bed.step(1, Task::GetModule);
     step.labels = None;
     write_lines(&step.folder, 0..10);
-    let shipped = shipper.add(step.clone()).await;
+    shipper.add(step.clone()).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let arguments = vec![json!("url"), json!("main"), json!(0), json!(0), json!("abc")];
-    step.folder.set_outcome(&Call { method: "SourceRefreshCompleted".to_owned(), arguments }).unwrap();
-    assert!(shipped.wait().await);
+    let subject = Subject::SourceRefresh(SourceRefresh {
+        organization_id: Uuid::nil(),
+        source_url: "url".to_owned(),
+        source_revision: "main".to_owned(),
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+    });
+    let outcome = Outcome::Completed(Success::Revision("abc".to_owned()));
+    step.folder.set_outcome(&StepOutcome { subject, outcome }).unwrap();
+    assert!(shipped(&shipper, &step.folder).await);
     assert_eq!(methods(&record), ["SourceRefreshCompleted"]);
 }
 
@@ -153,9 +160,9 @@ async fn a_step_whose_folder_is_gone_holds_nothing_up() {
     let (shipper, _stop) = bed.start(line);
     let step = bed.step(1, Task::Plan);
     conclude(&step);
-    assert!(shipper.add(step.clone()).await.wait().await);
+    assert!(ship(&shipper, step.clone()).await);
     // Somebody was late to learn that it is done.
-    assert!(shipper.add(step).await.wait().await);
+    shipper.add(step).await;
     assert!(shipper.drained().await);
     assert_eq!(methods(&record), ["PlanCompleted"]);
 }
@@ -168,11 +175,11 @@ async fn a_step_whose_disk_is_away_for_a_while_is_shipped_when_it_is_back() {
     let (shipper, _stop) = bed.start(line);
     let step = bed.step(1, Task::Plan);
     let (steps, away) = (bed.store.steps(), bed.store.steps().with_file_name("away"));
-    let shipped = shipper.add(step.clone()).await;
+    shipper.add(step.clone()).await;
     fs::rename(&steps, &away).unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
     fs::rename(&away, &steps).unwrap();
     conclude(&step);
-    assert!(shipped.wait().await);
+    assert!(shipped(&shipper, &step.folder).await);
     assert_eq!(methods(&record), ["PlanCompleted"]);
 }

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    Act, Bed, accept_all, all_messages, channel, conclude, entries, logs, number, numbered, serve,
-    write_lines,
+    Act, Bed, accept_all, all_messages, channel, conclude, entries, logs, number, numbered, serve, ship,
+    shipped, write_lines,
 };
 
 #[tokio::test(start_paused = true)]
@@ -33,15 +33,16 @@ async fn a_flood_does_not_hold_up_another_job() {
     });
     conclude(&flood);
     let (shipper, _stop) = bed.start(line);
-    let flooded = shipper.add(flood).await;
-    let _quiet = shipper.add(quiet).await;
+    let flooded = flood.folder.clone();
+    shipper.add(flood).await;
+    shipper.add(quiet).await;
     while wrote.lock().unwrap().is_none() {
         tokio::task::yield_now().await;
     }
     let before = record.lock().unwrap().len();
     // Paused time stands still while the flood goes on, and the quiet step is looked at ten times a second.
     tokio::time::advance(Duration::from_millis(101)).await;
-    assert!(flooded.wait().await);
+    assert!(shipped(&shipper, &flooded).await);
     let place = logs(&record)
         .iter()
         .position(|seen| entries(seen)[0]["jobId"] == json!(Uuid::from_u128(2)))
@@ -140,7 +141,7 @@ async fn the_notice_of_the_cap_survives_a_restart() {
     let (line, end) = channel();
     let record = accept_all(end);
     let (shipper, _stop) = bed.start(line);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     let all = all_messages(&record);
     let dropped: usize = all[0].split(' ').next().unwrap().parse().unwrap();
     assert_eq!(all[1..], numbered(5000)[dropped..]);

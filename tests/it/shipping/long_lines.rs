@@ -10,7 +10,7 @@ use hawser_contract::Task;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Bed, Record, accept_all, channel, conclude, connected_line, entries, logs};
+use super::{Bed, Record, accept_all, channel, conclude, connected_line, entries, logs, ship, shipped};
 use crate::support::eventually::eventually;
 
 /// Joins what was split, as the documentation of the tags says.
@@ -48,7 +48,7 @@ async fn a_megabyte_line_is_split_never_exceeds_the_limit_and_is_whole_again() {
         writer.say(Stream::Stderr, "").unwrap();
         writer.say(Stream::Stderr, "after").unwrap();
         conclude(&step);
-        assert!(shipper.add(step).await.wait().await);
+        assert!(ship(&shipper, step).await);
 
         for seen in record.lock().unwrap().iter() {
             assert!(seen.bytes <= limit, "{} bytes in a message, {limit} are allowed", seen.bytes);
@@ -78,7 +78,7 @@ async fn a_split_line_that_is_cut_and_restarted_anywhere_is_whole_again() {
         while step.folder.path().exists() {
             let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
-            let shipped = shipper.add(step.clone()).await;
+            shipper.add(step.clone()).await;
             for _ in 0..random.usize(1..6) {
                 let Some(call) = end.outgoing.recv().await else { break };
                 if call.method == "AddLogs" {
@@ -91,7 +91,7 @@ async fn a_split_line_that_is_cut_and_restarted_anywhere_is_whole_again() {
                     eventually("the note moves on", || step.folder.shipped() != before).await;
                 } else {
                     call.answer.send(Ok(Value::Null)).unwrap();
-                    assert!(shipped.wait().await);
+                    assert!(shipped(&shipper, &step.folder).await);
                     break;
                 }
             }
@@ -122,7 +122,7 @@ async fn bytes_that_are_no_text_arrive_as_replacement_characters() {
     records.extend_from_slice(b"torn");
     fs::write(step.folder.output_path(), &records).unwrap();
     conclude(&step);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     let found: Vec<_> = logs(&record)
         .iter()
         .flat_map(|seen| entries(seen).clone())

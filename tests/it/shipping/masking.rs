@@ -53,7 +53,7 @@ async fn a_secret_over_two_records_and_over_two_batches_is_masked_in_both() {
         write(&step.folder, Stream::Stderr, &["in between"]);
         write(&step.folder, Stream::Stdout, &[&format!("{second} three"), SECRET, "four"]);
         conclude(&step);
-        assert!(shipper.add(step).await.wait().await);
+        assert!(ship(&shipper, step).await);
         assert_eq!(all_messages(&record), ["one", "two ***", "in between", " three", "***", "four"]);
     }
 }
@@ -97,7 +97,7 @@ async fn a_secret_is_masked_across_cuts_of_the_line() {
         let (shipper, _stop) = bed.start(line);
         let step = bed.step(1, Task::Plan);
         let _secrets = learn(&bed, 1);
-        let shipped = shipper.add(step.clone()).await;
+        shipper.add(step.clone()).await;
         let encoded = STANDARD.encode(SECRET);
         for round in 0..30 {
             let text = [SECRET, &encoded][round % 2];
@@ -107,7 +107,7 @@ async fn a_secret_is_masked_across_cuts_of_the_line() {
             write(&step.folder, Stream::Stdout, &[second, "-"]);
         }
         conclude(&step);
-        assert!(shipped.wait().await);
+        assert!(shipped(&shipper, &step.folder).await);
         let messages = all_messages(&record);
         assert_clean(&messages);
         for round in 0..30 {
@@ -137,7 +137,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
             bed.secret_store = SecretStore::new(Rules::new(&bed.settings.job_log_stream).unwrap());
             let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
-            let _shipped = shipper.add(step.clone()).await;
+            shipper.add(step.clone()).await;
             for _ in 0..if runner == 0 { answered } else { 6 - answered } {
                 let call = end.outgoing.recv().await.unwrap();
                 if call.method == "AddLogs" {
@@ -170,8 +170,8 @@ async fn a_step_whose_note_of_secrets_is_damaged_says_nothing_but_its_result() {
     let other = bed.step(2, Task::Plan);
     write(&other.folder, Stream::Stdout, &["another job"]);
     conclude(&other);
-    assert!(shipper.add(step).await.wait().await);
-    assert!(shipper.add(other).await.wait().await);
+    assert!(ship(&shipper, step).await);
+    assert!(ship(&shipper, other).await);
     assert_eq!(all_messages(&record), ["***", "", "***", "another job"]);
     assert_eq!(methods(&record), ["AddLogs", "PlanCompleted", "AddLogs", "PlanCompleted"]);
 }

@@ -15,8 +15,8 @@ use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSettings};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
-use hawser::step::{StepFolder, StepStore, Stream};
-use hawser_contract::{Call, Task};
+use hawser::step::{StepFolder, StepId, StepStore, Stream};
+use hawser_contract::{Outcome, Success, Task};
 use hawser_signalr::client::{ClientDriver, OutgoingCall, channel};
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 use jiff::Timestamp;
@@ -147,10 +147,10 @@ impl Bed {
     }
 
     fn step(&self, job: u128, task: Task) -> ShippedStep {
-        let name = format!("{}.{task}", Uuid::from_u128(job));
-        let Created::New(folder, request) = self.store.create(&name, task.pushed_as(), &json!({})).unwrap()
+        let id = StepId::task(Uuid::from_u128(job), task);
+        let Created::New(folder, request) = self.store.create(&id, task.pushed_as(), &json!({})).unwrap()
         else {
-            panic!("{name} is there already");
+            panic!("{id} is there already");
         };
         let labels = Labels {
             job_id: Uuid::from_u128(job),
@@ -164,6 +164,20 @@ impl Bed {
     }
 }
 
+/// Adds a step and waits until it is shipped. False if the shipper stops first.
+async fn ship(shipper: &ShipperHandle, step: ShippedStep) -> bool {
+    let folder = step.folder.clone();
+    shipper.add(step).await;
+    shipped(shipper, &folder).await
+}
+
+/// Waits until a step is shipped, which removes its folder. False if the shipper stops first.
+async fn shipped(shipper: &ShipperHandle, folder: &StepFolder) -> bool {
+    let mut status = shipper.status();
+    status.wait_for(|status| !folder.path().exists() || status.stopped).await.unwrap();
+    !folder.path().exists()
+}
+
 fn write_lines(folder: &StepFolder, numbers: std::ops::Range<usize>) {
     let mut records = Vec::new();
     for number in numbers {
@@ -174,12 +188,8 @@ fn write_lines(folder: &StepFolder, numbers: std::ops::Range<usize>) {
 
 fn conclude(step: &ShippedStep) {
     let labels = step.labels.as_ref().unwrap();
-    step.folder
-        .set_outcome(&Call {
-            method: format!("{}Completed", labels.task),
-            arguments: vec![json!(labels.job_id)],
-        })
-        .unwrap();
+    let outcome = Outcome::Completed(Success::Done).of(labels.task, labels.job_id);
+    step.folder.set_outcome(&outcome).unwrap();
 }
 
 fn entries(seen: &Seen) -> &Vec<Value> {

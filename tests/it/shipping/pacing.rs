@@ -6,7 +6,9 @@ use hawser_contract::Task;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Bed, accept_all, channel, conclude, connected_line, entries, logs, methods, write_lines};
+use super::{
+    Bed, accept_all, channel, conclude, connected_line, entries, logs, methods, ship, shipped, write_lines,
+};
 
 #[tokio::test(start_paused = true)]
 async fn the_result_waits_for_the_last_acknowledgement() {
@@ -16,7 +18,8 @@ async fn the_result_waits_for_the_last_acknowledgement() {
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1000);
     conclude(&step);
-    let shipped = shipper.add(step).await;
+    let folder = step.folder.clone();
+    shipper.add(step).await;
     let mut window = Vec::new();
     // Only four calls are made without an answer, and a long wait brings no fifth.
     for _ in 0..4 {
@@ -35,7 +38,7 @@ async fn the_result_waits_for_the_last_acknowledgement() {
     let result = end.outgoing.recv().await.unwrap();
     assert_eq!(result.method, "PlanCompleted");
     result.answer.send(Ok(Value::Null)).unwrap();
-    assert!(shipped.wait().await);
+    assert!(shipped(&shipper, &folder).await);
 }
 
 /// Writes a line at each of the given times (ms) and returns when batches arrived and how large they were.
@@ -90,6 +93,6 @@ async fn an_idle_shipper_does_not_poll() {
     tokio::time::sleep(Duration::from_secs(365 * 24 * 3600)).await;
     let step = bed.step(1, Task::Plan);
     conclude(&step);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     assert_eq!(methods(&record), ["PlanCompleted"]);
 }

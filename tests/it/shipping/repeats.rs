@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{
     Act, Bed, accept_all, all_messages, channel, conclude, connected_line, entries, logs, messages, methods,
-    number, numbered, serve, write_lines,
+    number, numbered, serve, ship, shipped, write_lines,
 };
 
 #[tokio::test(start_paused = true)]
@@ -31,7 +31,7 @@ async fn a_cut_during_shipping_loses_no_line() {
         });
         let (shipper, _stop) = bed.start(line);
         let step = bed.step(1, Task::ApplyFromPlan);
-        let shipped = shipper.add(step.clone()).await;
+        shipper.add(step.clone()).await;
         let mut written = 0;
         while written < 3000 {
             let more = written + random.usize(1..400);
@@ -40,7 +40,7 @@ async fn a_cut_during_shipping_loses_no_line() {
             tokio::time::sleep(Duration::from_millis(random.u64(..3000))).await;
         }
         conclude(&step);
-        assert!(shipped.wait().await);
+        assert!(shipped(&shipper, &step.folder).await);
 
         let cuts = *cuts.lock().unwrap();
         let mut next = 0;
@@ -78,7 +78,7 @@ async fn a_result_that_is_refused_four_times_arrives_once() {
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1);
     conclude(&step);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     assert_eq!(
         methods(&record),
         ["AddLogs"].iter().chain(&["PlanCompleted"; 5]).copied().collect::<Vec<_>>()
@@ -95,7 +95,7 @@ async fn refused_lines_are_sent_again_in_order_and_only_then_those_behind_them()
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1000);
     conclude(&step);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     // From the last time that line 100 was sent (it was refused until then) all is in order and complete.
     let all = all_messages(&record);
     let accepted = all.iter().rposition(|message| message == "line 100").unwrap();
@@ -113,7 +113,7 @@ async fn a_new_shipper_goes_on_where_the_last_one_stopped() {
     {
         let (line, mut end) = connected_line();
         let (shipper, stop) = bed.start(line);
-        let shipped = shipper.add(step.clone()).await;
+        shipper.add(step.clone()).await;
         for _ in 0..7 {
             let call = end.outgoing.recv().await.unwrap();
             let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
@@ -122,14 +122,14 @@ async fn a_new_shipper_goes_on_where_the_last_one_stopped() {
         }
         stop.cancel();
         shipper.stopped().await;
-        assert!(!shipped.wait().await);
+        assert!(!shipped(&shipper, &step.folder).await);
         assert!(!shipper.drained().await);
     }
     assert_eq!(received, [0, 50, 100, 150, 200, 250, 300]);
     let (line, end) = channel();
     let record = accept_all(end);
     let (shipper, _stop) = bed.start(line);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     let all = all_messages(&record);
     let first = number(&all[0]);
     assert!((350 - 4 * 50..=350).contains(&first), "went on at line {first}");
@@ -145,7 +145,7 @@ async fn what_the_server_forgets_to_acknowledge_is_sent_again() {
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..200);
     conclude(&step);
-    assert!(shipper.add(step).await.wait().await);
+    assert!(ship(&shipper, step).await);
     let all = all_messages(&record);
     let last_start = all.iter().rposition(|message| message == "line 100").unwrap();
     assert_eq!(all[last_start..], numbered(200)[100..]);
@@ -174,7 +174,7 @@ async fn from_a_drain_on_what_is_refused_again_and_again_is_counted_with_what_wa
     for step in [&init, &plan, &unfinished] {
         shipper.add(step.clone()).await;
     }
-    assert!(shipper.add(other).await.wait().await);
+    assert!(ship(&shipper, other).await);
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let mut status = shipper.status();
     assert_eq!((status.borrow().steps, status.borrow().stuck), (3, 0), "nobody waits for them yet");

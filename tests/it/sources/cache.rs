@@ -1,4 +1,4 @@
-//! The cache of repositories: what it saves, who shares it, and what it keeps.
+//! The source cache: what it saves, sharing between processes, and eviction.
 
 mod trouble;
 
@@ -114,14 +114,14 @@ async fn a_commit_in_the_cache_needs_no_server_and_the_checkout_no_cache() {
 }
 
 #[tokio::test]
-async fn only_what_is_new_is_fetched() {
+async fn only_new_objects_are_fetched() {
     let store = Store::new();
     let files: Vec<(String, String)> = (0..50).map(|it| (format!("{it}.tf"), noise(1000))).collect();
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let repo = Repo::with(&files);
     let module = || {
         let mut module = store.module();
-        // Every fetch leaves a pack, and a pack has what was sent.
+        // Every fetch leaves a pack with the objects that were sent.
         for (name, value) in [
             ("GIT_CONFIG_COUNT", "1"),
             ("GIT_CONFIG_KEY_0", "fetch.unpackLimit"),
@@ -143,12 +143,12 @@ async fn only_what_is_new_is_fetched() {
     second.get_main(&repo).await.unwrap();
 
     assert_eq!(second.read("1.tf").unwrap(), "changed");
-    // Two files, the folder and the commit; perhaps what they are stored as a difference to.
+    // Two files, the folder and the commit, and perhaps the bases of their deltas.
     assert!((56..=60).contains(&packed()), "{}", packed());
 }
 
 #[tokio::test]
-async fn steps_in_parallel_share_the_cache() {
+async fn parallel_steps_share_the_cache() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# 0")]);
     let mut commits = vec![repo.head()];
@@ -167,7 +167,7 @@ async fn steps_in_parallel_share_the_cache() {
 }
 
 #[tokio::test]
-async fn the_wait_for_another_process_is_said_once_and_can_be_cancelled() {
+async fn waiting_for_another_process_is_logged_once_and_can_be_cancelled() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     let commit = store.module().get_main(&repo).await.unwrap();
@@ -194,7 +194,7 @@ async fn the_wait_for_another_process_is_said_once_and_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_server_that_gives_out_no_single_commits_is_cached_too() {
+async fn a_server_without_single_commits_is_cached_too() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     let first = repo.head();
@@ -208,7 +208,7 @@ async fn a_server_that_gives_out_no_single_commits_is_cached_too() {
         }
         module
     };
-    // The tip comes alone, and then is not taken for the whole history.
+    // The tip is fetched alone, and must not pass for the whole history.
     module().get_commit(&repo, &tip).await.unwrap();
     let old = module();
     old.get_commit(&repo, &first).await.unwrap();
@@ -259,7 +259,7 @@ async fn the_operators_own_git_settings_do_not_disturb_the_cache() {
 }
 
 #[tokio::test]
-async fn credentials_are_nowhere_in_the_cache_and_in_no_log() {
+async fn credentials_are_neither_in_the_cache_nor_in_a_log() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     let url = serve_files(&repo).await;
@@ -275,14 +275,14 @@ async fn credentials_are_nowhere_in_the_cache_and_in_no_log() {
         let contents = fs::read(&file).unwrap();
         assert!(!contents.windows(7).any(|part| part == b"hunter2"), "{}", file.display());
     }
-    // The next one has other credentials and the same repository.
+    // Other credentials, but the same repository.
     let other = url.replace("hunter2", "changed");
     let source = Source { source_definitive_revision: Some(repo.head()), ..git_source(&other, "main") };
     store.module().get(&source, &GetModule::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_least_recently_used_goes_first_and_never_one_that_is_held() {
+async fn the_least_recently_used_repository_is_deleted_first_unless_it_is_in_use() {
     let store = Store::new();
     let repos: Vec<Repo> = (0..4).map(|_| Repo::with(&[("main.tf", &noise(200_000))])).collect();
     let get =
@@ -306,13 +306,13 @@ async fn the_least_recently_used_goes_first_and_never_one_that_is_held() {
     assert!(is_cached(0) && !is_cached(2) && is_cached(3));
     release(holder);
 
-    // One that is too large on its own is not kept at all.
+    // A repository that is too large by itself is not kept.
     store.capped(1000).get_commit(&repos[1], &repos[1].head()).await.unwrap();
     assert!(store.with_ending("git").is_empty());
 }
 
 #[tokio::test]
-async fn a_copy_with_many_commits_is_made_anew() {
+async fn a_cached_repository_with_many_commits_is_created_again() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     let first = store.module().get_main(&repo).await.unwrap();
@@ -365,7 +365,7 @@ async fn the_settings_switch_the_cache_on_and_off() {
 }
 
 #[tokio::test]
-async fn a_fetch_takes_no_longer_than_the_settings_say() {
+async fn a_fetch_respects_the_timeout_of_the_settings() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let mut bench = Bench::new(&[]);
@@ -377,7 +377,7 @@ async fn a_fetch_takes_no_longer_than_the_settings_say() {
 }
 
 #[tokio::test]
-async fn without_a_cache_nothing_is_kept() {
+async fn nothing_is_kept_without_a_cache() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let module = Module::new();
     let commit = module.get_main(&repo).await.unwrap();

@@ -1,4 +1,4 @@
-//! From one revision to the next, and what must survive it.
+//! Checkouts, and what must survive a new revision.
 
 use std::fs;
 use std::io::Read as _;
@@ -20,7 +20,7 @@ use crate::support::module::{Module, extra, git_source, variables, with_extra};
 const CLEAN: fn() -> GetModule = || GetModule { clean_init_enabled: true, ..GetModule::default() };
 
 #[tokio::test]
-async fn a_commit_that_is_no_tip_is_checked_out_alone() {
+async fn a_commit_that_is_not_a_tip_is_fetched_alone() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let first = repo.head();
     repo.commit(&[("main.tf", "# two")]);
@@ -39,12 +39,12 @@ async fn a_commit_that_is_no_tip_is_checked_out_alone() {
 }
 
 #[tokio::test]
-async fn a_server_that_gives_out_no_single_commits_is_asked_for_everything() {
+async fn the_whole_history_is_fetched_from_a_server_without_single_commits() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let first = repo.head();
     repo.commit(&[("main.tf", "# two")]);
     let mut module = Module::new();
-    // The old protocol only gives out tips.
+    // The old protocol serves tips only.
     module.fetcher = module
         .fetcher
         .env("GIT_CONFIG_COUNT", "1")
@@ -125,7 +125,7 @@ async fn state_survives_a_new_revision_at_every_level() {
 }
 
 #[tokio::test]
-async fn what_the_repository_itself_brings_follows_the_repository() {
+async fn committed_files_follow_the_repository() {
     let repo = Repo::with(&[
         ("main.tf", ""),
         (".terraform.lock.hcl", "lock one"),
@@ -171,7 +171,7 @@ async fn a_clean_init_really_cleans_even_at_the_same_commit() {
 }
 
 #[tokio::test]
-async fn a_failed_clone_leaves_state_and_tree_where_they_were_even_on_a_clean_init() {
+async fn a_failed_clone_changes_neither_state_nor_tree_even_on_a_clean_init() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let module = Module::new();
     let first = module.get_main(&repo).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_failed_clone_leaves_state_and_tree_where_they_were_even_on_a_clean_in
 }
 
 #[tokio::test]
-async fn a_revision_that_cannot_be_used_leaves_the_old_one_in_place() {
+async fn an_unusable_revision_leaves_the_old_one_in_place() {
     let repo = Repo::with(&[("infra/main.tf", "# one")]);
     let module = Module::in_subdirectory("infra");
     module.get_main(&repo).await.unwrap();
@@ -218,7 +218,7 @@ async fn a_revision_that_cannot_be_used_leaves_the_old_one_in_place() {
 }
 
 #[tokio::test]
-async fn state_that_has_no_place_in_the_new_revision_is_never_dropped() {
+async fn state_is_never_dropped_when_the_new_revision_leaves_no_room_for_it() {
     let repo = Repo::with(&[("main.tf", ""), ("env/main.tf", "")]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
@@ -227,7 +227,7 @@ async fn state_that_has_no_place_in_the_new_revision_is_never_dropped() {
     repo.git(&["rm", "--quiet", "-r", "env"]);
     repo.commit(&[("env", "a file now")]);
     let error = module.get_main(&repo).await.unwrap_err();
-    assert!(matches!(error, WorkspaceError::StateInTheWay { .. }), "{error}");
+    assert!(matches!(error, WorkspaceError::StateBlocked { .. }), "{error}");
     assert_eq!(module.read("env/terraform.tfstate").unwrap(), "precious");
 }
 
@@ -251,22 +251,22 @@ async fn nothing_outside_is_touched_when_a_folder_with_state_becomes_a_symlink()
         assert!(matches!(got, Err(WorkspaceError::LinkOutside { .. })), "{got:?}");
         assert_eq!(module.read(state).unwrap(), "precious");
 
-        // One that stays inside is fine, but no place for the state of another folder.
+        // A symlink within the module is allowed, but the state of the old folder must not follow it.
         repo.git(&["rm", "--quiet", "env"]);
         std::os::unix::fs::symlink("other", repo.path().join("env")).unwrap();
         repo.commit(&[("other/main.tf", "")]);
         let got = module.get_main(&repo).await;
         if state.ends_with("tfstate") {
-            assert!(matches!(got, Err(WorkspaceError::StateInTheWay { .. })), "{got:?}");
+            assert!(matches!(got, Err(WorkspaceError::StateBlocked { .. })), "{got:?}");
             assert_eq!(module.read(state).unwrap(), "precious");
         } else {
             got.unwrap();
-            assert!(module.log().contains("has no place in the new revision"), "{}", module.log());
+            assert!(module.log().contains("the new revision leaves no room for it"), "{}", module.log());
             assert!(!module.root().join("other/.terraform").exists());
         }
     }
 
-    // What Init has told us is secret, and a committed symlink must not lead it away.
+    // The settings of Init are secret, and a committed symlink must not lead them elsewhere.
     let repo = Repo::with(&[("main.tf", ""), ("sub/main.tf", "")]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
@@ -291,7 +291,7 @@ async fn a_cancel_during_a_fetch_ends_git_and_changes_nothing() {
     module.get_main(&repo).await.unwrap();
     module.write("terraform.tfstate", "precious");
 
-    // A server that takes the connection and never says a word.
+    // A server that accepts the connection and never answers.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let connected = module.cancel.clone();
@@ -299,7 +299,7 @@ async fn a_cancel_during_a_fetch_ends_git_and_changes_nothing() {
         let (mut socket, _) = listener.accept().unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         connected.cancel();
-        // The end of the stream is the end of the process.
+        // The stream ends when the process ends.
         let mut rest = Vec::new();
         let ended = socket.read_to_end(&mut rest);
         ended.is_ok() || ended.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
@@ -315,7 +315,7 @@ async fn a_cancel_during_a_fetch_ends_git_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_fetch_that_hangs_runs_out_of_time() {
+async fn a_hanging_fetch_times_out() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let mut module = Module::new();
@@ -326,7 +326,7 @@ async fn a_fetch_that_hangs_runs_out_of_time() {
 }
 
 #[tokio::test]
-async fn a_crash_between_the_two_renames_is_undone_by_whoever_comes_next() {
+async fn a_crash_between_the_two_renames_is_undone_by_the_next_lock() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
@@ -351,7 +351,7 @@ async fn a_crash_between_the_two_renames_is_undone_by_whoever_comes_next() {
 }
 
 #[tokio::test]
-async fn leftovers_of_a_crash_during_or_after_a_fetch_are_cleared() {
+async fn leftovers_of_a_crash_during_or_after_a_fetch_are_deleted() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let module = Module::new();
     fs::create_dir_all(module.staging().join("new/.git/objects")).unwrap();
@@ -363,7 +363,7 @@ async fn leftovers_of_a_crash_during_or_after_a_fetch_are_cleared() {
 }
 
 #[tokio::test]
-async fn a_directory_that_another_runner_left_is_taken_over_with_its_state() {
+async fn a_directory_of_another_runner_is_adopted_with_its_state() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let module = Module::new();
     module.write("terraform.tfstate", "precious");
@@ -374,7 +374,7 @@ async fn a_directory_that_another_runner_left_is_taken_over_with_its_state() {
 }
 
 #[tokio::test]
-async fn a_registrys_folder_comes_before_the_requests_and_later_tasks_know_it() {
+async fn the_folder_of_a_registry_precedes_that_of_the_request_also_in_later_tasks() {
     let repo = Repo::with(&[("modules/vpc/example/main.tf", "# one"), ("modules/vpc/main.tf", "")]);
     let address = format!("git::{}//modules/vpc?ref=main", repo.url());
     let answer = move || async move { (StatusCode::NO_CONTENT, [("X-Terraform-Get", address)]) };
@@ -389,7 +389,7 @@ async fn a_registrys_folder_comes_before_the_requests_and_later_tasks_know_it() 
 }
 
 #[tokio::test]
-async fn every_kind_of_module_file_makes_a_module_and_an_extra_file_may_be_it() {
+async fn every_kind_of_module_file_makes_a_module_even_as_an_extra_file() {
     for name in ["a.tf", "a.tf.json", "a.tofu", "a.tofu.json", "Pulumi.yaml", "Pulumi.yml"] {
         Module::new().get_main(&Repo::with(&[(name, "")])).await.unwrap();
     }

@@ -10,8 +10,7 @@ use std::fs;
 
 use crate::support::git::Repo;
 
-/// Serves a repository to whoever logs in as `user` with `hunter2`, as plain files: the most a server can be asked
-/// for is everything.
+/// Serves a repository as plain files, with the login `user` and `hunter2`. Such a server can only serve the whole history.
 async fn serve_files(repo: &Repo) -> String {
     use axum::http::{HeaderMap, StatusCode, Uri};
     repo.git(&["update-server-info"]);

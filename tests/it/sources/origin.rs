@@ -1,4 +1,4 @@
-//! What a checkout says about where it is from, whoever owns its files, and by whatever id it is asked for.
+//! The recorded origin of a checkout, files of other users, annotated tags, and error messages.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::serve_files;
 use crate::support::git::{Repo, git_in};
 use crate::support::module::{Module, extra, git_source, with_extra};
 
-/// As Git LFS does it: a filter that must not fail, and that has to know the server.
+/// Like Git LFS: a required filter that reads the origin.
 fn with_asking_filter(mut module: Module) -> Module {
     let settings =
         [("filter.asks.smudge", "git config --get remote.origin.url"), ("filter.asks.required", "true")];
@@ -26,7 +26,7 @@ fn with_asking_filter(mut module: Module) -> Module {
 }
 
 #[tokio::test]
-async fn filters_and_hooks_find_the_origin_of_a_checkout_but_no_password() {
+async fn filters_and_hooks_find_the_origin_of_a_checkout_without_its_password() {
     let repo = Repo::with(&[("main.tf", ""), (".gitattributes", "*.bin filter=asks"), ("large.bin", "x")]);
     let module = with_asking_filter(Module::new());
     module.get_main(&repo).await.unwrap();
@@ -41,7 +41,7 @@ async fn filters_and_hooks_find_the_origin_of_a_checkout_but_no_password() {
 }
 
 #[tokio::test]
-async fn a_disk_on_which_everything_is_somebody_elses_is_no_obstacle() {
+async fn a_disk_where_all_files_belong_to_another_user_works() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let first = repo.head();
     repo.commit(&[("main.tf", "# two")]);
@@ -54,7 +54,7 @@ async fn a_disk_on_which_everything_is_somebody_elses_is_no_obstacle() {
     };
 
     let module = on_such_a_disk(Module::new());
-    // The server has plain files only and cannot leave any out, which git must not take for a reason to ask for ever.
+    // A server of plain files ignores filters, and git must not fetch the same objects again and again.
     module.get(&git_source(&url, &first[..9]), &GetModule::default()).await.unwrap();
     assert_eq!(module.read("main.tf").unwrap(), "# one");
     module.write("terraform.tfstate", "precious");
@@ -66,12 +66,12 @@ async fn a_disk_on_which_everything_is_somebody_elses_is_no_obstacle() {
         let module = on_such_a_disk(Module::cached(cache.path()));
         module.get(&git_source(&url, "main"), &GetModule::default()).await.unwrap();
         assert!(module.log().contains(says), "{}", module.log());
-        assert!(!module.log().contains("cannot be used"), "{}", module.log());
+        assert!(!module.log().contains("Cannot use the cached copy"), "{}", module.log());
     }
 }
 
 #[tokio::test]
-async fn the_id_of_an_annotated_tag_is_good_for_its_commit_and_checked_out_once() {
+async fn the_id_of_an_annotated_tag_checks_out_its_commit_once() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let commit = repo.head();
     repo.git(&["tag", "--annotate", "--message=x", "v1"]);
@@ -85,27 +85,27 @@ async fn the_id_of_an_annotated_tag_is_good_for_its_commit_and_checked_out_once(
         assert_eq!(module.workspace().local_commit().unwrap(), commit);
         assert!(module.log().contains(&format!("{tag} is an annotated tag of {commit}")), "{}", module.log());
         module.write("left-by-a-hook", "x");
-        // By either id, and by the tag's again after the extra files have changed.
+        // By either id, and by the id of the tag again after the extra files have changed.
         for id in [&tag, &commit, &tag] {
             let file = extra("extra.tf", id, false);
             let source =
                 Source { source_definitive_revision: Some(id.clone()), ..git_source(&repo.url(), "main") };
             assert_eq!(module.get(&source, &with_extra(&[file])).await.unwrap(), commit);
         }
-        assert!(!module.log().contains("made anew"), "{}", module.log());
+        assert!(!module.log().contains("fetched again"), "{}", module.log());
         assert_eq!(module.read("left-by-a-hook").unwrap(), "x");
     }
 }
 
 #[tokio::test]
-async fn messages_blame_nobody_who_did_nothing_wrong() {
+async fn errors_name_the_actual_cause() {
     let repo = Repo::with(&[("modules/vpc/main.tf", "")]);
     let unknown = "0123456789012345678901234567890123456789";
     let error = Module::new().get_commit(&repo, unknown).await.unwrap_err().to_string();
-    assert!(error.contains("leads to it") && !error.contains("too short"), "{error}");
+    assert!(error.contains("contains it") && !error.contains("ambiguous"), "{error}");
     let error = Module::new().get(&git_source(&repo.url(), "0123456789"), &GetModule::default()).await;
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("leads to it, or the id is too short"), "{error}");
+    assert!(error.contains("contains it, or the abbreviated id is ambiguous"), "{error}");
 
     let address = format!("git::{}//modules/vcp?ref=main", repo.url());
     let answer = move || async move { (StatusCode::NO_CONTENT, [("X-Terraform-Get", address)]) };
@@ -117,7 +117,7 @@ async fn messages_blame_nobody_who_did_nothing_wrong() {
         |version| Source { source_type: SourceType::Registry, ..git_source(&format!("{url}/m"), version) };
     let module = Module::in_subdirectory("example");
     let error = module.get(&source("1.0.0"), &GetModule::default()).await.unwrap_err().to_string();
-    assert!(error.contains("modules/vcp") && error.contains("registry says"), "{error}");
+    assert!(error.contains("modules/vcp") && error.contains("registry names"), "{error}");
     assert!(!error.contains("source subdirectory"), "{error}");
     let error = module.get(&source("2.0.0"), &GetModule::default()).await.unwrap_err().to_string();
     assert!(error.contains("modules/example") && error.contains("source subdirectory"), "{error}");

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
+use hawser::base::git_url::GitUrl;
 use hawser::masking::{Rules, SecretStore};
 use hawser::sources::{Fetcher, SourceError, resolve};
 use hawser_contract::{Source, SourceRevisionType, SourceType};
@@ -46,7 +47,7 @@ async fn a_branch_is_found_by_its_exact_name_only() {
 }
 
 #[tokio::test]
-async fn annotated_tags_are_peeled_and_a_branch_comes_before_a_tag() {
+async fn annotated_tags_are_peeled_and_a_branch_takes_precedence_over_a_tag() {
     let repo = Repo::with(&[("main.tf", "")]);
     let first = repo.head();
     repo.git(&["tag", "--annotate", "--message=x", "annotated"]);
@@ -73,12 +74,12 @@ async fn an_empty_revision_is_the_remotes_head() {
 }
 
 #[tokio::test]
-async fn commits_are_taken_in_full_and_found_when_abbreviated() {
+async fn full_commit_ids_are_used_as_they_are_and_abbreviated_ones_are_found() {
     let repo = Repo::with(&[("main.tf", "")]);
     let first = repo.head();
     repo.commit(&[("main.tf", "# two")]);
 
-    // A full id needs no server at all.
+    // A full id does not need the server.
     let unreachable = git_source("https://127.0.0.1:1/repo", &first.to_uppercase());
     assert_eq!(resolved(&unreachable).await.unwrap(), first);
     assert_eq!(resolved(&git_source(&repo.url(), &first[..9])).await.unwrap(), first);
@@ -88,7 +89,7 @@ async fn commits_are_taken_in_full_and_found_when_abbreviated() {
 }
 
 #[tokio::test]
-async fn an_abbreviated_commit_is_found_in_a_sha256_repository_and_beside_the_branches() {
+async fn an_abbreviated_commit_is_found_in_a_sha256_repository_and_outside_of_branches() {
     let folder = tempfile::tempdir().unwrap();
     git_in(folder.path(), &["init", "--quiet", "--initial-branch=main", "--object-format=sha256"]);
     git_in(folder.path(), &["commit", "--quiet", "--allow-empty", "--message=x"]);
@@ -102,7 +103,7 @@ async fn an_abbreviated_commit_is_found_in_a_sha256_repository_and_beside_the_br
     assert_eq!(resolved(&git_source(&repo.url(), &proposed[..12])).await.unwrap(), proposed);
 }
 
-/// Makes a commit that only a pull request leads to, and is not its tip.
+/// Creates a commit in a pull request only, which is not its tip.
 pub(super) fn propose(repo: &Repo) -> String {
     repo.git(&["checkout", "--quiet", "--detach"]);
     let proposed = repo.commit(&[("main.tf", "# proposed")]);
@@ -113,7 +114,7 @@ pub(super) fn propose(repo: &Repo) -> String {
 }
 
 #[tokio::test]
-async fn a_range_takes_the_highest_tag_by_number() {
+async fn a_range_means_the_highest_tag_by_number() {
     let repo = Repo::with(&[("main.tf", "")]);
     for tag in ["v1.2.0", "v1.9.0"] {
         repo.git(&["tag", tag]);
@@ -159,7 +160,7 @@ async fn no_url_or_revision_is_an_option_or_a_program() {
 }
 
 #[tokio::test]
-async fn credentials_in_a_url_are_in_no_message() {
+async fn credentials_in_a_url_are_not_in_messages() {
     let (error, log) = resolve_with_log(&git_source("http://user:hunter2@127.0.0.1:1/repo", "main")).await;
     let error = error.unwrap_err();
     let shown = format!("{error} {error:?} {log}");
@@ -168,7 +169,7 @@ async fn credentials_in_a_url_are_in_no_message() {
 }
 
 #[tokio::test]
-async fn a_login_in_the_url_reaches_the_server_and_no_argument_list() {
+async fn a_login_in_the_url_reaches_the_server_but_not_the_command_line() {
     const COMMIT: &str = "0123456789012345678901234567890123456789";
     // base64 of `us er:p'$(x)/w`
     const LOGIN: &str = "Basic dXMgZXI6cCckKHgpL3c=";
@@ -200,7 +201,7 @@ async fn a_login_in_the_url_reaches_the_server_and_no_argument_list() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_credentials_causes_an_error_and_no_prompt() {
+async fn missing_credentials_cause_an_error_instead_of_a_prompt() {
     let url =
         serve(Router::new().fallback(|| async {
             (StatusCode::UNAUTHORIZED, [("WWW-Authenticate", "Basic realm=\"x\"")], "")
@@ -210,13 +211,13 @@ async fn a_server_that_wants_credentials_causes_an_error_and_no_prompt() {
     assert!(error.contains("terminal prompts disabled"), "{error}");
 }
 
-/// Puts a program in front of those that git and we would find.
+/// Writes a program that is found before the real one.
 fn stand_in(folder: &Path, name: &str, script: &str) {
     crate::support::write_program(&folder.join(name), &format!("#!/bin/sh\n{script}\n"));
 }
 
 #[tokio::test]
-async fn git_is_looked_for_in_the_folders_of_the_settings_first() {
+async fn git_is_searched_in_the_folders_of_the_settings_first() {
     let folder = tempfile::tempdir().unwrap();
     stand_in(folder.path(), "git", "echo own git >&2; exit 42");
     let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
@@ -226,7 +227,7 @@ async fn git_is_looked_for_in_the_folders_of_the_settings_first() {
 }
 
 #[tokio::test]
-async fn gits_exit_code_decides_and_never_what_it_says() {
+async fn the_exit_code_of_git_decides_and_not_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let real = hawser::base::process::find_program("git", &[]).unwrap();
     let noisy = format!("echo 'fatal: error: everything is lost' >&2; exec '{}' \"$@\"", real.display());
@@ -237,12 +238,15 @@ async fn gits_exit_code_decides_and_never_what_it_says() {
     let resolved = resolve(&git_source(&repo.url(), "main"), &fetcher, &|_| {}, &cancel).await.unwrap();
     assert_eq!(resolved, repo.head());
     let place = tempfile::tempdir().unwrap();
-    fetcher.check_out(&repo.url(), &resolved, place.path(), &|_| {}, &cancel).await.unwrap();
+    fetcher
+        .check_out(&GitUrl::parse(&repo.url()).unwrap(), &resolved, place.path(), &|_| {}, &cancel)
+        .await
+        .unwrap();
     assert!(place.path().join("main.tf").exists());
 }
 
 #[tokio::test]
-async fn ssh_never_asks_and_an_operators_own_ssh_command_is_left_alone() {
+async fn ssh_never_prompts_and_the_ssh_command_of_the_operator_is_used() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("own")).unwrap();
     for name in ["ssh", "own/ssh", "wrapper"] {
@@ -250,7 +254,7 @@ async fn ssh_never_asks_and_an_operators_own_ssh_command_is_left_alone() {
     }
     let in_folder = |name: &str| folder.path().join(name).display().to_string();
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    // What an operator has in ~/.gitconfig: some servers are only reached by ssh.
+    // From the ~/.gitconfig of an operator with servers that are only reachable by ssh.
     let rewriting = "[url \"git@127.0.0.1:\"]\n\tinsteadOf = https://git.invalid/\n";
     let with_config = |more: &str| {
         let config = tempfile::NamedTempFile::new_in(folder.path()).unwrap().keep().unwrap().1;
@@ -280,7 +284,8 @@ async fn ssh_never_asks_and_an_operators_own_ssh_command_is_left_alone() {
             let cancel = CancellationToken::new();
             let listed = resolve(&git_source(url, "main"), &fetcher, &|_| {}, &cancel).await;
             let place = tempfile::tempdir().unwrap();
-            let fetched = fetcher.check_out(url, commit, place.path(), &|_| {}, &cancel).await;
+            let url = GitUrl::parse(url).unwrap();
+            let fetched = fetcher.check_out(&url, commit, place.path(), &|_| {}, &cancel).await;
             for error in [listed.unwrap_err(), fetched.unwrap_err()].map(|it| it.to_string()) {
                 assert!(error.contains(&format!("ran {runs} ")), "{url}: {error}");
                 assert_eq!(error.contains("-o BatchMode=yes"), in_batch_mode, "{url}: {error}");
@@ -341,7 +346,7 @@ async fn a_registry_leads_to_a_git_repository() {
 }
 
 #[tokio::test]
-async fn a_password_that_a_registry_names_is_known_before_git_hears_of_it() {
+async fn a_password_from_a_registry_is_masked_before_git_gets_it() {
     let address = "git::http://me:from-registry@127.0.0.1:9/repo.git?ref=main";
     let answer = move || async move { (StatusCode::NO_CONTENT, [("X-Terraform-Get", address)]) };
     let url = serve(Router::new().route("/vpc/download", get(answer))).await;
@@ -352,7 +357,8 @@ async fn a_password_that_a_registry_names_is_known_before_git_hears_of_it() {
         assert_eq!(secrets.masker().text("from-registry"), "from-registry");
         let fetcher = fetcher(scratch.path()).secrets(secrets.clone());
         let located = fetcher.locate(&source, &|_| {}, &CancellationToken::new()).await.unwrap();
-        assert!(located.url.contains("from-registry"), "git needs it");
+        let url = GitUrl::parse("http://me:from-registry@127.0.0.1:9/repo.git").unwrap();
+        assert_eq!(located.url, url, "git needs the password");
         assert_eq!(secrets.masker().text("from-registry"), "***");
         assert_eq!(secret_store.masker().text("from-registry"), "***");
     }

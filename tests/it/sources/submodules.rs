@@ -1,4 +1,4 @@
-//! Repositories inside repositories.
+//! Submodules.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::eventually::LIMIT;
 use crate::support::git::{Repo, git_in};
 use crate::support::module::{Module, git_source, variables};
 
-/// Commits another repository at `path`, with `settings` as its lines in `.gitmodules`.
+/// Commits a submodule at `path`, with the lines `settings` in `.gitmodules`.
 fn add(repo: &Repo, path: &str, commit: &str, settings: &str) -> String {
     fs::create_dir_all(repo.path().join(path)).unwrap();
     let before = fs::read_to_string(repo.path().join(".gitmodules")).unwrap_or_default();
@@ -31,7 +31,7 @@ fn beside(repo: &Repo) -> String {
 }
 
 #[tokio::test]
-async fn submodules_are_fetched_with_theirs_and_from_the_cache_the_next_time() {
+async fn nested_submodules_are_fetched_and_cached() {
     let (inner, lib) = (Repo::with(&[("deep.tf", "# deep")]), Repo::with(&[("lib.tf", "# old")]));
     let repo = Repo::with(&[("main.tf", "# main")]);
     add(&lib, "inner", &inner.head(), &beside(&inner));
@@ -65,13 +65,13 @@ async fn a_submodule_that_cannot_be_fetched_is_named_and_the_old_tree_stays() {
     lib.vanish();
 
     let error = module.get_main(&repo).await.unwrap_err().to_string();
-    assert!(error.contains("the submodule \"libs/gone\" cannot be fetched: git failed"), "{error}");
+    assert!(error.contains("failed to fetch the submodule \"libs/gone\": git failed"), "{error}");
     assert_eq!(module.read("main.tf").unwrap(), "# one");
     assert!(!module.root().join(".gitmodules").exists());
 }
 
 #[tokio::test]
-async fn what_gitmodules_leaves_out_or_does_not_know_stays_empty() {
+async fn submodules_that_are_skipped_or_not_in_gitmodules_stay_empty() {
     let repo = Repo::with(&[("main.tf", "# one")]);
     let nowhere = "0123456789012345678901234567890123456789";
     add(&repo, "left/out", nowhere, &format!("{}\n\tupdate = none", url("/nowhere")));
@@ -86,7 +86,7 @@ async fn what_gitmodules_leaves_out_or_does_not_know_stays_empty() {
 }
 
 #[tokio::test]
-async fn no_url_of_a_submodule_is_an_option_a_program_or_a_way_out() {
+async fn the_url_of_a_submodule_is_never_an_option_a_program_or_a_way_out() {
     let folder = tempfile::tempdir().unwrap();
     let proof = folder.path().join("proof");
     let touch = format!("touch {}", proof.display());
@@ -108,9 +108,9 @@ async fn no_url_of_a_submodule_is_an_option_a_program_or_a_way_out() {
 }
 
 #[tokio::test]
-async fn submodules_in_submodules_come_to_an_end() {
+async fn the_depth_of_submodules_is_limited() {
     let repo = Repo::with(&[("main.tf", "")]);
-    // Every commit has the one before it as its submodule.
+    // Every commit has the previous one as its submodule.
     for _ in 0..17 {
         let before = repo.head();
         add(&repo, "self", &before, &beside(&repo));
@@ -148,7 +148,7 @@ async fn a_checkout_with_too_many_submodules_is_refused_before_they_are_fetched(
 }
 
 #[tokio::test]
-async fn a_repository_on_a_server_cannot_have_this_machines_files_fetched() {
+async fn a_repository_on_a_server_cannot_fetch_from_this_machines_disk() {
     let lib = Repo::with(&[("lib.tf", "# private")]);
     for address in [lib.url(), lib.path().display().to_string()] {
         let repo = Repo::with(&[("main.tf", "")]);
@@ -173,7 +173,7 @@ async fn relative_urls_keep_the_login_of_the_parent() {
 }
 
 #[tokio::test]
-async fn state_in_a_submodule_is_kept_and_its_own_files_follow_it() {
+async fn state_in_a_submodule_is_kept_and_its_committed_files_follow_the_commit() {
     let lib = Repo::with(&[("lib.tf", "# one"), ("fixture.tfstate", "fixture one")]);
     let repo = Repo::with(&[("main.tf", "")]);
     add(&repo, "lib", &lib.head(), &beside(&lib));
@@ -194,13 +194,13 @@ async fn state_in_a_submodule_is_kept_and_its_own_files_follow_it() {
 }
 
 #[tokio::test]
-async fn a_submodules_fetch_can_be_cancelled_and_runs_out_of_time() {
+async fn the_fetch_of_a_submodule_can_be_cancelled_and_times_out() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("git://{}/repo", listener.local_addr().unwrap());
     let repo = Repo::with(&[("main.tf", "")]);
     add(&repo, "slow", &repo.head(), &url(&address));
 
-    // The repository itself comes from this disk, but on a busy machine that may take longer, too.
+    // The repository itself is on this disk, but on a busy machine that may time out, too.
     let mut limit = Duration::from_millis(500);
     loop {
         let mut module = Module::new();
@@ -214,7 +214,7 @@ async fn a_submodules_fetch_can_be_cancelled_and_runs_out_of_time() {
         assert!(limit < LIMIT, "{error}");
     }
 
-    // Those that ran out of time, if they came so far.
+    // The connections of the fetches that timed out, if they got that far.
     listener.set_nonblocking(true).unwrap();
     while listener.accept().is_ok() {}
     listener.set_nonblocking(false).unwrap();

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use super::*;
 use crate::support::eventually::eventually;
 
-/// A script that takes an interrupt as an engine does: it says so, cleans up, and ends.
+/// A script that handles an interrupt as an engine does: it prints a line and exits.
 const POLITE: &str = "trap 'echo interrupted; exit 7' INT
 touch started
 while :; do sleep 600; done
@@ -26,17 +26,17 @@ async fn a_graceful_cancel_interrupts_once_and_lets_the_script_finish() {
     step.until_written("started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.until_written("interrupts").await;
-    // The same again, as after a restart of the runner: nothing more is sent.
+    // The same cancel again, as after a restart of the runner, sends nothing.
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     eventually("the line", || step.stdout() == ["cleaning up"]).await;
-    assert_eq!(step.folder.exit().unwrap(), None, "it takes the time it needs");
+    assert_eq!(step.folder.exit().unwrap(), None, "the script may take its time");
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(7));
+    assert_eq!(step.exit(), Exit::Code(7));
     assert_eq!(step.stdout(), ["cleaning up", "cleaned up"]);
     assert_eq!(fs::read_to_string(step.work.join("interrupts")).unwrap(), "interrupt\n");
-    let said = step.lines(Stream::Information);
-    assert!(said.len() == 1 && said[0].contains("interrupt sent"), "{said:?}");
+    let lines = step.lines(Stream::Information);
+    assert!(lines.len() == 1 && lines[0].contains("interrupt sent"), "{lines:?}");
 }
 
 #[tokio::test]
@@ -54,34 +54,34 @@ async fn an_interrupt_reaches_the_engine_and_not_only_the_shell() {
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;
     assert_eq!(step.stdout(), ["engine stops"]);
-    assert_eq!(step.exit().code, Some(9));
+    assert_eq!(step.exit(), Exit::Code(9));
 }
 
 #[tokio::test]
-async fn a_script_that_does_not_catch_the_interrupt_ends_by_it() {
+async fn a_script_that_does_not_catch_the_interrupt_is_ended_by_it() {
     let step = Step::new("touch started; sleep 600; echo never");
     step.launch();
     step.until_written("started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;
-    assert_eq!(step.exit().signal, Some(2));
+    assert_eq!(step.exit(), Exit::Signal(2));
     assert_eq!(step.stdout(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_runner_that_ignores_interrupts_does_not_make_its_engines_deaf() {
+async fn engines_get_interrupts_even_if_the_runner_ignores_them() {
     let step = Step::new(POLITE);
-    // As a background job of a shell script: SIGINT and SIGQUIT are ignored, and that is inherited.
+    // A background job of a shell script inherits ignored SIGINT and SIGQUIT.
     let mut child = step.launch_from_shell("trap '' INT QUIT HUP");
     step.until_written("started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;
     assert!(child.wait().unwrap().success());
-    assert_eq!(step.exit().code, Some(7));
+    assert_eq!(step.exit(), Exit::Code(7));
 }
 
 #[tokio::test]
-async fn a_kill_ends_the_whole_tree_whatever_session_it_is_in() {
+async fn a_kill_ends_the_whole_tree_in_all_sessions() {
     let step = Step::new(
         "trap 'echo deaf' INT TERM HUP
          (setsid bash -c 'trap \"\" INT TERM HUP; sleep 601 & echo $! > inner; echo $$ > outer; wait; wait' &)
@@ -100,12 +100,12 @@ async fn a_kill_ends_the_whole_tree_whatever_session_it_is_in() {
     step.folder.request_cancel(CancelKind::Kill).unwrap();
     step.wait().await;
     assert!(!pids.iter().any(|pid| exists(*pid)), "{pids:?}");
-    assert_eq!(step.exit().signal, Some(9));
+    assert_eq!(step.exit(), Exit::Signal(9));
     assert!(step.lines(Stream::Warning).iter().any(|line| line.contains("kill sent")));
 }
 
 #[tokio::test]
-async fn a_kill_catches_up_with_a_process_that_forks_without_end() {
+async fn a_kill_catches_a_process_that_forks_endlessly() {
     let step = Step::new(
         "cat > chain <<'END'
          touch started
@@ -119,7 +119,7 @@ END
     step.until_written("started").await;
     step.folder.request_cancel(CancelKind::Kill).unwrap();
     step.wait().await;
-    assert_eq!(step.exit().signal, Some(9));
+    assert_eq!(step.exit(), Exit::Signal(9));
     let work = step.work.canonicalize().unwrap();
     let left = fs::read_dir("/proc")
         .unwrap()
@@ -135,33 +135,33 @@ async fn a_graceful_cancel_with_a_limit_becomes_a_kill() {
     step.until_written("started").await;
     step.folder.request_cancel_within(Duration::from_secs(1)).unwrap();
     step.wait().await;
-    assert_eq!(step.exit().signal, Some(9));
+    assert_eq!(step.exit(), Exit::Signal(9));
     assert_eq!(step.lines(Stream::Information).len(), 1);
 }
 
 #[tokio::test]
-async fn a_step_that_was_cancelled_before_it_began_does_not_begin() {
+async fn a_step_that_was_cancelled_before_its_start_does_not_run() {
     let step = Step::new("touch ran");
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     let exit = step.run().await;
-    assert!(exit.failure.unwrap().contains("cancelled"));
+    assert!(matches!(exit, Exit::Failure(reason) if reason.contains("cancelled")));
     assert!(!step.work.join("ran").exists());
 }
 
 #[tokio::test]
-async fn a_cancel_that_cannot_be_read_is_taken_as_a_graceful_one() {
+async fn an_unreadable_cancel_counts_as_a_graceful_one() {
     let step = Step::new(POLITE);
     step.launch();
     step.until_written("started").await;
     let newer = br#"{"version": 99, "is": {"kind": "politely"}}"#;
     hawser::base::files::write_private_atomic(&step.folder.cancel_path(), newer).unwrap();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(7));
+    assert_eq!(step.exit(), Exit::Code(7));
     assert!(step.lines(Stream::Warning)[0].contains("newer"));
 }
 
 #[tokio::test]
-async fn the_supervisor_outlives_hangups_and_interrupts_and_hands_a_termination_on() {
+async fn the_supervisor_ignores_hangups_and_interrupts_and_forwards_sigterm() {
     let step = Step::new(POLITE);
     let supervisor = step.launch();
     step.until_written("started").await;
@@ -170,10 +170,10 @@ async fn the_supervisor_outlives_hangups_and_interrupts_and_hands_a_termination_
     }
     signal(supervisor, Signal::TERM);
     step.wait().await;
-    assert_eq!(step.exit().code, Some(7));
+    assert_eq!(step.exit(), Exit::Code(7));
     assert_eq!(step.stdout(), ["interrupted"]);
     let warnings = step.lines(Stream::Warning);
-    assert!(warnings.len() == 1 && warnings[0].contains("asked to end"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].contains("received SIGTERM"), "{warnings:?}");
 }
 
 /// The interpreter itself. What is called so may be a script that looks for it first (pyenv), and an interrupt is not meant for that.
@@ -245,7 +245,7 @@ async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
         step.until_written("started").await;
         step.folder.request_cancel(CancelKind::Graceful).unwrap();
         step.wait().await;
-        assert_eq!(step.exit().code, Some(130), "{next}");
+        assert_eq!(step.exit(), Exit::Code(130), "{next}");
         assert!(!step.work.join("never").exists());
         assert_eq!(step.interrupts(), usize::from(next.contains("later")));
         let said = step.lines(Stream::Information);
@@ -260,7 +260,7 @@ async fn an_engine_that_takes_its_time_to_shut_down_gets_one_interrupt() {
     step.until_written("engine-started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;
-    assert_eq!((step.exit().code, step.interrupts()), (Some(130), 1));
+    assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
     assert!(!step.work.join("never").exists());
     assert_eq!(step.lines(Stream::Information).len(), 1);
 }
@@ -281,7 +281,7 @@ async fn a_bash_that_an_interrupt_sends_round_in_circles_is_ended() {
         step.until_written("started").await;
         step.folder.request_cancel(CancelKind::Graceful).unwrap();
         step.wait().await;
-        assert_eq!(step.exit().signal, Some(9));
+        assert_eq!(step.exit(), Exit::Signal(9));
         assert!(!step.work.join("never").exists());
         let warned = step.lines(Stream::Warning);
         assert!(warned.len() == 1 && warned[0].contains("round in circles"), "{warned:?}");
@@ -314,14 +314,14 @@ async fn job_control_of_a_hook_does_not_keep_an_interrupt_from_the_engine() {
     step.until_written("engine-started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;
-    assert_eq!((step.exit().code, step.interrupts()), (Some(130), 1));
+    assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
     // Inside of the hook its commands have groups of their own: they are reached a second later.
     let step = real_step("set -m\ntouch started\nsleep 600", &["touch", "never"], "");
     step.launch();
     step.until_written("started").await;
     step.folder.request_cancel(CancelKind::Graceful).unwrap();
     step.wait().await;
-    assert!(step.exit().code != Some(0) && !step.work.join("never").exists());
+    assert!(step.exit() != Exit::Code(0) && !step.work.join("never").exists());
 }
 
 /// Interrupts at any moment of a script that starts one command after another. More rounds by HAWSER_STRESS_ROUNDS.
@@ -343,7 +343,7 @@ async fn an_interrupt_at_any_moment_reaches_whatever_runs_and_no_engine_twice() 
         tokio::time::sleep(Duration::from_micros(round * 7919 % 9000)).await;
         signal(supervisor, Signal::TERM);
         step.wait().await;
-        assert_ne!(step.exit().code, Some(0), "{:?}", step.records());
+        assert_ne!(step.exit(), Exit::Code(0), "{:?}", step.records());
         let interrupts = step.interrupts();
         assert!(interrupts <= 1, "round {round}: {interrupts} interrupts");
         missed += usize::from(step.lines(Stream::Information).iter().any(|it| it.contains("missed")));

@@ -3,8 +3,8 @@
 use super::*;
 use crate::support::eventually::eventually;
 
-/// Says a lot until it is interrupted, and then that it was.
-const TALKATIVE: &str = "trap 'touch interrupted; exit 7' INT
+/// Prints endlessly until it is interrupted.
+const FLOOD: &str = "trap 'touch interrupted; exit 7' INT
 while :; do
   seq 100000 999999 || true
   echo a line that is written in one piece
@@ -30,47 +30,46 @@ impl Drop for SmallDisk {
     }
 }
 
-fn assert_interrupted_and_kept_so_far(step: &Step, reason: &str) {
+fn assert_interrupted_with_complete_output(step: &Step, reason: &str) {
     let exit = step.exit();
-    assert_eq!((exit.code, exit.signal), (None, None));
-    let failure = exit.failure.unwrap();
+    let Exit::Failure(failure) = exit else { panic!("{exit:?}") };
     assert!(failure.contains(reason) && failure.contains("exit code 7"), "{failure}");
     assert!(step.work.join("interrupted").exists(), "it was interrupted, not killed");
-    // Everything up to the gap, without a hole in it.
+    // The output is complete up to the gap.
     let lines = step.stdout();
     let whole = lines.iter().zip(100_000..).take_while(|(line, number)| **line == number.to_string()).count();
     assert!(whole > 1000 && lines.len() - whole < 1000, "{whole} of {} lines", lines.len());
 }
 
 #[tokio::test]
-async fn on_a_full_disk_the_engine_is_interrupted_and_the_step_fails_with_that() {
-    let step = Step::new(TALKATIVE);
+async fn on_a_full_disk_the_engine_is_interrupted_and_the_step_fails() {
+    let step = Step::new(FLOOD);
     let Some(_disk) = SmallDisk::mount(step.folder.path()) else {
-        eprintln!("skipped: a small disk cannot be mounted here (this needs root)");
+        eprintln!("skipped: cannot mount a small disk (this needs root)");
         return;
     };
-    step.folder.set_script(TALKATIVE).unwrap();
+    step.folder.set_script(FLOOD).unwrap();
     step.run().await;
-    assert_interrupted_and_kept_so_far(&step, "No space left on device");
+    assert_interrupted_with_complete_output(&step, "No space left on device");
     let missing = step.lines(Stream::Warning);
     assert!(missing.iter().any(|line| line.contains("lines are missing here")), "{missing:?}");
 }
 
 #[tokio::test]
-async fn a_limit_on_the_size_of_files_is_a_failure_and_not_the_end_of_the_supervisor() {
-    let step = Step::new(TALKATIVE);
-    // In blocks of 512 or 1024 bytes, depending on the shell: below a megabyte in any case.
+async fn a_file_size_limit_is_a_failure_and_does_not_kill_the_supervisor() {
+    let step = Step::new(FLOOD);
+    // In blocks of 512 or 1024 bytes, depending on the shell.
     let mut child = step.launch_from_shell("ulimit -f 800");
     step.wait().await;
     assert!(child.wait().unwrap().success());
-    assert_interrupted_and_kept_so_far(&step, "File too large");
+    assert_interrupted_with_complete_output(&step, "File too large");
 }
 
 #[tokio::test]
-async fn without_room_for_its_notes_a_script_does_not_start() {
+async fn a_script_does_not_start_on_a_full_disk() {
     let step = Step::new("touch ran");
     let Some(_disk) = SmallDisk::mount(step.folder.path()) else {
-        eprintln!("skipped: a small disk cannot be mounted here (this needs root)");
+        eprintln!("skipped: cannot mount a small disk (this needs root)");
         return;
     };
     step.folder.set_script("touch ran").unwrap();
@@ -79,9 +78,9 @@ async fn without_room_for_its_notes_a_script_does_not_start() {
         Command::new("dd").args(["if=/dev/zero", "bs=4096"]).arg(format!("of={}", filler.display())).output();
     assert!(!filled.unwrap().status.success(), "the disk is full");
     step.launch();
-    // The exit has to wait until there is room; each try for it changes the folder.
+    // The supervisor retries writing the exit until there is room. Each attempt changes the folder.
     let mut changes = std::collections::HashSet::new();
-    eventually("several tries", || {
+    eventually("several attempts", || {
         changes.insert(fs::metadata(step.folder.path()).unwrap().modified().unwrap());
         changes.len() > 4
     })
@@ -89,7 +88,7 @@ async fn without_room_for_its_notes_a_script_does_not_start() {
     assert_eq!(step.folder.exit().unwrap(), None);
     fs::remove_file(filler).unwrap();
     step.wait().await;
-    let failure = step.exit().failure.unwrap();
+    let Exit::Failure(failure) = step.exit() else { panic!() };
     assert!(failure.contains("No space left"), "{failure}");
     assert!(!step.work.join("ran").exists());
 }

@@ -22,7 +22,7 @@ use crate::support::write_program;
 
 const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
-/// A step folder, and beside it a directory for the script to work in.
+/// A step folder and a working directory for the script.
 struct Step {
     _root: tempfile::TempDir,
     folder: StepFolder,
@@ -51,7 +51,7 @@ impl Step {
     }
 
     fn try_launch(&self, what: &Launch) -> Result<u32, LaunchError> {
-        let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
+        let lock = self.folder.try_lock().unwrap().expect("the lock is free");
         launch(Path::new(HAWSER), &self.folder, lock, None, what)
     }
 
@@ -59,9 +59,9 @@ impl Step {
         self.try_launch(&self.to_launch()).unwrap()
     }
 
-    /// Starts the supervisor as the runner would, from a shell in which something was done first.
+    /// Starts the supervisor as the runner would, from a shell that first runs other commands.
     fn launch_from_shell(&self, first: &str) -> Child {
-        let lock = self.folder.try_lock().unwrap().expect("nobody holds the lock");
+        let lock = self.folder.try_lock().unwrap().expect("the lock is free");
         let shell = Command::new("sh")
             .args(["-c", &format!("{first}; exec \"$0\" supervise \"$1\""), HAWSER])
             .arg(self.folder.path())
@@ -74,8 +74,8 @@ impl Step {
 
     async fn wait(&self) {
         let lock = in_time("the step ends", wait(&self.folder, &CancellationToken::new())).await;
-        let lock = lock.unwrap().expect("nobody has cancelled");
-        // Not by closing the file alone: another test may just be starting a program, which has a copy.
+        let lock = lock.unwrap().expect("not cancelled");
+        // Closing the file is not enough: another test may be starting a program, which has a copy.
         lock.unlock().unwrap();
     }
 
@@ -87,7 +87,7 @@ impl Step {
     }
 
     fn exit(&self) -> Exit {
-        self.folder.exit().unwrap().expect("there is an exit")
+        self.folder.exit().unwrap().expect("exit.json exists")
     }
 
     fn records(&self) -> Vec<Record> {
@@ -95,7 +95,7 @@ impl Step {
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
-    /// The lines of one stream, put together again.
+    /// The lines of one stream, joined from their records.
     fn lines(&self, stream: Stream) -> Vec<String> {
         let mut lines = Vec::new();
         let mut line = Vec::new();
@@ -112,7 +112,7 @@ impl Step {
         self.lines(Stream::Stdout)
     }
 
-    /// Lets a script go on that waits for `work/go`.
+    /// Lets a script continue that waits for `work/go`.
     fn go(&self) {
         fs::write(self.work.join("go"), "").unwrap();
     }
@@ -121,7 +121,7 @@ impl Step {
         eventually(name, || self.work.join(name).exists()).await;
     }
 
-    /// A number that the script has left in a file.
+    /// A process ID that the script wrote to a file.
     async fn pid(&self, name: &str) -> i32 {
         let path = self.work.join(name);
         let read = || fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
@@ -129,15 +129,15 @@ impl Step {
     }
 }
 
-/// Code for scripts: waits until the test says `go`.
+/// Code for scripts: waits for [`Step::go`].
 const AWAIT_GO: &str = "until [ -e go ]; do sleep 0.02; done\n";
 
-/// Whether there is such a process, a zombie included.
+/// Whether the process exists, including zombies.
 fn exists(pid: i32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The same without zombies: an orphan stays one where process 1 takes no notice of its children.
+/// The same without zombies: an orphan stays a zombie if process 1 does not reap it.
 fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -149,10 +149,10 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
 }
 
 #[tokio::test]
-async fn both_streams_and_the_exit_code_are_kept() {
+async fn both_streams_and_the_exit_code_are_recorded() {
     let step = Step::new("echo out; echo err >&2; exit 3");
     let exit = step.run().await;
-    assert_eq!((exit.code, exit.signal, exit.failure), (Some(3), None, None));
+    assert_eq!(exit, Exit::Code(3));
     assert_eq!(step.stdout(), ["out"]);
     assert_eq!(step.lines(Stream::Stderr), ["err"]);
     assert_eq!(step.records().len(), 2);
@@ -163,10 +163,10 @@ async fn both_streams_and_the_exit_code_are_kept() {
 }
 
 #[tokio::test]
-async fn the_signal_that_ended_the_script_is_kept() {
+async fn the_signal_that_ended_the_script_is_recorded() {
     let step = Step::new("kill -SEGV $$");
     let exit = step.run().await;
-    assert_eq!((exit.code, exit.signal, exit.failure), (None, Some(11), None));
+    assert_eq!(exit, Exit::Signal(11));
 }
 
 #[tokio::test]
@@ -175,20 +175,17 @@ async fn the_script_gets_its_directory_its_environment_and_nothing_else() {
         "pwd; env | grep -v '^\\(_\\|SHLVL\\|PWD\\|PATH\\)='; for fd in /proc/self/fd/*; do readlink $fd; done; true",
     );
     let exit = step.run().await;
-    assert_eq!(exit.code, Some(0));
+    assert_eq!(exit, Exit::Code(0));
     let lines = step.stdout();
     assert_eq!(lines[0], step.work.canonicalize().unwrap().to_str().unwrap());
     assert_eq!(lines[1], "GREETING=hello");
-    assert!(lines.contains(&"/dev/null".to_owned()), "stdin is empty: {lines:?}");
-    assert!(
-        !lines.iter().any(|line| line.ends_with("/lock")),
-        "the lock stays with the supervisor: {lines:?}"
-    );
+    assert!(lines.contains(&"/dev/null".to_owned()), "stdin is not empty: {lines:?}");
+    assert!(!lines.iter().any(|line| line.ends_with("/lock")), "the script inherited the lock: {lines:?}");
 }
 
-/// What the loader, bash's lookup and git would obey reaches the script and leaves its supervisor alone.
+/// Variables that affect the loader, the search for bash, and git.
 #[tokio::test]
-async fn a_variable_of_the_script_means_nothing_to_its_supervisor() {
+async fn variables_of_the_script_do_not_affect_its_supervisor() {
     let step = Step::new(&format!("echo \"$GIT_SSH_COMMAND $PATH $0\" > seen; echo > ready; {AWAIT_GO}"));
     fs::write(step.work.join("bash"), "#!/bin/sh\necho hijacked > hijacked\n").unwrap();
     fs::set_permissions(step.work.join("bash"), fs::Permissions::from_mode(0o700)).unwrap();
@@ -206,11 +203,11 @@ async fn a_variable_of_the_script_means_nothing_to_its_supervisor() {
     assert!(!step.work.join("hijacked").exists());
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(0));
+    assert_eq!(step.exit(), Exit::Code(0));
 }
 
 #[tokio::test]
-async fn a_script_runs_once_though_it_is_launched_twice() {
+async fn a_script_that_is_launched_twice_runs_once() {
     let step = Step::new("echo ran >> ran; echo ran");
     let first = step.run().await;
     let second = step.run().await;
@@ -250,12 +247,12 @@ async fn a_second_supervisor_is_refused_while_the_first_runs() {
     }
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(0));
+    assert_eq!(step.exit(), Exit::Code(0));
     assert_eq!(fs::read_to_string(step.work.join("ran")).unwrap(), "ran\n");
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_says_why() {
+async fn a_failed_start_reports_the_reason() {
     let step = Step::new("true");
     let without_path = step.work.join("without-path");
     write_program(&without_path, &format!("#!/bin/sh\nPATH=/nowhere exec '{HAWSER}' \"$@\"\n"));
@@ -263,19 +260,18 @@ async fn what_cannot_be_started_says_why() {
     launch(&without_path, &step.folder, lock, None, &step.to_launch()).unwrap();
     step.wait().await;
     let exit = step.exit();
-    assert_eq!((exit.code, exit.signal), (None, None));
-    assert!(exit.failure.unwrap().contains("no bash on the PATH"));
+    assert!(matches!(exit, Exit::Failure(reason) if reason.contains("bash is not on the PATH")));
 
     let step = Step::new("true");
     fs::remove_file(step.folder.script_path()).unwrap();
-    let failure = step.run().await.failure.unwrap();
+    let Exit::Failure(failure) = step.run().await else { panic!() };
     assert!(failure.contains("script.sh") && failure.contains("No such file"), "{failure}");
 
     let step = Step::new("true");
     let nowhere = Launch { directory: step.work.join("missing"), ..step.to_launch() };
     let error = step.try_launch(&nowhere).unwrap_err();
     assert!(matches!(error, LaunchError::Directory { .. }) && error.to_string().contains("missing"));
-    // A failed launch gives the lock back, though a program that another test is just starting may have it for a moment.
+    // A failed launch releases the lock, but a program that another test is starting may hold it briefly.
     let lock = eventually("the lock is free", || step.folder.try_lock().unwrap()).await;
     let error =
         launch(Path::new("/nowhere/hawser"), &step.folder, lock, None, &step.to_launch()).unwrap_err();
@@ -283,7 +279,7 @@ async fn what_cannot_be_started_says_why() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_has_ended_does_not_stay_as_a_zombie() {
+async fn a_finished_supervisor_is_reaped() {
     let step = Step::new("true");
     let pid = i32::try_from(step.launch()).unwrap();
     step.wait().await;
@@ -291,7 +287,7 @@ async fn a_supervisor_that_has_ended_does_not_stay_as_a_zombie() {
 }
 
 #[tokio::test]
-async fn waiting_can_be_given_up_and_the_step_goes_on() {
+async fn cancelling_the_wait_does_not_affect_the_step() {
     let step = Step::new(AWAIT_GO);
     step.launch();
     let cancel = CancellationToken::new();
@@ -300,7 +296,7 @@ async fn waiting_can_be_given_up_and_the_step_goes_on() {
     assert!(waited.unwrap().is_none());
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(0));
+    assert_eq!(step.exit(), Exit::Code(0));
 }
 
 #[test]
@@ -310,7 +306,7 @@ fn the_running_program_can_be_started_again() {
 }
 
 #[tokio::test]
-async fn a_lock_that_a_task_wants_held_is_held_until_its_script_has_ended() {
+async fn a_lock_of_the_task_is_held_until_its_script_has_ended() {
     let step = Step::new("touch started; until [ -e go ]; do sleep 0.02; done");
     let path = step.work.join("shared.lock");
     let take = || {
@@ -319,7 +315,7 @@ async fn a_lock_that_a_task_wants_held_is_held_until_its_script_has_ended() {
     };
     let what = Launch { held: Some(std::sync::Arc::new(take().unwrap())), ..step.to_launch() };
     step.try_launch(&what).unwrap();
-    // The runner may be gone from here on.
+    // As if the runner had exited.
     drop(what);
     step.until_written("started").await;
     assert!(take().is_none());

@@ -1,11 +1,11 @@
-//! Output of every kind, and processes that the script leaves behind.
+//! Output, and processes that the script leaves behind.
 
 use std::fs;
 
 use super::*;
 
-/// Prints the most memory in kilobytes that the supervisor had of its own. The pages of its program do not count:
-/// they are the file's, and how many are in memory depends on how large the program was built.
+/// Prints the peak memory of the supervisor in kilobytes. The pages of its program file do not count, because their number
+/// depends on the build.
 const OWN_PEAK: &str = "awk '/^VmHWM/ { peak = $2 } /^RssFile/ { program = $2 } END { print peak - program }' /proc/$PPID/status";
 
 #[tokio::test]
@@ -16,9 +16,9 @@ async fn a_line_of_a_megabyte_arrives_whole() {
 }
 
 #[tokio::test]
-async fn any_bytes_and_a_last_line_without_its_end_are_kept() {
+async fn any_bytes_and_an_unterminated_last_line_are_recorded() {
     let step = Step::new(r"printf 'a\xff\xfe\x00\x1b[31mb\r\n\n\r\nlast'; printf '\xc3' >&2");
-    assert_eq!(step.run().await.code, Some(0));
+    assert_eq!(step.run().await, Exit::Code(0));
     let texts = |stream| -> Vec<Vec<u8>> {
         step.records()
             .into_iter()
@@ -31,9 +31,9 @@ async fn any_bytes_and_a_last_line_without_its_end_are_kept() {
 }
 
 #[tokio::test]
-async fn a_flood_on_both_streams_is_kept_complete_in_little_memory() {
+async fn a_flood_on_both_streams_is_recorded_in_little_memory() {
     let step = Step::new(&format!("seq 1 300000 & seq 1 300000 >&2; wait; {OWN_PEAK}"));
-    assert_eq!(step.run().await.code, Some(0));
+    assert_eq!(step.run().await, Exit::Code(0));
     let numbers: Vec<String> = (1..=300_000).map(|number| number.to_string()).collect();
     let mut stdout = step.stdout();
     let memory = stdout.pop().unwrap();
@@ -44,9 +44,9 @@ async fn a_flood_on_both_streams_is_kept_complete_in_little_memory() {
 }
 
 #[tokio::test]
-async fn a_flood_of_empty_lines_is_kept_in_little_memory() {
+async fn a_flood_of_empty_lines_is_recorded_in_little_memory() {
     let step = Step::new(&format!("yes '' | head -n 500000; {OWN_PEAK}"));
-    assert_eq!(step.run().await.code, Some(0));
+    assert_eq!(step.run().await, Exit::Code(0));
     let lines = step.stdout();
     let (memory, empty) = lines.split_last().unwrap();
     assert!(empty.len() == 500_000 && empty.iter().all(String::is_empty));
@@ -61,20 +61,20 @@ async fn a_script_that_closes_its_output_runs_to_its_end() {
     step.until_written("closed").await;
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(5));
+    assert_eq!(step.exit(), Exit::Code(5));
     assert_eq!(step.stdout(), ["before"]);
 }
 
 #[tokio::test]
-async fn what_the_script_leaves_behind_for_a_moment_may_finish() {
+async fn a_background_process_that_ends_soon_may_finish() {
     let step = Step::new("(sleep 0.2; echo late) & echo early");
-    assert_eq!(step.run().await.code, Some(0));
+    assert_eq!(step.run().await, Exit::Code(0));
     assert_eq!(step.stdout(), ["early", "late"]);
     assert_eq!(step.lines(Stream::Warning), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn daemons_that_keep_the_output_open_or_not_are_ended_and_named() {
+async fn daemons_are_ended_and_logged_even_if_they_hold_the_output_open() {
     let step = Step::new(
         "(setsid sleep 601 & echo $! > holder)
          (setsid bash -c 'sleep 602 & echo $! > inner; wait' >/dev/null 2>&1 & echo $! > outer)
@@ -82,9 +82,9 @@ async fn daemons_that_keep_the_output_open_or_not_are_ended_and_named() {
          echo done; exit 4",
     );
     let exit = step.run().await;
-    assert_eq!(exit.code, Some(4), "they do not change how the script ended");
+    assert_eq!(exit, Exit::Code(4), "daemons do not change the exit code");
     for name in ["holder", "inner", "outer"] {
-        assert!(!exists(step.pid(name).await), "{name} is gone");
+        assert!(!exists(step.pid(name).await), "{name} still exists");
     }
     let warnings = step.lines(Stream::Warning);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -93,19 +93,19 @@ async fn daemons_that_keep_the_output_open_or_not_are_ended_and_named() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_does_not_want_to_end_is_killed_and_its_last_words_are_kept() {
+async fn a_daemon_that_ignores_sigterm_is_killed_and_its_output_is_recorded() {
     let step = Step::new(
         "setsid bash -c 'trap \"echo not me\" TERM; echo $$ > stubborn; while :; do sleep 0.05; done' &
          until [ -s stubborn ]; do sleep 0.02; done",
     );
-    assert_eq!(step.run().await.code, Some(0));
+    assert_eq!(step.run().await, Exit::Code(0));
     assert!(!exists(step.pid("stubborn").await));
     assert!(step.stdout().contains(&"not me".to_owned()));
 }
 
 #[tokio::test]
-async fn a_stranger_that_holds_the_output_open_does_not_hold_up_the_end() {
-    // While `echo` writes its number, the script's output is that file.
+async fn an_unrelated_process_that_holds_the_output_open_does_not_delay_the_end() {
+    // The file `written` comes last: while `echo` writes the process ID, file descriptor 1 is another file.
     let step = Step::new(&format!("printf 'no end'; echo $$ > script; touch written; {AWAIT_GO}"));
     step.launch();
     step.until_written("written").await;
@@ -113,7 +113,7 @@ async fn a_stranger_that_holds_the_output_open_does_not_hold_up_the_end() {
     let held = fs::OpenOptions::new().write(true).open(format!("/proc/{script}/fd/1")).unwrap();
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(0));
+    assert_eq!(step.exit(), Exit::Code(0));
     assert_eq!(step.stdout(), ["no end"]);
     assert!(step.lines(Stream::Warning)[0].contains("held open"));
     drop(held);

@@ -1,4 +1,4 @@
-//! What another process starts, this one can wait for; what dies there changes nothing.
+//! The supervisor survives the process that started it, and another process can wait for it.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -27,7 +27,7 @@ fn start(role: &str, place: &Path) -> Child {
 }
 
 #[test]
-#[ignore = "the other process of the tests here, which start it"]
+#[ignore = "started by the other tests"]
 fn another_process() {
     let place = PathBuf::from(std::env::var_os(PLACE).unwrap());
     match std::env::var(ROLE).unwrap().as_str() {
@@ -43,8 +43,8 @@ fn another_process() {
         "store under an open umask" => {
             rustix::process::umask(rustix::fs::Mode::empty());
             let store = StepStore::open(&place, uuid::Uuid::nil(), "a").unwrap();
-            let created = store.create("step", "Validate", &serde_json::Value::Null).unwrap();
-            let Created::New(folder, _) = created else { panic!("it is new") };
+            let created = store.create(&"step".into(), "Validate", &serde_json::Value::Null).unwrap();
+            let Created::New(folder, _) = created else { panic!("the step exists already") };
             folder.set_script("echo hello; touch made").unwrap();
             folder.set_shipped(hawser::step::Position::default()).unwrap();
             let lock = folder.try_lock().unwrap().unwrap();
@@ -60,7 +60,7 @@ fn another_process() {
 }
 
 #[tokio::test]
-async fn the_death_of_the_runner_changes_nothing_and_another_can_wait() {
+async fn the_supervisor_survives_the_runner_and_another_process_can_wait() {
     let step = Step::new(&format!("echo before; touch started; {AWAIT_GO} echo after; echo err >&2; exit 6"));
     let mut runner = start("launch and stay", step.work.parent().unwrap());
     step.until_written("started").await;
@@ -74,23 +74,23 @@ async fn the_death_of_the_runner_changes_nothing_and_another_can_wait() {
 
     let note = step.folder.supervisor().unwrap().unwrap();
     let supervisor = Pid::from_raw(i32::try_from(note.pid).unwrap()).unwrap();
-    assert_eq!(getsid(Some(supervisor)), Ok(supervisor), "it is in a session of its own");
+    assert_eq!(getsid(Some(supervisor)), Ok(supervisor), "the supervisor has its own session");
     assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Running);
     step.go();
     step.wait().await;
-    assert_eq!(step.exit().code, Some(6));
+    assert_eq!(step.exit(), Exit::Code(6));
     assert_eq!(step.stdout(), ["before", "after"]);
     assert_eq!(step.lines(Stream::Stderr), ["err"]);
     assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Conclude);
 }
 
 #[tokio::test]
-async fn everything_in_the_store_is_private_whatever_the_umask() {
+async fn everything_in_the_store_is_private_with_any_umask() {
     let root = tempfile::tempdir().unwrap();
     let place = root.path().to_owned();
     let done = tokio::task::spawn_blocking(move || start("store under an open umask", &place).wait());
     assert!(done.await.unwrap().unwrap().success());
-    // What the script makes is private too.
+    // Files of the script are private too.
     assert_eq!(fs::metadata(root.path().join("made")).unwrap().permissions().mode() & 0o777, 0o600);
 
     let mut names = Vec::new();

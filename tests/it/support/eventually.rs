@@ -1,4 +1,4 @@
-//! Waiting for what must happen. Nothing is said by how long it takes: the limits only turn a hang into a failure.
+//! Waits for conditions. The limits only turn a hang into a failure; no test depends on how long something takes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a look can see: whether something is the case, or something to go on with.
+/// The result of checking a condition: whether it is met, or a value if it is met.
 pub(crate) trait Sight {
     type Found;
     fn found(self) -> Option<Self::Found>;
@@ -35,7 +35,7 @@ pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S
         if let Some(found) = look().found() {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "waited {LIMIT:?} in vain: {what}");
+        assert!(start.elapsed() < LIMIT, "timed out after {LIMIT:?}: {what}");
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -43,7 +43,7 @@ pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S
 /// The same outside of a runtime.
 #[track_caller]
 pub(crate) fn eventually_blocking<S: Sight>(what: &str, look: impl FnMut() -> S) -> S::Found {
-    eventually_or(look, || panic!("waited {LIMIT:?} in vain: {what}"))
+    eventually_or(look, || panic!("timed out after {LIMIT:?}: {what}"))
 }
 
 /// The same for those who have something to say or to clear away when it does not happen.
@@ -66,5 +66,5 @@ pub(crate) fn eventually_or<S: Sight>(
 
 /// Awaits something that must happen.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("waited {LIMIT:?} in vain: {what}"))
+    tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("timed out after {LIMIT:?}: {what}"))
 }

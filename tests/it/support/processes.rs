@@ -1,4 +1,4 @@
-//! What the system tells of running processes.
+//! Running processes, from `/proc`.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;

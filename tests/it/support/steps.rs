@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{fs, thread};
 
+use hawser::engines::Engines;
 use hawser::masking::{Rules, SecretStore};
+use hawser::policy::Policy;
 use hawser::settings::Settings;
 use hawser::step::{Exit, RecordReader, RecordWriter, StepFolder, Stream};
 use hawser::supervisor::Launch;
@@ -124,6 +126,7 @@ impl Bench {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let settings: Settings = serde_json::from_value(self.settings.clone()).unwrap();
         TaskContext {
+            policy: Arc::new(Policy::new(&settings)),
             settings: Arc::new(settings),
             common: Common {
                 job_id: Uuid::from_u128(3),
@@ -139,6 +142,7 @@ impl Bench {
             },
             folder: StepFolder::at(folder),
             cancel: CancellationToken::new(),
+            engines: Engines::default(),
             http: reqwest::Client::new(),
             secrets: SecretStore::new(Rules::new(&Default::default()).unwrap()).job(None),
             held: None,
@@ -248,7 +252,7 @@ pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&I
     let status = end(&mut child, group, &launch.script);
     stdout.join().unwrap();
     stderr.join().unwrap();
-    Exit { finished: jiff::Timestamp::now(), code: status.code(), signal: status.signal(), failure: None }
+    status.code().map(Exit::Code).or(status.signal().map(Exit::Signal)).unwrap()
 }
 
 /// Waits for the script's end; one that does not come ends the script and the test.

@@ -57,7 +57,7 @@ impl World {
         path.display().to_string()
     }
 
-    /// A runner process with a working directory of its own.
+    /// A runner process with a separate working directory.
     pub(crate) fn runner(&self, instance: &str) -> Runner {
         self.runner_with(instance, &[])
     }
@@ -69,7 +69,7 @@ impl World {
         })
     }
 
-    /// A runner process that is started in a way of its own.
+    /// A runner process with an adjusted command.
     pub(crate) fn runner_from(&self, instance: &str, adjust: impl FnOnce(&mut Command)) -> Runner {
         let working = self.path(&format!("work-{instance}"));
         let log = self.path(&format!("{instance}.log"));
@@ -82,7 +82,7 @@ impl World {
             .env("WorkingDirectory__TempDirectory", working.join(".temp"))
             .env("JobLogStream__PeriodSeconds", "1")
             .env("NO_COLOR", "1")
-            // Whoever runs the tests may have settings that change what git checks out.
+            // The user's git settings may change what git checks out.
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .envs(self.hub.identity().runner_variables(&self.hub.url(), instance))
             .stdin(Stdio::null())
@@ -113,14 +113,14 @@ impl World {
     }
 }
 
-/// A job for a module of its own.
+/// A job for the module with this name.
 pub(crate) fn job(kind: JobKind, url: &str, module: &str) -> JobSpec {
     let mut spec = JobSpec::new(kind, url);
     spec.module_name = module.to_owned();
     spec
 }
 
-/// A job whose one task waits for a file.
+/// A job with one task that waits for a file.
 pub(crate) fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> JobSpec {
     let mut spec = job(JobKind::Tasks(vec![Task::GetModule, Task::Init, Task::Validate]), url, module);
     spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));

@@ -4,13 +4,12 @@ use super::*;
 
 fn plan_hooks(before: &str, after: &str) -> TaskRequest {
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let own = Plan {
-        engine: ENGINE,
-        plan_before_hook: text(before),
-        plan_after_hook: text(after),
-        ..Plan::default()
+    let own = EngineTask {
+        before_hook: text(before),
+        after_hook: text(after),
+        ..EngineTask::new(Task::Plan, ENGINE)
     };
-    TaskRequest::Plan(own, FlagLists::default())
+    TaskRequest::Engine(own)
 }
 
 async fn module() -> Bench {
@@ -37,20 +36,21 @@ async fn variables_that_no_shell_can_name_reach_the_engine() {
         "variable \"my-var\" {}\noutput \"x\" { value = var.my-var }\nresource \"terraform_data\" \"x\" {\n  \
          provisioner \"local-exec\" {\n    interpreter = [\"bash\", \"-c\"]\n    command = \"greet\"\n  }\n}\n",
     )]);
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: BTreeMap::from([("TF_VAR_my-var".to_owned(), "hello".to_owned())]),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("TF_VAR_my-var".to_owned(), "hello".to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    bench.run(TaskRequest::Init(own)).await.completed();
+    bench.run(TaskRequest::Engine(own)).await.completed();
     counts(bench.run(plan()).await);
     // And what bash itself can put there.
-    let own = ApplyFromPlan {
-        engine: ENGINE,
-        apply_before_hook: Some("greet() { echo greetings from the hook; }; export -f greet".to_owned()),
-        ..ApplyFromPlan::default()
+    let own = EngineTask {
+        before_hook: Some("greet() { echo greetings from the hook; }; export -f greet".to_owned()),
+        ..EngineTask::new(Task::ApplyFromPlan, ENGINE)
     };
-    let ran = bench.run(TaskRequest::ApplyFromPlan(own, FlagLists::default())).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert!(ran.says("greetings from the hook"), "{:#?}", ran.log);
     ran.completed();
     assert_eq!(outputs(bench.run(output()).await).outputs[0].value, "hello");
@@ -72,44 +72,41 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
-    let (engine, flags) = (ENGINE, FlagLists::default);
     let hook = |text: &str| Some(text.to_owned());
 
-    let own = Validate {
-        engine,
-        validate_before_hook: hook("echo before: Validate"),
-        validate_after_hook: hook("echo after: Validate"),
+    let own = EngineTask {
+        before_hook: hook("echo before: Validate"),
+        after_hook: hook("echo after: Validate"),
+        ..EngineTask::new(Task::Validate, ENGINE)
     };
-    let ran = bench.run(TaskRequest::Validate(own)).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     in_order(&ran, &["before: Validate", "The configuration is valid", "after: Validate"]);
     ran.completed();
 
-    let own = Output {
-        engine,
-        output_before_hook: hook("rm -f .snapcd/output.json; echo before: Output"),
-        output_after_hook: hook("grep '\"value\": 7' .snapcd/output.json; echo after: Output"),
-        ..Output::default()
+    let own = EngineTask {
+        before_hook: hook("rm -f .snapcd/output.json; echo before: Output"),
+        after_hook: hook("grep '\"value\": 7' .snapcd/output.json; echo after: Output"),
+        ..EngineTask::new(Task::Output, ENGINE)
     };
-    let ran = bench.run(TaskRequest::Output(own, flags())).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     in_order(&ran, &["before: Output", "\"value\": 7", "after: Output"]);
     ran.completed();
 
-    let own = PlanDestroy {
-        engine,
-        plan_destroy_before_hook: hook("echo before: PlanDestroy"),
-        plan_destroy_after_hook: hook("ls .snapcd; echo after: PlanDestroy"),
-        ..PlanDestroy::default()
+    let own = EngineTask {
+        before_hook: hook("echo before: PlanDestroy"),
+        after_hook: hook("ls .snapcd; echo after: PlanDestroy"),
+        ..EngineTask::new(Task::PlanDestroy, ENGINE)
     };
-    let ran = bench.run(TaskRequest::PlanDestroy(own, flags())).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     in_order(&ran, &["before: PlanDestroy", "1 to destroy", "destroy.out", "after: PlanDestroy"]);
     counts(ran);
 
-    let own = DestroyFromPlan {
-        engine,
-        destroy_before_hook: hook("echo before: Destroy"),
-        destroy_after_hook: hook("echo after: Destroy; exit 5"),
+    let own = EngineTask {
+        before_hook: hook("echo before: Destroy"),
+        after_hook: hook("echo after: Destroy; exit 5"),
+        ..EngineTask::new(Task::DestroyFromPlan, ENGINE)
     };
-    let ran = bench.run(TaskRequest::DestroyFromPlan(own, flags())).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     in_order(&ran, &["before: Destroy", "1 destroyed", "after: Destroy"]);
     let fault = ran.faulted();
     assert_eq!(
@@ -120,8 +117,9 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
 
     // After an engine that fails there is no after hook.
     bench.write("broken.tf", "nonsense {");
-    let own = Validate { engine, validate_after_hook: hook("echo after: Validate"), ..Validate::default() };
-    let ran = bench.run(TaskRequest::Validate(own)).await;
+    let own =
+        EngineTask { after_hook: hook("echo after: Validate"), ..EngineTask::new(Task::Validate, ENGINE) };
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert!(!ran.says("after: Validate"), "{:#?}", ran.log);
     assert!(ran.faulted().message.starts_with("terraform validate failed with exit code 1"));
 }
@@ -132,8 +130,8 @@ async fn an_engine_that_the_hook_has_hidden_is_told_with_the_folders_that_were_l
     let fault = bench.run(plan_hooks("PATH=/no/such:/folders", "")).await.faulted();
     assert_eq!(
         fault.message,
-        "terraform plan failed with exit code 127 (the program was not found): there is no program terraform in PATH, \
-         which is /no/such:/folders"
+        "terraform plan failed with exit code 127 (the program was not found): cannot find program terraform in PATH \
+         (/no/such:/folders)"
     );
     assert!(!fault.details.contains("cancel.json"), "{fault:?}");
     // The code alone says less.
@@ -210,26 +208,28 @@ async fn with_preapproval_only_known_hooks_run() {
 async fn an_engine_may_still_come_by_the_before_hook() {
     let bench = Bench::new(&[("main.tf", "")]);
     let path = std::env::var("PATH").unwrap();
-    let own = Init {
-        engine: ENGINE,
-        init_before_hook: Some(format!("export PATH='{path}'")),
-        resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
-        ..Init::default()
+    let own = EngineTask {
+        before_hook: Some(format!("export PATH='{path}'")),
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
     let context = bench.context();
-    let Ok(Prepared::Run(mut launch)) = prepare(&context, &TaskRequest::Init(own.clone())).await else {
+    let Ok(Prepared::Run(mut launch)) = prepare(&context, &TaskRequest::Engine(own.clone())).await else {
         panic!("not prepared")
     };
     // Only for finding bash itself: the test starts it by name.
     launch.environment.retain(|(name, _)| name != "PATH");
     let exit = crate::support::steps::execute(&context.folder, &launch, None);
-    hawser::tasks::conclude(&context, &TaskRequest::Init(own), &exit).await.unwrap();
+    hawser::tasks::conclude(&context, &TaskRequest::Engine(own), &exit).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_init_whose_hook_has_a_path_of_its_own_completes() {
     let bench = Bench::new(&[("main.tf", "")]);
     let hook = "mkdir only; ln -s \"$(command -v terraform)\" only/; PATH=$PWD/only; rm() { return 3; }";
-    let own = Init { engine: ENGINE, init_before_hook: Some(hook.to_owned()), ..Init::default() };
-    assert_eq!(bench.run(TaskRequest::Init(own)).await.completed(), Success::Done);
+    let own = EngineTask { before_hook: Some(hook.to_owned()), ..EngineTask::new(Task::Init, ENGINE) };
+    assert_eq!(bench.run(TaskRequest::Engine(own)).await.completed(), Success::Done);
 }

@@ -1,20 +1,22 @@
 //! Init: backends, and the questions that Terraform asks about them.
 
-use hawser_contract::requests::{BackendConfig, BackendConfiguration, InitFlags};
+use hawser_contract::{BackendConfig, BackendConfiguration, InitFlags};
 
 use super::*;
 
 const BACKEND: &str = "terraform {\n  backend \"local\" {}\n}\n";
 
-fn with_path(path: &str, flags: InitFlags) -> Init {
-    Init {
-        engine: ENGINE,
-        flags,
-        backend_configuration: BackendConfiguration {
-            module_backend_configs: vec![BackendConfig { name: "path".into(), value: path.into() }],
-            ..BackendConfiguration::default()
+fn with_path(path: &str, flags: InitFlags) -> EngineTask {
+    EngineTask {
+        init: InitOptions {
+            flags,
+            backend_configuration: BackendConfiguration {
+                module_backend_configs: vec![BackendConfig { name: "path".into(), value: path.into() }],
+                ..BackendConfiguration::default()
+            },
+            ..InitOptions::default()
         },
-        ..Init::default()
+        ..EngineTask::new(Task::Init, ENGINE)
     }
 }
 
@@ -32,12 +34,10 @@ async fn applied_and_moved() -> Bench {
 async fn variables_in_a_backend_setting_are_expanded_even_those_that_a_hook_exports() {
     let bench = Bench::new(&[("main.tf", BACKEND)]);
     let nasty = "a'b\"c `d` $(e) & é";
-    let own = Init {
-        init_before_hook: Some("export FROM_HOOK=hook".into()),
-        resolved_env_vars: BTreeMap::from([("NASTY".to_owned(), nasty.to_owned())]),
-        ..with_path("${NASTY}/$FROM_HOOK/100$/x.tfstate", InitFlags::default())
-    };
-    bench.run(TaskRequest::Init(own)).await.completed();
+    let mut own = with_path("${NASTY}/$FROM_HOOK/100$/x.tfstate", InitFlags::default());
+    own.before_hook = Some("export FROM_HOOK=hook".into());
+    own.init.resolved_env_vars = BTreeMap::from([("NASTY".to_owned(), nasty.to_owned())]);
+    bench.run(TaskRequest::Engine(own)).await.completed();
     let noted = fs::read(bench.module().join(".terraform/terraform.tfstate")).unwrap();
     let noted: serde_json::Value = serde_json::from_slice(&noted).unwrap();
     assert_eq!(noted["backend"]["config"]["path"], json!(format!("{nasty}/hook/100$/x.tfstate")));
@@ -48,12 +48,12 @@ async fn the_servers_backend_settings_win_over_those_of_the_environment_as_on_a_
     let bench = Bench::new(&[("main.tf", BACKEND)]);
     let users = "-backend-config=path=users.tfstate -backend-config=workspace_dir=users";
     for name in ["TF_CLI_ARGS_init", "TF_CLI_ARGS"] {
-        let own = Init {
+        let own = EngineTask {
             // `TF_CLI_ARGS` is for every command, so only for this one here.
-            init_before_hook: Some(format!("export {name}='{users}'")),
+            before_hook: Some(format!("export {name}='{users}'")),
             ..with_path("server.tfstate", InitFlags::default())
         };
-        bench.run(TaskRequest::Init(own)).await.completed();
+        bench.run(TaskRequest::Engine(own)).await.completed();
         let noted = fs::read(bench.module().join(".terraform/terraform.tfstate")).unwrap();
         let noted: serde_json::Value = serde_json::from_slice(&noted).unwrap();
         assert_eq!(noted["backend"]["config"]["path"], "server.tfstate", "{name}");
@@ -65,7 +65,7 @@ async fn the_servers_backend_settings_win_over_those_of_the_environment_as_on_a_
 async fn a_backend_setting_that_refers_to_nothing_is_named_in_the_log() {
     let bench = Bench::new(&[("main.tf", BACKEND)]);
     let own = with_path("x${NOT_SET_ANYWHERE}.tfstate", InitFlags::default());
-    let ran = bench.run(TaskRequest::Init(own)).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert!(ran.says("$NOT_SET_ANYWHERE is not set"), "{:#?}", ran.log);
     ran.completed();
 }
@@ -74,7 +74,7 @@ async fn a_backend_setting_that_refers_to_nothing_is_named_in_the_log() {
 async fn migrating_takes_the_state_along() {
     let bench = applied_and_moved().await;
     let flags = InitFlags { auto_migrate_enabled: true, ..InitFlags::default() };
-    bench.run(TaskRequest::Init(with_path("moved.tfstate", flags))).await.completed();
+    bench.run(TaskRequest::Engine(with_path("moved.tfstate", flags))).await.completed();
     assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
 }
 
@@ -82,7 +82,7 @@ async fn migrating_takes_the_state_along() {
 async fn reconfiguring_answers_no_and_takes_no_state_along() {
     let bench = applied_and_moved().await;
     let flags = InitFlags { auto_reconfigure_enabled: true, ..InitFlags::default() };
-    bench.run(TaskRequest::Init(with_path("fresh.tfstate", flags))).await.completed();
+    bench.run(TaskRequest::Engine(with_path("fresh.tfstate", flags))).await.completed();
     assert_eq!(counts(bench.run(plan()).await).create_count, 1);
     // Terraform itself empties the local state file here, also after a no, and keeps a backup.
     let kept = fs::read_to_string(bench.module().join("terraform.tfstate.backup")).unwrap();
@@ -92,18 +92,20 @@ async fn reconfiguring_answers_no_and_takes_no_state_along() {
 #[tokio::test]
 async fn without_a_word_on_what_to_do_with_the_state_init_fails_and_says_what_to_set() {
     let bench = applied_and_moved().await;
-    let fault = bench.run(TaskRequest::Init(with_path("x.tfstate", InitFlags::default()))).await.faulted();
+    let fault = bench.run(TaskRequest::Engine(with_path("x.tfstate", InitFlags::default()))).await.faulted();
     assert!(fault.message.contains("MigrateState") && fault.message.contains("Reconfigure"), "{fault:?}");
 }
 
 #[tokio::test]
 async fn an_environment_variable_that_cannot_be_set_is_refused_without_its_value() {
     let bench = Bench::new(&[("main.tf", "")]);
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: BTreeMap::from([("A=B".to_owned(), "hush".to_owned())]),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("A=B".to_owned(), "hush".to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    let fault = bench.run(TaskRequest::Init(own)).await.faulted();
+    let fault = bench.run(TaskRequest::Engine(own)).await.faulted();
     assert!(fault.message.contains("A=B") && !format!("{fault:?}").contains("hush"), "{fault:?}");
 }

@@ -13,13 +13,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use hawser::step::Stream;
-use hawser::tasks::{Prepared, prepare, refresh};
-use hawser_contract::requests::{
-    ApplyFromPlan, DestroyFromPlan, ExtraFile, GetModule, Init, Input, Output, Plan, PlanDestroy, Validate,
-};
+use hawser::tasks::{Prepared, TaskError, prepare, refresh};
+use hawser_contract::requests::{ExtraFile, GetModule};
 use hawser_contract::{
-    Engine, Flag, FlagLists, OutputSet, PlanData, Source, SourceRefresh, SourceRevisionType, SourceType,
-    Success, TaskRequest, TerraformArrayFlag, TerraformFlag, VariableSet,
+    EngineName, EngineTask, Flag, FlagLists, InitOptions, OutputSet, PlanData, Source, SourceRefresh,
+    SourceRevisionType, SourceType, Success, Task, TaskRequest, TerraformArrayFlag, TerraformFlag,
+    VariableSet,
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -28,14 +27,14 @@ use uuid::Uuid;
 use crate::support::git::Repo;
 use crate::support::steps::{Bench, Ran};
 
-const ENGINE: Engine = Engine::Terraform;
+const ENGINE: EngineName = EngineName::TERRAFORM;
 
 fn init() -> TaskRequest {
-    TaskRequest::Init(Init { engine: ENGINE, ..Init::default() })
+    TaskRequest::Engine(EngineTask::new(Task::Init, ENGINE))
 }
 
 fn validate() -> TaskRequest {
-    TaskRequest::Validate(Validate { engine: ENGINE, ..Validate::default() })
+    TaskRequest::Engine(EngineTask::new(Task::Validate, ENGINE))
 }
 
 fn plan() -> TaskRequest {
@@ -45,27 +44,24 @@ fn plan() -> TaskRequest {
 fn plan_with(parameters: &[(&str, &str)], flags: FlagLists) -> TaskRequest {
     let resolved_parameters =
         parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    TaskRequest::Plan(Plan { engine: ENGINE, resolved_parameters, ..Plan::default() }, flags)
+    TaskRequest::Engine(EngineTask { flags, resolved_parameters, ..EngineTask::new(Task::Plan, ENGINE) })
 }
 
 fn plan_destroy() -> TaskRequest {
-    TaskRequest::PlanDestroy(PlanDestroy { engine: ENGINE, ..PlanDestroy::default() }, FlagLists::default())
+    TaskRequest::Engine(EngineTask::new(Task::PlanDestroy, ENGINE))
 }
 
 fn apply() -> TaskRequest {
-    TaskRequest::ApplyFromPlan(
-        ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() },
-        FlagLists::default(),
-    )
+    TaskRequest::Engine(EngineTask::new(Task::ApplyFromPlan, ENGINE))
 }
 
 fn destroy() -> TaskRequest {
-    let own = DestroyFromPlan { engine: ENGINE, ..DestroyFromPlan::default() };
-    TaskRequest::DestroyFromPlan(own, FlagLists::default())
+    let own = EngineTask::new(Task::DestroyFromPlan, ENGINE);
+    TaskRequest::Engine(own)
 }
 
 fn output() -> TaskRequest {
-    TaskRequest::Output(Output { engine: ENGINE, ..Output::default() }, FlagLists::default())
+    TaskRequest::Engine(EngineTask::new(Task::Output, ENGINE))
 }
 
 #[track_caller]
@@ -121,8 +117,7 @@ async fn a_module_goes_through_all_ten_tasks() {
     assert!(first.ends_with("/stack/space/module"), "{first}");
     assert_eq!(ran.completed(), Success::Done);
     assert_eq!(bench.run(validate()).await.completed(), Success::Done);
-    let set =
-        variables(bench.run(TaskRequest::Variables(Input { engine: ENGINE, ..Input::default() })).await);
+    let set = variables(bench.run(TaskRequest::Engine(EngineTask::new(Task::Variables, ENGINE))).await);
     assert_eq!(set.unwrap().variables[0].name, "name");
 
     let ran = bench.run(plan_with(&[("name", "\"it's $HOME\"")], FlagLists::default())).await;
@@ -135,14 +130,10 @@ async fn a_module_goes_through_all_ten_tasks() {
     let set = outputs(bench.run(output()).await);
     assert_eq!(set.outputs[0].value, "hello it's $HOME");
 
-    let destroying = TaskRequest::PlanDestroy(
-        PlanDestroy {
-            engine: ENGINE,
-            resolved_parameters: BTreeMap::from([("name".into(), "\"x\"".into())]),
-            ..PlanDestroy::default()
-        },
-        FlagLists::default(),
-    );
+    let destroying = TaskRequest::Engine(EngineTask {
+        resolved_parameters: BTreeMap::from([("name".into(), "\"x\"".into())]),
+        ..EngineTask::new(Task::PlanDestroy, ENGINE)
+    });
     let data = counts(bench.run(destroying).await);
     assert_eq!((data.destroy_count, data.total_count_after), (1, 0));
     assert_eq!(data.outputs_destroy_list, ["greeting"]);
@@ -213,8 +204,8 @@ async fn a_hook_with_a_path_of_its_own_does_not_lose_the_result() {
     bench.run(apply()).await.completed();
     let hook =
         "mkdir only; ln -s \"$(command -v terraform)\" only/; PATH=$PWD/only; cp() { return 3; }; umask 022";
-    let own = Output { engine: ENGINE, output_before_hook: Some(hook.to_owned()), ..Output::default() };
-    let set = outputs(bench.run(TaskRequest::Output(own, FlagLists::default())).await);
+    let own = EngineTask { before_hook: Some(hook.to_owned()), ..EngineTask::new(Task::Output, ENGINE) };
+    let set = outputs(bench.run(TaskRequest::Engine(own)).await);
     assert_eq!(set.outputs[0].value, "1");
     let copy = bench.private("output.json");
     assert!(fs::read_to_string(&copy).unwrap().contains("\"value\": 1"));
@@ -234,15 +225,18 @@ async fn a_source_refresh_is_answered_either_way() {
     };
     let cancel = CancellationToken::new();
     let http = || context.http.clone();
-    let call = refresh(&request, &context.settings, http(), &context.secrets, &cancel).await.unwrap().call;
-    assert_eq!(call.method, "SourceRefreshCompleted");
-    assert_eq!(call.arguments.last().unwrap(), &json!(repo.head()));
+    let refreshed =
+        refresh(&request, &context.settings, &context.policy, http(), &context.secrets, &cancel).await;
+    assert_eq!(refreshed.unwrap(), Success::Revision(repo.head()));
     request.source_revision = "no-such-branch".into();
-    let call = refresh(&request, &context.settings, http(), &context.secrets, &cancel).await.unwrap().call;
-    assert_eq!(call.method, "SourceRefreshFaulted");
-    assert!(call.arguments[4].as_str().unwrap().contains("no-such-branch"), "{call:?}");
+    let refreshed =
+        refresh(&request, &context.settings, &context.policy, http(), &context.secrets, &cancel).await;
+    let Err(TaskError::Faulted(fault)) = refreshed else { panic!("{refreshed:?}") };
+    assert!(fault.message.contains("no-such-branch"), "{fault:?}");
     cancel.cancel();
-    assert!(refresh(&request, &context.settings, http(), &context.secrets, &cancel).await.is_none());
+    let refreshed =
+        refresh(&request, &context.settings, &context.policy, http(), &context.secrets, &cancel).await;
+    assert!(matches!(refreshed, Err(TaskError::Cancelled)), "{refreshed:?}");
 }
 
 #[tokio::test]
@@ -315,8 +309,9 @@ output "hidden" {
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
-    let request = Output { engine: ENGINE, extra_file_names: vec!["extra.tf".into()], ..Output::default() };
-    let ran = bench.run(TaskRequest::Output(request, FlagLists::default())).await;
+    let request =
+        EngineTask { extra_file_names: vec!["extra.tf".into()], ..EngineTask::new(Task::Output, ENGINE) };
+    let ran = bench.run(TaskRequest::Engine(request)).await;
     assert!(!ran.says("hush"), "outputs must not be in the log");
     let set = outputs(ran);
     let seen: Vec<_> = set
@@ -371,16 +366,17 @@ async fn what_a_file_of_the_source_declares_is_not_said_to_be_from_an_extra_file
     bench.run(TaskRequest::GetModule(source, module)).await.completed();
     let extra_file_names = vec!["main.tf".to_owned(), "more.tf".to_owned()];
 
-    let input = Input { engine: ENGINE, extra_file_names: extra_file_names.clone() };
-    let set = variables(bench.run(TaskRequest::Variables(input)).await).unwrap();
+    let input =
+        EngineTask { extra_file_names: extra_file_names.clone(), ..EngineTask::new(Task::Variables, ENGINE) };
+    let set = variables(bench.run(TaskRequest::Engine(input)).await).unwrap();
     let marked: Vec<_> = set.variables.iter().map(|it| (it.name.as_str(), it.from_extra_file)).collect();
     assert_eq!(marked, [("more", true), ("own", false)]);
 
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
-    let request = Output { engine: ENGINE, extra_file_names, ..Output::default() };
-    let set = outputs(bench.run(TaskRequest::Output(request, FlagLists::default())).await);
+    let request = EngineTask { extra_file_names, ..EngineTask::new(Task::Output, ENGINE) };
+    let set = outputs(bench.run(TaskRequest::Engine(request)).await);
     let marked: Vec<_> = set.outputs.iter().map(|it| (it.name.as_str(), it.from_extra_file)).collect();
     assert_eq!(marked, [("more", true), ("own", false)]);
 }
@@ -429,8 +425,8 @@ async fn the_value_of_a_variable_flag_arrives_as_it_is_and_flags_of_apply_come_b
         .into(),
         ..FlagLists::default()
     };
-    let own = ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() };
-    bench.run(TaskRequest::ApplyFromPlan(own, flags)).await.completed();
+    let own = EngineTask::new(Task::ApplyFromPlan, ENGINE);
+    bench.run(TaskRequest::Engine(EngineTask { flags, ..own })).await.completed();
     assert_eq!(outputs(bench.run(output()).await).outputs[0].value, nasty);
 }
 
@@ -455,12 +451,14 @@ async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_run
         assert!(fault.message.contains("Init has not run"), "{fault:?}");
     }
     let secret = "it's a\nnew line & $HOME";
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: BTreeMap::from([("TF_VAR_x".to_owned(), secret.to_owned())]),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("TF_VAR_x".to_owned(), secret.to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    bench.run(TaskRequest::Init(own)).await.completed();
+    bench.run(TaskRequest::Engine(own)).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
     let ran = bench.run(output()).await;
@@ -488,7 +486,7 @@ variable "deep" { # a comment }
         ("broken.tf", "variable \"lost\" {"),
         ("more.tf.json", r#"{"variable": {"json": {"type": "string", "sensitive": true}}}"#),
     ]);
-    let ran = bench.run(TaskRequest::Variables(Input { engine: ENGINE, ..Input::default() })).await;
+    let ran = bench.run(TaskRequest::Engine(EngineTask::new(Task::Variables, ENGINE))).await;
     assert!(
         ran.log.iter().any(|(stream, line)| *stream == Stream::Warning && line.starts_with("broken.tf")),
         "{:#?}",
@@ -505,13 +503,15 @@ variable "deep" { # a comment }
 async fn an_engine_that_would_ask_fails_instead() {
     let bench = Bench::new(&[("main.tf", "variable \"x\" {}\n")]);
     // Even a module that asks for questions gets none: nobody is there to answer.
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: BTreeMap::from([("TF_INPUT".to_owned(), "1".to_owned())]),
-        init_after_hook: Some("read -r line || echo \"automation: $TF_IN_AUTOMATION\"".to_owned()),
-        ..Init::default()
+    let own = EngineTask {
+        after_hook: Some("read -r line || echo \"automation: $TF_IN_AUTOMATION\"".to_owned()),
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("TF_INPUT".to_owned(), "1".to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    let ran = bench.run(TaskRequest::Init(own)).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert!(ran.says("automation: 1"), "{:#?}", ran.log);
     ran.completed();
     let fault = bench.run(plan()).await.faulted();
@@ -556,12 +556,14 @@ resource "terraform_data" "bad" {
 #[tokio::test]
 async fn a_missing_engine_says_where_was_looked() {
     let bench = Bench::new(&[("main.tf", "")]);
-    let own = Init {
-        engine: Engine::Pulumi,
-        resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, EngineName::PULUMI)
     };
-    let fault = bench.run(TaskRequest::Init(own)).await.faulted();
+    let fault = bench.run(TaskRequest::Engine(own)).await.faulted();
     assert!(fault.message.contains("pulumi") && fault.message.contains("/no/such/folder"), "{fault:?}");
 }
 
@@ -569,12 +571,14 @@ async fn a_missing_engine_says_where_was_looked() {
 async fn only_the_path_that_the_script_has_is_searched_for_the_engine() {
     // Terraform is in the runner's own PATH.
     let bench = Bench::new(&[("main.tf", "")]);
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("PATH".to_owned(), "/no/such/folder".to_owned())]),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    let fault = bench.run(TaskRequest::Init(own)).await.faulted();
+    let fault = bench.run(TaskRequest::Engine(own)).await.faulted();
     let said = "cannot find the program \"terraform\": looked in /no/such/folder (";
     assert!(fault.message.starts_with(said), "{fault:?}");
 }
@@ -585,8 +589,8 @@ async fn a_plan_that_ends_with_2_and_leaves_no_plan_has_failed() {
     let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     let with = |hook: &str| {
-        let own = Plan { engine: ENGINE, plan_before_hook: Some(hook.to_owned()), ..Plan::default() };
-        TaskRequest::Plan(own, FlagLists::default())
+        let own = EngineTask { before_hook: Some(hook.to_owned()), ..EngineTask::new(Task::Plan, ENGINE) };
+        TaskRequest::Engine(own)
     };
     let crash = "terraform() { echo 'fatal error: runtime: out of memory' >&2; return 2; }";
     let fault = bench.run(with(crash)).await.faulted();

@@ -66,7 +66,10 @@ impl Place {
         let rc = self.bench.root.path().join("rc").to_str().unwrap().to_owned();
         let mut resolved_env_vars = BTreeMap::from([("TF_CLI_CONFIG_FILE".to_owned(), rc)]);
         resolved_env_vars.extend(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())));
-        TaskRequest::Init(Init { engine: ENGINE, resolved_env_vars, ..Init::default() })
+        TaskRequest::Engine(EngineTask {
+            init: InitOptions { resolved_env_vars, ..InitOptions::default() },
+            ..EngineTask::new(Task::Init, ENGINE)
+        })
     }
 
     async fn init(&self, name: &str, variables: &[(&str, &str)]) -> Ran {
@@ -82,7 +85,7 @@ impl Place {
     }
 
     fn cache(&self) -> PluginCache {
-        PluginCache::of(ENGINE, &self.bench.root.path().join("work")).unwrap()
+        PluginCache::of(ENGINE.as_str(), &self.bench.root.path().join("work"))
     }
 
     /// The provider's program in the cache.

@@ -1,11 +1,10 @@
 //! Pulumi's stand-in: which command failed, and stacks that a destroy removes.
 
-use hawser_contract::requests::BackendConfiguration;
 use hawser_contract::{PulumiArrayFlag, PulumiFlag};
 
 use super::*;
 
-const ENGINE: Engine = Engine::Pulumi;
+const ENGINE: EngineName = EngineName::PULUMI;
 
 fn module(program: &serde_json::Value) -> Bench {
     let program = program.to_string();
@@ -15,14 +14,13 @@ fn module(program: &serde_json::Value) -> Bench {
 
 fn init(bench: &Bench, flags: &[(PulumiFlag, Option<&str>)]) -> TaskRequest {
     let home = bench.root.path().join("pulumi home").to_str().unwrap().to_owned();
-    TaskRequest::Init(Init {
-        engine: ENGINE,
-        resolved_env_vars: BTreeMap::from([("PULUMI_HOME".to_owned(), home)]),
-        backend_configuration: BackendConfiguration {
-            pulumi_flags: given(flags, &[]).pulumi_flags,
-            ..BackendConfiguration::default()
+    TaskRequest::Engine(EngineTask {
+        init: InitOptions {
+            resolved_env_vars: BTreeMap::from([("PULUMI_HOME".to_owned(), home)]),
+            ..InitOptions::default()
         },
-        ..Init::default()
+        flags: given(flags, &[]),
+        ..EngineTask::new(Task::Init, ENGINE)
     })
 }
 
@@ -39,17 +37,17 @@ fn given(flags: &[(PulumiFlag, Option<&str>)], targets: &[&str]) -> FlagLists {
 fn plan(parameters: &[(&str, &str)], flags: FlagLists) -> TaskRequest {
     let resolved_parameters =
         parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    TaskRequest::Plan(Plan { engine: ENGINE, resolved_parameters, ..Plan::default() }, flags)
+    TaskRequest::Engine(EngineTask { flags, resolved_parameters, ..EngineTask::new(Task::Plan, ENGINE) })
 }
 
 fn plan_destroy(flags: FlagLists) -> TaskRequest {
-    TaskRequest::PlanDestroy(PlanDestroy { engine: ENGINE, ..PlanDestroy::default() }, flags)
+    TaskRequest::Engine(EngineTask { flags, ..EngineTask::new(Task::PlanDestroy, ENGINE) })
 }
 
 fn destroy(flags: FlagLists, after: Option<&str>) -> TaskRequest {
     let destroy_after_hook = after.map(str::to_owned);
-    let own = DestroyFromPlan { engine: ENGINE, destroy_after_hook, ..DestroyFromPlan::default() };
-    TaskRequest::DestroyFromPlan(own, flags)
+    let own = EngineTask { after_hook: destroy_after_hook, ..EngineTask::new(Task::DestroyFromPlan, ENGINE) };
+    TaskRequest::Engine(EngineTask { flags, ..own })
 }
 
 /// A program that was applied.
@@ -57,8 +55,8 @@ async fn applied(program: &serde_json::Value) -> Bench {
     let bench = module(program);
     bench.run(init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
     counts(bench.run(plan(&[], FlagLists::default())).await);
-    let own = ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() };
-    bench.run(TaskRequest::ApplyFromPlan(own, FlagLists::default())).await.completed();
+    let own = EngineTask::new(Task::ApplyFromPlan, ENGINE);
+    bench.run(TaskRequest::Engine(own)).await.completed();
     bench
 }
 

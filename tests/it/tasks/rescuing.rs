@@ -176,16 +176,19 @@ async fn the_printed_command_pushes_the_state_into_the_workspace_that_it_is_of()
             |input: &str| format!("resource \"terraform_data\" \"it\" {{\n  input = \"{input}\"\n}}\n");
         let bench = Bench::new(&[("main.tf", &source("first"))]);
         let hook = || hook.clone();
-        let own =
-            Init { engine: ENGINE, resolved_env_vars: module, init_before_hook: hook(), ..Init::default() };
-        bench.run(TaskRequest::Init(own)).await.completed();
+        let own = EngineTask {
+            before_hook: hook(),
+            init: InitOptions { resolved_env_vars: module, ..InitOptions::default() },
+            ..EngineTask::new(Task::Init, ENGINE)
+        };
+        bench.run(TaskRequest::Engine(own)).await.completed();
         let plan = || {
-            let own = Plan { engine: ENGINE, plan_before_hook: hook(), ..Plan::default() };
-            TaskRequest::Plan(own, FlagLists::default())
+            let own = EngineTask { before_hook: hook(), ..EngineTask::new(Task::Plan, ENGINE) };
+            TaskRequest::Engine(own)
         };
         let apply = || {
-            let own = ApplyFromPlan { engine: ENGINE, apply_before_hook: hook(), ..ApplyFromPlan::default() };
-            TaskRequest::ApplyFromPlan(own, FlagLists::default())
+            let own = EngineTask { before_hook: hook(), ..EngineTask::new(Task::ApplyFromPlan, ENGINE) };
+            TaskRequest::Engine(own)
         };
         counts(bench.run(plan()).await);
         bench.run(apply()).await.completed();
@@ -225,12 +228,14 @@ async fn the_printed_command_pushes_the_state_into_the_workspace_that_it_is_of()
 async fn a_lock_is_forced_where_the_engine_has_its_data() {
     let server = StateServer::start();
     let bench = Bench::new(&[("main.tf", &server.module())]);
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: [("TF_DATA_DIR".to_owned(), "data".to_owned())].into(),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: [("TF_DATA_DIR".to_owned(), "data".to_owned())].into(),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    bench.run(TaskRequest::Init(own)).await.completed();
+    bench.run(TaskRequest::Engine(own)).await.completed();
     server.kept.lock().unwrap().lock = b"{\"ID\": \"left-behind\"}".to_vec();
     let fault = bench.run(plan()).await.faulted();
     let unlock = command(&fault.message, "force-unlock");
@@ -365,7 +370,10 @@ async fn an_apply_that_does_not_start_says_all_the_same_that_it_has_set_a_state_
     let mut bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     let resolved_env_vars = [("SOME_VARIABLE".to_owned(), "x".to_owned())].into();
     bench
-        .run(TaskRequest::Init(Init { engine: ENGINE, resolved_env_vars, ..Init::default() }))
+        .run(TaskRequest::Engine(EngineTask {
+            init: InitOptions { resolved_env_vars, ..InitOptions::default() },
+            ..EngineTask::new(Task::Init, ENGINE)
+        }))
         .await
         .completed();
     counts(bench.run(plan()).await);
@@ -439,8 +447,11 @@ async fn what_a_lost_step_left_behind_is_found_too() {
         "terraform {\n  backend \"local\" {\n    path = \"other/my.tfstate\"\n  }\n}\n",
     )]);
     let resolved_env_vars = [("TF_DATA_DIR".to_owned(), "data".to_owned())].into();
-    let own = Init { engine: ENGINE, resolved_env_vars, ..Init::default() };
-    bench.run(TaskRequest::Init(own)).await.completed();
+    let own = EngineTask {
+        init: InitOptions { resolved_env_vars, ..InitOptions::default() },
+        ..EngineTask::new(Task::Init, ENGINE)
+    };
+    bench.run(TaskRequest::Engine(own)).await.completed();
     assert!(
         bench.module().join("data/terraform.tfstate").exists() && !bench.module().join(".terraform").exists()
     );

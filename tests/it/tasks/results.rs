@@ -25,8 +25,8 @@ async fn planned() -> Bench {
 #[tokio::test]
 async fn an_apply_is_no_failure_though_the_private_folder_is_lost_after_it() {
     let bench = planned().await;
-    let own = ApplyFromPlan { engine: ENGINE, apply_after_hook: replaced(), ..ApplyFromPlan::default() };
-    let ran = bench.run(TaskRequest::ApplyFromPlan(own, FlagLists::default())).await;
+    let own = EngineTask { after_hook: replaced(), ..EngineTask::new(Task::ApplyFromPlan, ENGINE) };
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     assert_eq!(ran.completed(), Success::Resources(1));
 }
 
@@ -34,15 +34,14 @@ async fn an_apply_is_no_failure_though_the_private_folder_is_lost_after_it() {
 async fn outputs_are_told_though_no_copy_of_them_can_be_put_into_the_module() {
     let bench = planned().await;
     bench.run(apply()).await.completed();
-    let own = Output {
-        engine: ENGINE,
-        output_before_hook: blocked("output.json"),
-        output_after_hook: replaced(),
-        ..Output::default()
+    let own = EngineTask {
+        before_hook: blocked("output.json"),
+        after_hook: replaced(),
+        ..EngineTask::new(Task::Output, ENGINE)
     };
-    let ran = bench.run(TaskRequest::Output(own, FlagLists::default())).await;
+    let ran = bench.run(TaskRequest::Engine(own)).await;
     let place = bench.private("output.json");
-    assert!(ran.says(&format!("the result could not be copied to {}", place.display())), "{:#?}", ran.log);
+    assert!(ran.says(&format!("failed to copy the result to {}", place.display())), "{:#?}", ran.log);
     assert_eq!(outputs(ran).outputs[0].value, "mine");
 }
 
@@ -55,8 +54,9 @@ async fn which_outputs_are_of_extra_files_is_told_as_it_was_when_the_task_ran() 
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
-    let own = Output { engine: ENGINE, extra_file_names: vec!["extra.tf".into()], ..Output::default() };
-    let mine = bench.executed(TaskRequest::Output(own, FlagLists::default())).await;
+    let own =
+        EngineTask { extra_file_names: vec!["extra.tf".into()], ..EngineTask::new(Task::Output, ENGINE) };
+    let mine = bench.executed(TaskRequest::Engine(own)).await;
     let marked = |set: OutputSet| -> Vec<(String, bool)> {
         set.outputs.into_iter().map(|it| (it.name, it.from_extra_file)).collect()
     };

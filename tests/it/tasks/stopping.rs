@@ -20,12 +20,11 @@ async fn sleeping() -> Bench {
 }
 
 fn apply_with_after_hook() -> TaskRequest {
-    let own = ApplyFromPlan {
-        engine: ENGINE,
-        apply_after_hook: Some("echo the after hook ran".into()),
-        ..ApplyFromPlan::default()
+    let own = EngineTask {
+        after_hook: Some("echo the after hook ran".into()),
+        ..EngineTask::new(Task::ApplyFromPlan, ENGINE)
     };
-    TaskRequest::ApplyFromPlan(own, FlagLists::default())
+    TaskRequest::Engine(own)
 }
 
 /// Whether the provisioner that said its number still sleeps. Others on this machine may run these tests, too.
@@ -63,13 +62,12 @@ async fn a_cancel_of_the_after_hook_does_not_hide_that_the_apply_was_done() {
     let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
-    let own = ApplyFromPlan {
-        engine: ENGINE,
-        apply_after_hook: Some("echo now hooking; sleep 300.125".into()),
-        ..ApplyFromPlan::default()
+    let own = EngineTask {
+        after_hook: Some("echo now hooking; sleep 300.125".into()),
+        ..EngineTask::new(Task::ApplyFromPlan, ENGINE)
     };
     let interrupt = Interrupt { at: "now hooking", kind: CancelKind::Graceful };
-    let request = TaskRequest::ApplyFromPlan(own, FlagLists::default());
+    let request = TaskRequest::Engine(own);
     let ran = bench.run_interrupted(request, Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     assert!(ran.says("terraform apply succeeded all the same"), "{:#?}", ran.log);
@@ -94,12 +92,14 @@ async fn a_kill_is_a_cancel_too() {
 #[tokio::test]
 async fn the_lock_that_a_kill_left_is_named_in_another_workspace_too() {
     let bench = sleeping().await;
-    let own = Init {
-        engine: ENGINE,
-        resolved_env_vars: [("TF_WORKSPACE".to_owned(), "prod".to_owned())].into(),
-        ..Init::default()
+    let own = EngineTask {
+        init: InitOptions {
+            resolved_env_vars: [("TF_WORKSPACE".to_owned(), "prod".to_owned())].into(),
+            ..InitOptions::default()
+        },
+        ..EngineTask::new(Task::Init, ENGINE)
     };
-    bench.run(TaskRequest::Init(own)).await.completed();
+    bench.run(TaskRequest::Engine(own)).await.completed();
     counts(bench.run(plan()).await);
     let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Kill };
     let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
@@ -138,25 +138,16 @@ async fn a_task_that_is_cancelled_before_it_starts_does_not_start() {
 async fn an_end_that_nobody_asked_for_is_a_fault() {
     let bench = Bench::new(&[("main.tf", "")]);
     let context = bench.context();
-    let exit = |code, signal, failure: Option<&str>| Exit {
-        finished: jiff::Timestamp::now(),
-        code,
-        signal,
-        failure: failure.map(str::to_owned),
-    };
+    let full = || Exit::Failure("no space left".to_owned());
     for (exit, part, expected) in [
-        (exit(None, Some(9), None), "engine", "terraform apply was ended by signal 9"),
-        (exit(Some(130), None, None), "engine", "terraform apply was interrupted (exit code 130)"),
-        (exit(Some(127), None, None), "engine", "not found"),
-        (exit(None, None, Some("no space left")), "engine", "no space left"),
+        (Exit::Signal(9), "engine", "terraform apply was ended by signal 9"),
+        (Exit::Code(130), "engine", "terraform apply was interrupted (exit code 130)"),
+        (Exit::Code(127), "engine", "not found"),
+        (full(), "engine", "no space left"),
+        (full(), "engine\ncollect", "left; terraform apply had succeeded by then"),
+        (Exit::Code(0), "", "the script ended early"),
         (
-            exit(None, None, Some("no space left")),
-            "engine\ncollect",
-            "left; terraform apply had succeeded by then",
-        ),
-        (exit(Some(0), None, None), "", "the script ended early"),
-        (
-            exit(Some(1), None, None),
+            Exit::Code(1),
             "collect",
             "terraform apply succeeded, but reading its result failed with exit code 1",
         ),
@@ -173,8 +164,7 @@ async fn an_end_that_nobody_asked_for_is_a_fault() {
 async fn a_cancel_that_came_when_the_script_was_about_to_start_is_a_cancel() {
     let bench = Bench::new(&[("main.tf", "")]);
     let context = bench.context();
-    let failure = Some("the step was cancelled before its script was started".to_owned());
-    let exit = Exit { finished: jiff::Timestamp::now(), code: None, signal: None, failure };
+    let exit = Exit::Failure("the step was cancelled before its script started".to_owned());
     context.folder.request_cancel(CancelKind::Graceful).unwrap();
     let result = conclude(&context, &init(), &exit).await;
     assert!(matches!(result, Err(TaskError::Cancelled)), "{result:?}");

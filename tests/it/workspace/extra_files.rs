@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use hawser::workspace::WorkspaceError;
+use hawser::workspace::{PrivateFile, WorkspaceError};
 use hawser_contract::requests::{ExtraFile, GetModule};
 
 use crate::support::git::Repo;
@@ -18,7 +18,7 @@ fn manifest(module: &Module) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn files_are_created_updated_and_removed_as_listed() {
+async fn files_are_created_updated_and_deleted_as_requested() {
     let repo = Repo::with(&[("main.tf", "")]);
     let module = Module::new();
     place(&module, &repo, &[extra("a.tf", "one", false), extra("conf/deep/b.json", "b", false)])
@@ -43,7 +43,7 @@ async fn files_are_created_updated_and_removed_as_listed() {
 }
 
 #[tokio::test]
-async fn a_file_may_give_way_to_a_folder_of_its_name_and_back_but_not_a_folder_with_other_files() {
+async fn a_folder_may_replace_a_file_and_back_unless_the_folder_contains_other_files() {
     let repo = Repo::with(&[("main.tf", "")]);
     let module = Module::new();
     let (file, inner) = (extra("conf", "file", false), extra("conf/deep/b.json", "b", false));
@@ -61,7 +61,7 @@ async fn a_file_may_give_way_to_a_folder_of_its_name_and_back_but_not_a_folder_w
 }
 
 #[tokio::test]
-async fn a_source_file_is_only_replaced_when_asked_and_comes_back() {
+async fn a_source_file_is_only_replaced_on_request_and_restored_later() {
     let repo = Repo::with(&[("main.tf", "source"), ("sub/run.sh", "source")]);
     fs::set_permissions(repo.path().join("sub/run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
     repo.commit(&[]);
@@ -80,7 +80,7 @@ async fn a_source_file_is_only_replaced_when_asked_and_comes_back() {
     assert_eq!(module.read("sub/run.sh").unwrap(), "extra two");
     assert_eq!(module.read(".snapcd/original-files/sub/run.sh").unwrap(), "source");
 
-    // No longer allowed to overwrite: the same as no longer listed.
+    // Without `overwrite`, the file is treated as if it were no longer requested.
     place(&module, &repo, &[extra("main.tf", "extra", false)]).await.unwrap();
     assert_eq!(module.read("main.tf").unwrap(), "source");
     assert_eq!(module.read("sub/run.sh").unwrap(), "source");
@@ -90,7 +90,7 @@ async fn a_source_file_is_only_replaced_when_asked_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_crash_after_a_restore_does_not_take_the_extra_file_for_the_original() {
+async fn a_crash_after_a_restore_does_not_mistake_the_extra_file_for_the_original() {
     let repo = Repo::with(&[("main.tf", "source")]);
     let module = Module::new();
     place(&module, &repo, &[extra("main.tf", "extra", true)]).await.unwrap();
@@ -126,7 +126,7 @@ async fn no_file_name_leads_outside() {
     let outside = tempfile::tempdir().unwrap();
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
-    // As a hook may leave them; a revision that brings such links is refused as a whole.
+    // A hook may create such symlinks; a revision that contains them is refused.
     symlink(outside.path(), module.root().join("link")).unwrap();
     symlink(outside.path().join("target"), module.root().join("file-link")).unwrap();
 
@@ -152,7 +152,7 @@ async fn no_file_name_leads_outside() {
     let error = place(&module, &repo, &[extra("sub", "x", true)]).await.unwrap_err();
     assert!(matches!(error, WorkspaceError::ExtraFileIsFolder { .. }), "{error}");
 
-    // A symlink in the place of the file is replaced, not followed, and restored as a symlink.
+    // A symlink at the path of the file is replaced, not followed, and restored as a symlink.
     place(&module, &repo, &[extra("file-link", "mine", true)]).await.unwrap();
     assert_eq!(module.read("file-link").unwrap(), "mine");
     place(&module, &repo, &[]).await.unwrap();
@@ -161,7 +161,7 @@ async fn no_file_name_leads_outside() {
 }
 
 #[tokio::test]
-async fn a_list_that_names_files_outside_is_not_followed() {
+async fn a_list_with_files_outside_of_the_module_is_refused() {
     let repo = Repo::with(&[("main.tf", "")]);
     let module = Module::new();
     place(&module, &repo, &[extra("a.tf", "", false)]).await.unwrap();
@@ -173,7 +173,7 @@ async fn a_list_that_names_files_outside_is_not_followed() {
 
     module.write(".snapcd/extra-files.json", "{");
     let error = place(&module, &repo, &[]).await.unwrap_err();
-    assert!(matches!(error, WorkspaceError::DamagedManifest { .. }), "{error}");
+    assert!(matches!(error, WorkspaceError::DamagedFile { file: PrivateFile::ExtraFiles, .. }), "{error}");
     let clean = GetModule { clean_init_enabled: true, ..GetModule::default() };
     module.get(&git_source(&repo.url(), "main"), &clean).await.unwrap();
 }
@@ -196,7 +196,7 @@ async fn a_file_that_cannot_be_placed_in_the_new_revision_leaves_the_old_one_wit
     assert_eq!(module.read("terraform.tfstate").unwrap(), "precious");
     assert!(!module.staging().exists());
 
-    // At the same commit nothing is begun that cannot be finished.
+    // At the same commit, everything is checked before anything is changed.
     let module = Module::new();
     place(&module, &repo, &[extra("a.tf", "one", false)]).await.unwrap();
     place(&module, &repo, &files).await.unwrap_err();
@@ -204,7 +204,7 @@ async fn a_file_that_cannot_be_placed_in_the_new_revision_leaves_the_old_one_wit
 }
 
 #[tokio::test]
-async fn extra_files_of_the_last_init_directory_go_when_only_the_subdirectory_changes() {
+async fn extra_files_of_the_previous_init_directory_are_deleted_when_only_the_subdirectory_changes() {
     let repo = Repo::with(&[("a/main.tf", "source"), ("b/main.tf", "source"), ("b/x.tf", "")]);
     let mut module = Module::in_subdirectory("a");
     let files = |text| [extra("main.tf", text, true), extra("conf/new.tf", text, false)];
@@ -212,7 +212,7 @@ async fn extra_files_of_the_last_init_directory_go_when_only_the_subdirectory_ch
     module.write("kept-by-a-hook", "x");
 
     module.metadata.source_subdirectory = Some("b".into());
-    // It must not take effect by halves either.
+    // A failure must not change anything either.
     place(&module, &repo, &[extra("/etc/x", "", false)]).await.unwrap_err();
     assert_eq!(module.read("a/main.tf").unwrap(), "of a");
     place(&module, &repo, &files("of b")).await.unwrap();
@@ -238,7 +238,7 @@ async fn an_extra_file_with_the_name_of_a_state_stays_an_extra_file_in_a_new_rev
     place(&module, &repo, &[extra("seed.tfstate", "two", false)]).await.unwrap();
     assert_eq!(module.read("seed.tfstate").unwrap(), "two");
     assert_eq!(manifest(&module)["created"], serde_json::json!(["seed.tfstate"]));
-    assert!(!module.log().contains("left out"), "{}", module.log());
+    assert!(!module.log().contains("Skipping"), "{}", module.log());
     repo.commit(&[("main.tf", "# three")]);
     place(&module, &repo, &[]).await.unwrap();
     assert_eq!(module.read("seed.tfstate"), None);

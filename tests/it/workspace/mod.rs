@@ -44,7 +44,7 @@ fn no_name_or_subdirectory_leads_outside() {
 }
 
 #[tokio::test]
-async fn the_private_folder_is_ours_alone_and_ignored_by_git() {
+async fn the_private_folder_is_private_and_ignored_by_git() {
     let repo = Repo::with(&[("main.tf", "")]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_private_folder_or_init_directory_that_became_a_symlink_is_refused() {
 
     symlink(outside.path(), workspace.private_dir()).unwrap();
     let error = workspace.tree().unwrap().private_made().unwrap_err();
-    assert!(matches!(error, WorkspaceError::InTheWay { .. }), "{error}");
+    assert!(matches!(error, WorkspaceError::NotPrivateFolder { .. }), "{error}");
 
     fs::rename(module.root().join("sub"), module.root().join("moved")).unwrap();
     symlink(outside.path(), module.root().join("sub")).unwrap();
@@ -80,7 +80,7 @@ async fn a_private_folder_or_init_directory_that_became_a_symlink_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_committed_as_the_private_folder_is_not_believed() {
+async fn a_committed_private_folder_is_not_trusted() {
     let repo =
         Repo::with(&[("main.tf", ""), (".snapcd/snapcd.env", "{}"), (".snapcd/extra-files.json", "rubbish")]);
     let module = Module::new();
@@ -89,7 +89,7 @@ async fn what_is_committed_as_the_private_folder_is_not_believed() {
 }
 
 #[tokio::test]
-async fn the_environment_is_kept_whatever_its_values_and_missing_says_that_init_has_not_run() {
+async fn the_environment_is_saved_with_any_values_and_missing_before_init() {
     let repo = Repo::with(&[("main.tf", "")]);
     let module = Module::new();
     let says = |error: WorkspaceError| error.to_string();
@@ -122,7 +122,7 @@ async fn the_environment_is_kept_whatever_its_values_and_missing_says_that_init_
 }
 
 #[test]
-fn a_module_has_one_holder_who_is_named_to_others() {
+fn a_module_has_one_holder_and_the_error_names_it() {
     let module = Module::new();
     let held = module.workspace().lock().unwrap();
     let error = module.workspace().lock().unwrap_err();
@@ -135,14 +135,13 @@ fn a_module_has_one_holder_who_is_named_to_others() {
     lock_soon(&module);
 }
 
-/// Takes the lock as soon as it is free. A process that another test is just starting has this one's files open for a
-/// moment, and a lock with them.
+/// Takes the lock as soon as it is free. A process that another test is just starting may inherit the locked file for a moment.
 fn lock_soon(module: &Module) -> ModuleLock {
     eventually_blocking("the module's lock is free", || module.workspace().lock().ok())
 }
 
 #[test]
-fn the_lock_holds_between_processes_and_ends_with_its_holder() {
+fn the_lock_works_across_processes_and_ends_with_its_holder() {
     let module = Module::new();
     drop(lock_soon(&module));
     let file = module.folder.path().join("work/.hawser/locks/stack/namespace/module.lock");
@@ -160,7 +159,7 @@ fn the_lock_holds_between_processes_and_ends_with_its_holder() {
 }
 
 #[tokio::test]
-async fn a_private_folder_that_is_committed_elsewhere_is_not_believed_when_it_becomes_the_init_directory() {
+async fn a_committed_private_folder_is_not_trusted_when_its_parent_becomes_the_init_directory() {
     let list = r#"{"version": 1, "created": ["main.tf"], "overwritten": []}"#;
     let repo = Repo::with(&[
         ("main.tf", ""),
@@ -170,14 +169,14 @@ async fn a_private_folder_that_is_committed_elsewhere_is_not_believed_when_it_be
     ]);
     let mut module = Module::new();
     module.get_main(&repo).await.unwrap();
-    assert!(module.log().contains("sub/.snapcd of the source is left out"), "{}", module.log());
+    assert!(module.log().contains("Removed sub/.snapcd of the source"), "{}", module.log());
     module.metadata.source_subdirectory = Some("sub".into());
     module.get_main(&repo).await.unwrap();
     assert_eq!(module.read("sub/main.tf").unwrap(), "source");
     let error = module.workspace().load_environment().unwrap_err();
-    assert!(matches!(error, WorkspaceError::NotInitialised { .. }), "{error}");
+    assert!(matches!(error, WorkspaceError::NotInitialized { .. }), "{error}");
 
-    // A tree that another runner left, with the folder as the repository has it: the next revision has none of it.
+    // The tree of another runner still contains the committed folder, and the next revision does not.
     let module = Module::in_subdirectory("sub");
     crate::support::git::git_in(
         module.folder.path(),
@@ -185,20 +184,20 @@ async fn a_private_folder_that_is_committed_elsewhere_is_not_believed_when_it_be
     );
     module.get_main(&repo).await.unwrap();
     let error = module.workspace().load_environment().unwrap_err();
-    assert!(matches!(error, WorkspaceError::NotInitialised { .. }), "{error}");
+    assert!(matches!(error, WorkspaceError::NotInitialized { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn a_damaged_checkout_is_made_anew_and_keeps_its_state() {
+async fn a_damaged_checkout_is_fetched_again_and_keeps_its_state() {
     let repo = Repo::with(&[("sub/main.tf", "source")]);
     type Damage = fn(&Module);
     let damages: [(&str, Damage); 4] = [
         ("its init directory", |module| {
             fs::rename(module.root().join("sub"), module.root().join("moved")).unwrap();
         }),
-        ("git's own files", |module| fs::remove_file(module.root().join(".git/HEAD")).unwrap()),
-        ("git's own files", |module| module.write(".git/HEAD", "ref: refs/heads/main")),
-        ("another version", |module| {
+        ("its .git folder", |module| fs::remove_file(module.root().join(".git/HEAD")).unwrap()),
+        ("its .git folder", |module| module.write(".git/HEAD", "ref: refs/heads/main")),
+        ("a different version", |module| {
             let text = module.read(".git/hawser.json").unwrap().replace("\"version\":1", "\"version\":2");
             module.write(".git/hawser.json", &text);
         }),
@@ -209,16 +208,19 @@ async fn a_damaged_checkout_is_made_anew_and_keeps_its_state() {
         module.write("terraform.tfstate", "precious");
         damage(&module);
         module.get_main(&repo).await.unwrap();
-        assert!(module.log().contains("made anew") && module.log().contains(says), "{}", module.log());
+        assert!(
+            module.log().contains("must be fetched again") && module.log().contains(says),
+            "{}",
+            module.log()
+        );
         assert_eq!(module.read("sub/main.tf").unwrap(), "source");
         assert_eq!(module.read("terraform.tfstate").unwrap(), "precious");
         assert_eq!(module.read("moved/main.tf"), None);
     }
 }
 
-/// A task that is given up ends at its next wait, but a thread that it started goes on.
 #[tokio::test]
-async fn what_the_old_revision_had_as_it_was_committed_gives_way_whatever_the_ids_of_its_repository() {
+async fn unchanged_files_of_the_old_revision_give_way_with_sha1_and_sha256() {
     for format in ["--object-format=sha1", "--object-format=sha256"] {
         let repo = Repo::empty();
         fs::remove_dir_all(repo.path().join(".git")).unwrap();
@@ -228,7 +230,7 @@ async fn what_the_old_revision_had_as_it_was_committed_gives_way_whatever_the_id
         let module = Module::new();
         module.get_main(&repo).await.unwrap();
         module.write("kept.tfstate", "changed");
-        // Written anew as they were: git has to look at what is in them.
+        // Rewritten with the same contents, so that git has to compare them.
         module.write("gone.tfstate", "committed");
         let link = module.root().join("link.tfstate");
         fs::remove_file(&link).unwrap();
@@ -245,14 +247,14 @@ async fn what_the_old_revision_had_as_it_was_committed_gives_way_whatever_the_id
 }
 
 #[tokio::test]
-async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still_changes_it() {
+async fn the_module_stays_locked_while_a_thread_of_an_aborted_task_still_changes_it() {
     let repo = Repo::with(&[("main.tf", "# new")]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
     module.write("terraform.tfstate", "precious");
 
     let begun = Instant::now();
-    // On a busy machine the thread may be done before anybody could give it up.
+    // On a busy machine the thread may end before the task is aborted.
     for round in 0.. {
         assert!(begun.elapsed() < LIMIT, "it was never given up");
         let text = format!("# {round}");
@@ -263,7 +265,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
         let begun = tokio::sync::Notify::new();
         let log = |line: &str| {
             // The last word before the two trees change places.
-            if line.starts_with("Kept 1 of the engine's files") {
+            if line.starts_with("Kept engine files of the old revision: 1") {
                 begun.notify_one();
             }
         };
@@ -278,7 +280,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
             () = begun.notified() => true,
         };
         drop((lock, workspace));
-        // Looked at without a call to the disk, which may be busy with the very change and make the test blind.
+        // Checked without disk access: the disk may be busy with this very change.
         eventually("the thread lets go", || held.upgrade().is_none()).await;
         assert_eq!(module.read("main.tf").as_deref(), Some(&*text), "the thread let go before it was done");
         drop(lock_soon(&module));
@@ -291,7 +293,7 @@ async fn nobody_gets_the_module_while_a_thread_of_a_task_that_was_given_up_still
 }
 
 #[tokio::test]
-async fn files_of_ours_that_became_links_pipes_or_huge_are_refused_and_nobody_waits() {
+async fn private_files_that_became_symlinks_pipes_or_huge_are_refused_without_waiting() {
     let repo = Repo::with(&[("main.tf", "")]);
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("env"), "{\"A\": \"secret of somebody else\"}").unwrap();
@@ -312,7 +314,7 @@ async fn files_of_ours_that_became_links_pipes_or_huge_are_refused_and_nobody_wa
     fs::remove_file(&file).unwrap();
     fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
     let error = with_cause(&workspace.load_environment().unwrap_err());
-    assert!(error.contains("more than"), "{error}");
+    assert!(error.contains("larger than"), "{error}");
     workspace.save_environment(&variables(&[("A", "2")])).unwrap();
     assert_eq!(workspace.load_environment().unwrap(), variables(&[("A", "2")]));
 }

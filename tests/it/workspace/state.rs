@@ -1,4 +1,4 @@
-//! States and what belongs to them, under whatever names: kept by a new revision, copied by a clean init.
+//! States and related files under any name: a new revision keeps them, and a clean init copies them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,7 +22,7 @@ fn terraform(module: &Module, arguments: &[&str]) -> i32 {
 }
 
 #[tokio::test]
-async fn a_local_backend_finds_its_state_in_the_next_revision_under_whatever_name() {
+async fn a_local_backend_finds_its_state_in_the_next_revision_under_any_name() {
     let repo = Repo::with(&[("main.tf", BACKEND)]);
     let module = Module::new();
     module.get_main(&repo).await.unwrap();
@@ -37,13 +37,13 @@ async fn a_local_backend_finds_its_state_in_the_next_revision_under_whatever_nam
     assert_eq!(changes, 0, "the plan makes again what is there: {}", module.log());
 }
 
-/// What the last init notes about a local backend.
+/// What init saves about a local backend.
 fn local_backend(path: &str) -> String {
     json!({"version": 3, "backend": {"type": "local", "config": {"path": path}}}).to_string()
 }
 
 #[tokio::test]
-async fn states_that_only_the_backend_knows_survive_wherever_they_are_inside() {
+async fn states_that_only_the_backend_names_survive_anywhere_in_the_module() {
     let outside = tempfile::tempdir().unwrap();
     let elsewhere = outside.path().join("state.json");
     fs::write(&elsewhere, "elsewhere").unwrap();
@@ -86,7 +86,7 @@ async fn states_that_only_the_backend_knows_survive_wherever_they_are_inside() {
     }
     assert_eq!(module.read("tracked/state").unwrap(), "committed again");
     assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "elsewhere");
-    // Nobody drops a state because there is no place for it.
+    // A state is not dropped if there is no room for it.
     repo.git(&["rm", "--quiet", "-r", "shared"]);
     repo.commit(&[("shared", "a file now")]);
     let error = module.get_main(&repo).await.unwrap_err().to_string();
@@ -94,7 +94,7 @@ async fn states_that_only_the_backend_knows_survive_wherever_they_are_inside() {
 }
 
 #[tokio::test]
-async fn pulumis_stacks_and_settings_that_only_this_machine_has_survive_a_new_revision() {
+async fn pulumi_stacks_and_settings_that_are_not_committed_survive_a_new_revision() {
     let repo = Repo::with(&[
         ("Pulumi.yaml", "name: p"),
         ("Pulumi.prod.yaml", "committed"),
@@ -121,12 +121,12 @@ async fn pulumis_stacks_and_settings_that_only_this_machine_has_survive_a_new_re
     assert_eq!(module.read("Pulumi.dev.yaml").as_deref(), Some("encryptionsalt: v1:abc"));
     assert_eq!(module.read("Pulumi.prod.yaml").unwrap(), "committed again");
     assert_eq!(module.read("Pulumi.new.yaml").unwrap(), "of the repository");
-    assert!(module.log().contains("Pulumi.new.yaml is taken from the new revision"), "{}", module.log());
+    assert!(module.log().contains("Using Pulumi.new.yaml of the new revision"), "{}", module.log());
     assert_eq!(module.read("Pulumi.gone.yaml"), None);
 }
 
 #[tokio::test]
-async fn a_clean_init_names_the_states_that_it_drops_and_keeps_a_copy_of_each() {
+async fn a_clean_init_logs_the_states_that_it_drops_and_keeps_copies() {
     let state = |instances: usize| {
         let instances = vec![json!({}); instances];
         json!({"version": 4, "resources": [{"mode": "managed", "instances": instances}]}).to_string()
@@ -149,7 +149,7 @@ async fn a_clean_init_names_the_states_that_it_drops_and_keeps_a_copy_of_each() 
     let deep = format!("{}/terraform.tfstate", ["deep"; 60].join("/"));
     let lost = [
         ("terraform.tfstate", state(2), "2 resources"),
-        ("env/errored.tfstate", "{\"version\": 4, \"resou".to_owned(), "it cannot be read"),
+        ("env/errored.tfstate", "{\"version\": 4, \"resou".to_owned(), "(unreadable)"),
         ("state/prod.json", state(1), "1 resource)"),
         ("other/prod.tfstate.json", state(1), "1 resource)"),
         (".pulumi/stacks/p/dev.json", stack, "1 resource)"),

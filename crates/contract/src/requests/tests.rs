@@ -2,6 +2,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::{Flag, FlagLists, TerraformFlag};
+use std::collections::BTreeMap;
 
 fn common() -> Common {
     Common {
@@ -37,18 +39,35 @@ fn every_task() -> Vec<TaskRequest> {
         source: Value::Null,
     };
     let env = BTreeMap::from([("Path".to_owned(), "kept".to_owned())]);
-    vec![
-        TaskRequest::GetDefinitiveRevision(source()),
-        TaskRequest::GetModule(source(), GetModule { extra_files: vec![extra], ..GetModule::default() }),
-        TaskRequest::Init(Init { resolved_env_vars: env.clone(), ..Init::default() }),
-        TaskRequest::Validate(Validate::default()),
-        TaskRequest::Variables(Input { extra_file_names: vec!["a".into()], ..Input::default() }),
-        TaskRequest::Plan(Plan { resolved_parameters: env.clone(), ..Plan::default() }, FlagLists::default()),
-        TaskRequest::PlanDestroy(PlanDestroy::default(), FlagLists::default()),
-        TaskRequest::ApplyFromPlan(ApplyFromPlan::default(), FlagLists::default()),
-        TaskRequest::DestroyFromPlan(DestroyFromPlan::default(), FlagLists::default()),
-        TaskRequest::Output(Output::default(), FlagLists::default()),
-    ]
+    let tasks = Task::ALL.into_iter().map(|task| match task {
+        Task::GetDefinitiveRevision => TaskRequest::GetDefinitiveRevision(source()),
+        Task::GetModule => TaskRequest::GetModule(
+            source(),
+            GetModule { extra_files: vec![extra.clone()], ..GetModule::default() },
+        ),
+        task => {
+            let mut request = EngineTask::new(task, EngineName::PULUMI);
+            let flags = FlagLists {
+                terraform_flags: vec![Flag::new(TerraformFlag::NoColor, None)].into(),
+                ..FlagLists::default()
+            };
+            match task {
+                Task::Init => request.init.resolved_env_vars = env.clone(),
+                Task::Plan | Task::PlanDestroy => request.resolved_parameters = env.clone(),
+                Task::Variables | Task::Output => request.extra_file_names = vec!["a".into()],
+                _ => {}
+            }
+            if task != Task::Variables {
+                request.before_hook = Some("before".into());
+                request.after_hook = Some("after".into());
+            }
+            if !matches!(task, Task::Variables | Task::Validate) {
+                request.flags = flags;
+            }
+            TaskRequest::Engine(request)
+        }
+    });
+    tasks.collect()
 }
 
 /// Turns the first letter of every member name to upper case, as a server with other settings might.
@@ -86,7 +105,11 @@ fn every_task_is_read_as_it_was_written_in_any_case() {
 
 #[test]
 fn lists_and_objects_may_be_null_or_missing_and_unknown_members_are_ignored() {
-    let mut payload = Request { common: common(), task: TaskRequest::Init(Init::default()) }.write();
+    let mut payload = Request {
+        common: common(),
+        task: TaskRequest::Engine(EngineTask::new(Task::Init, EngineName::TOFU)),
+    }
+    .write();
     let members = payload.as_object_mut().unwrap();
     for name in [
         "backendConfiguration",

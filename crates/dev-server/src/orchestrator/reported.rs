@@ -1,4 +1,4 @@
-//! What every word of a runner means.
+//! Handles the reports of runners.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::events::{ConnectionId, HubEvent};
 use crate::job_record::{Job, Phase, Standing, TaskState};
 use crate::reports::{Refreshed, Report};
 
-/// Whose word it is.
+/// Who sent a report.
 #[derive(Clone, Copy)]
-struct Speaker<'a> {
+struct Sender<'a> {
     connection: ConnectionId,
     instance: &'a str,
 }
@@ -27,22 +27,22 @@ impl Orchestrator {
         instance: &str,
         report: Report,
     ) -> Result<Actions, Refusal> {
-        if self.policy.acknowledge_unknown_jobs
+        if self.rules.acknowledge_unknown_jobs
             && let Some(job) = job_of(&report).filter(|job| !self.jobs.contains_key(job))
         {
-            return Ok(vec![Action::Note(HubEvent::UnknownJob { job, instance: instance.to_owned() })]);
+            return Ok(vec![Action::Record(HubEvent::UnknownJob { job, instance: instance.to_owned() })]);
         }
         match report {
-            Report::Running { job, task, runner, instance: said } => {
-                if runner != self.policy.runner_id || said != instance {
-                    let expected = format!("{} {instance}", self.policy.runner_id);
-                    return Err(Refusal::WrongRunner { expected, said: format!("{runner} {said}") });
+            Report::Running { job, task, runner, instance: reported } => {
+                if runner != self.rules.runner_id || reported != instance {
+                    let expected = format!("{} {instance}", self.rules.runner_id);
+                    return Err(Refusal::WrongRunner { expected, actual: format!("{runner} {reported}") });
                 }
                 running(self.job(job)?, now, instance, task)
             }
             Report::Logs(entries) => self.logged(now, connection, instance, entries),
             Report::Outcome { job, task, outcome, call } => {
-                let from = Speaker { connection, instance };
+                let from = Sender { connection, instance };
                 self.ended(now, from, (job, task), &outcome, call)
             }
             Report::CancelAnswered { job: id, kind } => {
@@ -55,7 +55,7 @@ impl Orchestrator {
                 if let Some(cancel) = job.cancel.as_mut().filter(|cancel| cancel.kind == kind) {
                     cancel.answered.insert(key.0.clone());
                 }
-                Ok(vec![Action::Note(HubEvent::CancelAnswered { job: id, kind, instance: key.0 })])
+                Ok(vec![Action::Record(HubEvent::CancelAnswered { job: id, kind, instance: key.0 })])
             }
             Report::Refreshed(answer) => self.refreshed(instance, answer),
         }
@@ -64,12 +64,12 @@ impl Orchestrator {
     fn ended(
         &mut self,
         now: Timestamp,
-        from: Speaker<'_>,
+        from: Sender<'_>,
         (id, task): (Uuid, Task),
         outcome: &Outcome,
         call: Call,
     ) -> Result<Actions, Refusal> {
-        let Speaker { connection, instance } = from;
+        let Sender { connection, instance } = from;
         let by = instance.to_owned();
         let job = self.job(id)?;
         let index = match standing(job, instance, task)? {
@@ -77,18 +77,18 @@ impl Orchestrator {
             Standing::Done(index) => {
                 job.tasks[index].ended_over = Some(connection);
                 let again = HubEvent::DuplicateResult { job: id, task, instance: by, call };
-                return Ok(vec![Action::Note(again)]);
+                return Ok(vec![Action::Record(again)]);
             }
-            _ => return Ok(vec![lost(job, task, instance, &call.method)]),
+            _ => return Ok(vec![claim_lost(job, task, instance, &call.method)]),
         };
-        let mut actions = heard(job, now, instance, index, &call.method);
-        actions.push(Action::Note(HubEvent::Result { job: id, task, instance: by, call }));
+        let mut actions = claim(job, now, instance, index, &call.method);
+        actions.push(Action::Record(HubEvent::Result { job: id, task, instance: by, call }));
         job.conclude(index, outcome, connection, now);
         match &job.phase {
             Phase::Ended(state) => {
-                actions.push(Action::Note(HubEvent::JobEnded { job: id, state: state.clone() }));
+                actions.push(Action::Record(HubEvent::JobEnded { job: id, state: state.clone() }));
             }
-            Phase::Approval { .. } => actions.push(Action::Note(HubEvent::AwaitingApproval { job: id })),
+            Phase::Approval { .. } => actions.push(Action::Record(HubEvent::AwaitingApproval { job: id })),
             Phase::Task { .. } => actions.extend(self.dispatch(now, id)),
         }
         Ok(actions)
@@ -101,7 +101,7 @@ impl Orchestrator {
         instance: &str,
         entries: Vec<LogEntry<'static>>,
     ) -> Result<Actions, Refusal> {
-        // Everything is checked before anything is taken: a batch is accepted or refused as a whole.
+        // A batch is accepted or refused as a whole, so everything is checked first.
         let mut parts: Vec<(Uuid, Task, Standing, usize)> = Vec::new();
         for entry in &entries {
             let job = self.jobs.get(&entry.job_id).ok_or(Refusal::UnknownJob(entry.job_id))?;
@@ -109,7 +109,7 @@ impl Orchestrator {
             let task = Task::from_name(&entry.task_name).ok_or_else(|| Refusal::WrongName {
                 job: job.id,
                 member: "taskName",
-                said: entry.task_name.to_string(),
+                actual: entry.task_name.to_string(),
                 expected: "the name of a task".to_owned(),
             })?;
             if let Some((.., count)) = parts.iter_mut().find(|part| part.0 == job.id && part.1 == task) {
@@ -131,20 +131,20 @@ impl Orchestrator {
             let instance = instance.to_owned();
             match standing {
                 Standing::Current(index) => {
-                    actions.extend(heard(job, now, &instance, index, method::ADD_LOGS));
-                    actions.push(Action::Note(HubEvent::LogBatch { job: id, instance, entries: count }));
+                    actions.extend(claim(job, now, &instance, index, method::ADD_LOGS));
+                    actions.push(Action::Record(HubEvent::LogBatch { job: id, instance, entries: count }));
                 }
                 Standing::Done(_) => {
-                    let note = HubEvent::LogsRepeated { job: id, task, instance, entries: count };
-                    actions.push(Action::Note(note));
+                    let repeated = HubEvent::LogsRepeated { job: id, task, instance, entries: count };
+                    actions.push(Action::Record(repeated));
                 }
                 _ => {
-                    actions.push(lost(job, task, &instance, method::ADD_LOGS));
+                    actions.push(claim_lost(job, task, &instance, method::ADD_LOGS));
                     ignored.push((id, task));
                 }
             }
         }
-        let mut taken = Vec::with_capacity(entries.len());
+        let mut accepted = Vec::with_capacity(entries.len());
         for entry in entries {
             if ignored.iter().any(|(id, task)| *id == entry.job_id && task.name() == entry.task_name) {
                 continue;
@@ -153,34 +153,34 @@ impl Orchestrator {
             if let Some(job) = self.jobs.get_mut(&entry.job_id) {
                 job.logged(&entry);
             }
-            taken.push(entry);
+            accepted.push(entry);
         }
-        actions.push(Action::Logs(taken));
+        actions.push(Action::Logs(accepted));
         Ok(actions)
     }
 
     fn refreshed(&mut self, instance: &str, answer: Refreshed) -> Result<Actions, Refusal> {
         let instance = instance.to_owned();
-        let asked = |it: &&mut Refresh| {
+        let matches = |it: &&mut Refresh| {
             it.refresh.source_url == answer.source_url
                 && it.refresh.source_revision == answer.source_revision
                 && it.refresh.source_type == answer.source_type
                 && it.refresh.source_revision_type == answer.source_revision_type
                 && it.pushed_to.as_deref() == Some(&*instance)
         };
-        let mut known: Vec<&mut Refresh> = self.refreshes.iter_mut().filter(asked).collect();
-        if known.is_empty() {
-            return Err(Refusal::RefreshNotAsked {
+        let mut matching: Vec<&mut Refresh> = self.refreshes.iter_mut().filter(matches).collect();
+        if matching.is_empty() {
+            return Err(Refusal::RefreshNotRequested {
                 url: answer.source_url,
                 revision: answer.source_revision,
             });
         }
-        let Some(open) = known.iter_mut().find(|it| !it.answered) else {
-            return Ok(vec![Action::Note(HubEvent::DuplicateRefresh { instance })]);
+        let Some(open) = matching.iter_mut().find(|it| !it.answered) else {
+            return Ok(vec![Action::Record(HubEvent::DuplicateRefresh { instance })]);
         };
         open.answered = true;
         let refresh = open.refresh.clone();
-        Ok(vec![Action::Note(HubEvent::RefreshEnded { refresh, instance, result: answer.result })])
+        Ok(vec![Action::Record(HubEvent::RefreshEnded { refresh, instance, result: answer.result })])
     }
 }
 
@@ -200,7 +200,7 @@ fn standing(job: &Job, instance: &str, task: Task) -> Result<Standing, Refusal> 
             Err(Refusal::NeverPushed { job: job.id, task, instance: instance.to_owned() })
         }
         Standing::NotOutstanding => Err(Refusal::NotOutstanding { job: job.id, task }),
-        good => Ok(good),
+        standing => Ok(standing),
     }
 }
 
@@ -208,18 +208,18 @@ fn running(job: &mut Job, now: Timestamp, instance: &str, task: Task) -> Result<
     let method = method::REPORT_RUNNING_TASK;
     match standing(job, instance, task)? {
         Standing::Current(index) => {
-            let mut actions = heard(job, now, instance, index, method);
+            let mut actions = claim(job, now, instance, index, method);
             let instance = instance.to_owned();
-            actions.push(Action::Note(HubEvent::Running { job: job.id, task, instance }));
+            actions.push(Action::Record(HubEvent::Running { job: job.id, task, instance }));
             Ok(actions)
         }
         Standing::Done(_) => Err(Refusal::AlreadyEnded { job: job.id, task }),
-        _ => Ok(vec![lost(job, task, instance, method)]),
+        _ => Ok(vec![claim_lost(job, task, instance, method)]),
     }
 }
 
-/// The runner that has the job, or wins it now, has said something of its outstanding task.
-fn heard(job: &mut Job, now: Timestamp, instance: &str, index: usize, method: &str) -> Actions {
+/// Records a report on the current task by the runner that has the job, or gets it by this report.
+fn claim(job: &mut Job, now: Timestamp, instance: &str, index: usize, method: &str) -> Actions {
     let mut actions = Vec::new();
     let record = &mut job.tasks[index];
     if record.state == TaskState::Dispatched {
@@ -228,7 +228,7 @@ fn heard(job: &mut Job, now: Timestamp, instance: &str, index: usize, method: &s
     }
     if job.owner.is_none() {
         job.owner = Some(instance.to_owned());
-        actions.push(Action::Note(HubEvent::Claimed {
+        actions.push(Action::Record(HubEvent::Claimed {
             job: job.id,
             task: record.task,
             instance: instance.to_owned(),
@@ -238,8 +238,8 @@ fn heard(job: &mut Job, now: Timestamp, instance: &str, index: usize, method: &s
     actions
 }
 
-fn lost(job: &Job, task: Task, instance: &str, method: &str) -> Action {
-    Action::Note(HubEvent::ClaimLost {
+fn claim_lost(job: &Job, task: Task, instance: &str, method: &str) -> Action {
+    Action::Record(HubEvent::ClaimLost {
         job: job.id,
         task,
         instance: instance.to_owned(),
@@ -258,14 +258,17 @@ fn check_names(job: &Job, entry: &LogEntry<'_>) -> Result<(), Refusal> {
         return Err(Refusal::WrongName {
             job: job.id,
             member: "moduleId",
-            said: entry.module_id.to_string(),
+            actual: entry.module_id.to_string(),
             expected: metadata.module_id.to_string(),
         });
     }
-    match members.into_iter().find(|(_, said, expected)| said != expected) {
-        Some((member, said, expected)) => {
-            Err(Refusal::WrongName { job: job.id, member, said: said.to_owned(), expected: expected.clone() })
-        }
+    match members.into_iter().find(|(_, actual, expected)| actual != expected) {
+        Some((member, actual, expected)) => Err(Refusal::WrongName {
+            job: job.id,
+            member,
+            actual: actual.to_owned(),
+            expected: expected.clone(),
+        }),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! The orchestrator on its own: no socket, no clock.
+//! The orchestrator without sockets and clocks.
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::{Action, Event, Orchestrator, Policy, Refusal};
+use super::{Action, DispatchRules, Event, Orchestrator, Refusal};
 use crate::events::{ConnectionId, HubEvent};
 use crate::job_record::{JobState, TaskState};
 use crate::job_spec::{JobKind, JobSpec};
@@ -16,11 +16,11 @@ use crate::reports::{Refreshed, Report};
 
 struct Bench {
     machine: Orchestrator,
-    policy: Policy,
+    policy: DispatchRules,
     connections: u64,
 }
 
-/// What was pushed: to which connection, and which method.
+/// The connection and method of each push.
 type Pushes = Vec<(u64, &'static str)>;
 
 impl Bench {
@@ -28,8 +28,8 @@ impl Bench {
         Self::with(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut Policy)) -> Self {
-        let mut policy = Policy {
+    fn with(change: impl FnOnce(&mut DispatchRules)) -> Self {
+        let mut policy = DispatchRules {
             organization_id: Uuid::new_v4(),
             runner_id: Uuid::new_v4(),
             redispatch_on_reconnect: false,
@@ -80,7 +80,7 @@ impl Bench {
         task: Task,
         outcome: Outcome,
     ) -> Result<Vec<Action>, Refusal> {
-        let call = outcome.call(task, job);
+        let call = outcome.clone().of(task, job).call();
         self.report(from, Report::Outcome { job, task, outcome, call })
     }
 
@@ -139,7 +139,7 @@ fn pushes(actions: &[Action]) -> Pushes {
 fn notes(actions: &[Action]) -> Vec<&HubEvent> {
     fn note(action: &Action) -> Option<&HubEvent> {
         match action {
-            Action::Note(event) => Some(event),
+            Action::Record(event) => Some(event),
             _ => None,
         }
     }
@@ -147,7 +147,7 @@ fn notes(actions: &[Action]) -> Vec<&HubEvent> {
 }
 
 #[test]
-fn an_apply_goes_through_its_eight_tasks_in_order_with_the_winner() {
+fn an_apply_runs_its_eight_tasks_in_order_on_one_runner() {
     let mut bench = Bench::new();
     let (a, _) = bench.connect("a");
     let (job, mut pushed) = bench.submit(spec(JobKind::Apply));
@@ -164,13 +164,13 @@ fn an_apply_goes_through_its_eight_tasks_in_order_with_the_winner() {
 }
 
 #[test]
-fn plan_stops_after_the_plan_and_destroy_has_its_own_two() {
+fn a_plan_ends_after_the_plan_and_a_destroy_has_its_own_tasks() {
     assert_eq!(JobKind::Plan.tasks().last(), Some(&Task::Plan));
     assert_eq!(JobKind::Destroy.tasks()[5..], [Task::PlanDestroy, Task::DestroyFromPlan]);
 }
 
 #[test]
-fn a_job_waits_in_the_queue_until_a_runner_connects() {
+fn a_job_is_queued_until_a_runner_connects() {
     let mut bench = Bench::new();
     let (job, pushed) = bench.submit(spec(JobKind::Plan));
     assert_eq!(pushed, []);
@@ -181,14 +181,14 @@ fn a_job_waits_in_the_queue_until_a_runner_connects() {
 }
 
 #[test]
-fn the_first_task_goes_to_all_and_the_first_to_answer_gets_the_rest() {
+fn the_first_task_goes_to_all_runners_and_the_first_report_wins_the_job() {
     let mut bench = Bench::new();
     let ((a, _), (b, _)) = (bench.connect("a"), bench.connect("b"));
     let (job, pushed) = bench.submit(spec(JobKind::Plan));
     assert_eq!(pushed, [(a, "GetDefinitiveRevision"), (b, "GetDefinitiveRevision")]);
     let claim = bench.running((b, "b"), job, Task::GetDefinitiveRevision).unwrap();
     assert!(matches!(notes(&claim)[0], HubEvent::Claimed { instance, .. } if instance == "b"));
-    // The slower one is answered as if nothing were wrong, and changes nothing.
+    // The slower runner gets an acknowledgement and changes nothing.
     let late = bench.running((a, "a"), job, Task::GetDefinitiveRevision).unwrap();
     assert!(matches!(notes(&late)[..], [HubEvent::ClaimLost { .. }]));
     let late =
@@ -197,7 +197,7 @@ fn the_first_task_goes_to_all_and_the_first_to_answer_gets_the_rest() {
     assert_eq!(bench.complete((b, "b"), job, Task::GetDefinitiveRevision), [(b, "GetModule")]);
     let late = bench.outcome((a, "a"), job, Task::GetDefinitiveRevision, Outcome::Faulted(Fault::new("x")));
     assert!(matches!(notes(&late.unwrap())[..], [HubEvent::ClaimLost { .. }]));
-    // A task that only the winner got is none of the loser's business.
+    // Only the winner may report on later tasks.
     assert!(matches!(bench.running((a, "a"), job, Task::GetModule), Err(Refusal::NeverPushed { .. })));
     assert_eq!(bench.state(job), JobState::Running);
 }
@@ -217,7 +217,7 @@ fn a_pinned_job_goes_to_its_runner_only() {
 }
 
 #[test]
-fn a_task_of_which_nothing_was_heard_is_pushed_again_and_a_running_one_is_not() {
+fn an_unreported_task_is_pushed_again_and_a_running_one_is_not() {
     let mut bench = Bench::new();
     let (first, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
@@ -230,7 +230,7 @@ fn a_task_of_which_nothing_was_heard_is_pushed_again_and_a_running_one_is_not() 
 }
 
 #[test]
-fn redispatch_pushes_a_running_task_once_more_when_asked_to() {
+fn redispatch_on_reconnect_pushes_a_running_task_again() {
     let mut bench = Bench::with(|policy| policy.redispatch_on_reconnect = true);
     let (first, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
@@ -241,21 +241,21 @@ fn redispatch_pushes_a_running_task_once_more_when_asked_to() {
 }
 
 #[test]
-fn the_next_task_waits_for_its_runner_to_come_back() {
+fn the_next_task_waits_until_its_runner_reconnects() {
     let mut bench = Bench::new();
     let (first, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
     bench.connect("b");
     bench.running((first, "a"), job, Task::GetDefinitiveRevision).unwrap();
     bench.disconnect(first, "a");
-    // The result was on its way when the connection broke.
+    // The result was in flight when the connection was lost.
     assert_eq!(bench.complete((first, "a"), job, Task::GetDefinitiveRevision), []);
     let (again, pushed) = bench.connect("a");
     assert_eq!(pushed, [(again, "GetModule")]);
 }
 
 #[test]
-fn a_result_that_comes_twice_is_acknowledged_twice_and_taken_once() {
+fn a_duplicate_result_is_acknowledged_and_ignored() {
     let mut bench = Bench::new();
     let (a, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
@@ -268,7 +268,7 @@ fn a_result_that_comes_twice_is_acknowledged_twice_and_taken_once() {
 }
 
 #[test]
-fn a_fault_ends_the_job_and_says_which_task_it_was() {
+fn a_fault_fails_the_job_and_names_the_task() {
     let mut bench = Bench::new();
     let (a, _) = bench.connect("a");
     let (job, _) = bench.submit(JobSpec::single(Task::Init, "x"));
@@ -297,7 +297,7 @@ fn logs_are_kept_in_order_and_refused_after_the_result() {
     bench.complete((a, "a"), job, task);
     let late = bench.report((a, "a"), Report::Logs(vec![one.clone()]));
     assert_eq!(late, Err(Refusal::AlreadyEnded { job, task }));
-    // After a cut the runner cannot know whether its last batch and its result had arrived.
+    // After a lost connection the runner does not know whether its last batch and result arrived.
     bench.disconnect(a, "a");
     let (again, _) = bench.connect("a");
     let repeated = bench.report((again, "a"), Report::Logs(vec![one.clone()])).unwrap();
@@ -326,13 +326,13 @@ fn a_log_entry_with_a_wrong_name_is_refused() {
 }
 
 #[test]
-fn a_running_report_must_be_that_of_its_own_connection() {
+fn a_running_report_must_name_the_runner_of_its_connection() {
     let mut bench = Bench::new();
     let (a, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
     let (task, runner) = (Task::GetDefinitiveRevision, bench.policy.runner_id);
-    for (runner, said) in [(runner, "b"), (Uuid::nil(), "a")] {
-        let report = Report::Running { job, task, runner, instance: said.into() };
+    for (runner, instance) in [(runner, "b"), (Uuid::nil(), "a")] {
+        let report = Report::Running { job, task, runner, instance: instance.into() };
         assert!(matches!(bench.report((a, "a"), report), Err(Refusal::WrongRunner { .. })));
     }
     bench.complete((a, "a"), job, task);
@@ -357,7 +357,7 @@ fn a_queued_job_is_cancelled_directly_and_a_running_one_by_its_runner() {
     assert!(matches!(bench.report((a, "a"), early.clone()), Err(Refusal::CancelNotPushed { .. })));
     let asked = bench.on(Event::CancelAsked { job, kind: CancelKind::Graceful }).unwrap();
     assert_eq!(pushes(&asked), [(a, "CancelGraceful")]);
-    // Not answered yet: it is told again after a cut, and no more once it has answered.
+    // A cancel is pushed again after a reconnect until it is answered.
     bench.disconnect(a, "a");
     let (b, pushed) = bench.connect("a");
     assert_eq!(pushed, [(b, "CancelGraceful")]);
@@ -373,7 +373,7 @@ fn a_queued_job_is_cancelled_directly_and_a_running_one_by_its_runner() {
 }
 
 #[test]
-fn a_task_that_completes_in_spite_of_a_cancel_is_the_last_one() {
+fn no_task_follows_one_that_completed_despite_a_cancel() {
     let mut bench = Bench::new();
     let (a, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
@@ -430,7 +430,7 @@ fn a_refresh_goes_to_one_runner_and_its_answer_is_matched() {
             result: Ok("c0ffee".into()),
         })
     };
-    assert!(matches!(bench.report((a, "a"), answer("other")), Err(Refusal::RefreshNotAsked { .. })));
+    assert!(matches!(bench.report((a, "a"), answer("other")), Err(Refusal::RefreshNotRequested { .. })));
     let answered = bench.report((a, "a"), answer("main")).unwrap();
     assert!(matches!(notes(&answered)[..], [HubEvent::RefreshEnded { .. }]));
     let again = bench.report((a, "a"), answer("main")).unwrap();
@@ -450,7 +450,7 @@ fn reports_on_unknown_jobs_are_refused_unless_the_hub_is_lenient() {
 }
 
 #[test]
-fn without_keeping_logs_count_and_digest_are_still_there() {
+fn count_and_digest_are_kept_without_logs() {
     let mut bench = Bench::with(|policy| policy.keep_logs = false);
     let (a, _) = bench.connect("a");
     let (job, _) = bench.submit(spec(JobKind::Plan));
@@ -488,10 +488,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever comes in whatever order: a job that has ended stays as it ended, at most one runner has it, and
-    /// a push only ever goes to a connection that is there.
+    /// For any events in any order: an ended job does not change, at most one runner has a job, and pushes only go to open
+    /// connections.
     #[test]
-    fn no_order_of_events_upsets_the_orchestrator(steps in steps()) {
+    fn invariants_hold_for_any_order_of_events(steps in steps()) {
         let mut bench = Bench::new();
         let mut up: [Option<u64>; 3] = [None; 3];
         let mut jobs: Vec<Uuid> = Vec::new();

@@ -1,4 +1,4 @@
-//! The types of arguments, exactly as the contract writes them.
+//! Argument types in exactly the form of the contract.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
-/// A log entry with every member written and none besides.
+/// A log entry with all members and no others.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct StrictEntry {
@@ -55,31 +55,31 @@ impl StrictEntry {
     }
 }
 
-/// A GUID as the contract writes it: lowercase and hyphenated, and nothing else.
+/// A GUID in the form of the contract: lowercase and hyphenated.
 pub(super) struct Guid(pub(super) Uuid);
 
 impl<'de> Deserialize<'de> for Guid {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
-        let wrong = || D::Error::custom(format!("{text:?} is no lowercase hyphenated GUID"));
+        let wrong = || D::Error::custom(format!("{text:?} is not a lowercase hyphenated GUID"));
         let id: Uuid = text.parse().map_err(|_| wrong())?;
         let mut buffer = Uuid::encode_buffer();
         if *id.hyphenated().encode_lower(&mut buffer) == *text { Ok(Self(id)) } else { Err(wrong()) }
     }
 }
 
-/// An enum as the contract writes it: its number.
+/// An enum in the form of the contract: a number.
 pub(super) struct Number<E>(pub(super) E);
 
 impl<'de, E: WireEnum> Deserialize<'de> for Number<E> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = u8::deserialize(deserializer)?;
-        let found = E::ALL.iter().copied().find(|it| it.number() == number);
-        found.map(Self).ok_or_else(|| D::Error::custom(format!("{number} is no {}", E::NAME)))
+        let value = E::ALL.iter().copied().find(|it| it.number() == number);
+        value.map(Self).ok_or_else(|| D::Error::custom(format!("{number} is not a valid {}", E::NAME)))
     }
 }
 
-/// A member that may be null but must be written: a plain `Option` would also do without.
+/// A member that may be null but must be present. A plain `Option` could be missing.
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Option::deserialize(deserializer)
 }

@@ -4,7 +4,7 @@ const FAKE: &str = "example.test/acme/fake/1.0.0/linux_amd64";
 
 fn cache() -> (tempfile::TempDir, PluginCache) {
     let root = tempfile::tempdir().unwrap();
-    let cache = PluginCache::of(Engine::Terraform, root.path()).unwrap();
+    let cache = PluginCache::of("terraform", root.path());
     (root, cache)
 }
 

@@ -1,12 +1,11 @@
 use std::fs;
 
-use hawser_contract::requests::{ApplyFromPlan, Init, Output, Plan};
-use hawser_contract::{Flag, FlagLists, Metadata, TerraformArrayFlag};
+use hawser_contract::{EngineName, EngineTask, Flag, FlagLists, InitOptions, Metadata, TerraformArrayFlag};
 
 use super::*;
 use crate::settings::model::{JobLogStreamSettings, WorkingDirectorySettings};
 
-const ENGINE: Engine = Engine::Terraform;
+const ENGINE: EngineName = EngineName::TERRAFORM;
 
 /// A module's folder with these files.
 struct Bench {
@@ -40,7 +39,7 @@ impl Bench {
     }
 
     fn before_with(&self, request: &TaskRequest, host: &[(&str, &str)]) -> Vec<String> {
-        before(request, Some(&self.workspace), &map(host), &self.rules).unwrap()
+        before(&Engines::default(), request, Some(&self.workspace), &map(host), &self.rules).unwrap()
     }
 
     fn before(&self, request: &TaskRequest) -> Vec<String> {
@@ -51,7 +50,7 @@ impl Bench {
     fn after(&self, request: &TaskRequest, file: &str, json: &str) -> Vec<String> {
         let step = self.root.path().join("step");
         fs::write(step.join(file), json).unwrap();
-        after(request, &self.workspace, &step, &self.rules)
+        after(&Engines::default(), request, &self.workspace, &step, &self.rules)
     }
 }
 
@@ -60,25 +59,28 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn init(variables: &[(&str, &str)]) -> TaskRequest {
-    TaskRequest::Init(Init { engine: ENGINE, resolved_env_vars: map(variables), ..Init::default() })
+    TaskRequest::Engine(EngineTask {
+        init: InitOptions { resolved_env_vars: map(variables), ..InitOptions::default() },
+        ..EngineTask::new(Task::Init, ENGINE)
+    })
 }
 
 fn plan(parameters: &[(&str, &str)], variables: &[&str]) -> TaskRequest {
-    let own = Plan { engine: ENGINE, resolved_parameters: map(parameters), ..Plan::default() };
+    let own = EngineTask { resolved_parameters: map(parameters), ..EngineTask::new(Task::Plan, ENGINE) };
     let variables =
         variables.iter().map(|it| Flag::new(TerraformArrayFlag::Var, Some(it))).collect::<Vec<_>>();
-    TaskRequest::Plan(own, FlagLists { terraform_array_flags: variables.into(), ..FlagLists::default() })
+    TaskRequest::Engine(EngineTask {
+        flags: FlagLists { terraform_array_flags: variables.into(), ..FlagLists::default() },
+        ..own
+    })
 }
 
 fn apply() -> TaskRequest {
-    TaskRequest::ApplyFromPlan(
-        ApplyFromPlan { engine: ENGINE, ..ApplyFromPlan::default() },
-        FlagLists::default(),
-    )
+    TaskRequest::Engine(EngineTask::new(Task::ApplyFromPlan, ENGINE))
 }
 
 fn output() -> TaskRequest {
-    TaskRequest::Output(Output { engine: ENGINE, ..Output::default() }, FlagLists::default())
+    TaskRequest::Engine(EngineTask::new(Task::Output, ENGINE))
 }
 
 const DECLARED: &str = r#"

@@ -1,4 +1,4 @@
-//! Whatever happens to the cache, it is never a reason to fail.
+//! Problems with the cache never fail a checkout.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -15,12 +15,12 @@ use crate::support::git::{Repo, git_in};
 use crate::support::module::git_source;
 
 #[tokio::test]
-async fn whoever_holds_the_cache_for_too_long_is_gone_around() {
+async fn a_cache_that_is_locked_for_too_long_is_bypassed() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     store.module().get_main(&repo).await.unwrap();
     let holder = store.hold();
-    // The limit counts for the fetch without the cache as well, which on a busy machine takes its time.
+    // The timeout also applies to the fetch without the cache, which may be slow on a busy machine.
     let mut limit = Duration::from_millis(500);
     loop {
         let mut module = store.module();
@@ -38,7 +38,7 @@ async fn whoever_holds_the_cache_for_too_long_is_gone_around() {
 }
 
 #[tokio::test]
-async fn a_damaged_cache_is_noticed_and_made_anew() {
+async fn a_damaged_cache_is_detected_and_created_again() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 9] = [
         ("garbage in objects", |copy| {
@@ -96,7 +96,7 @@ async fn a_damaged_cache_is_noticed_and_made_anew() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_costs_nothing_that_the_cache_has() {
+async fn cached_commits_are_available_while_the_server_is_down() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     let first = store.module().get_main(&repo).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_server_that_is_away_costs_nothing_that_the_cache_has() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_used_is_gone_without() {
+async fn an_unusable_cache_folder_is_bypassed() {
     let store = Store::new();
     fs::write(store.path(), "in the way").unwrap();
     let repo = Repo::with(&[("main.tf", "# one")]);
@@ -123,7 +123,7 @@ async fn a_folder_that_cannot_be_used_is_gone_without() {
 }
 
 #[tokio::test]
-async fn a_cancel_or_time_out_in_a_fetch_leaves_the_cache_usable() {
+async fn a_cancelled_or_timed_out_fetch_leaves_the_cache_usable() {
     let store = Store::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
@@ -151,8 +151,8 @@ async fn a_cancel_or_time_out_in_a_fetch_leaves_the_cache_usable() {
     }
 }
 
-/// Serves the repositories of a folder by the git protocol. One connection, counted from 0, never gets an answer;
-/// the receiver tells when it is there.
+/// Serves the repositories of a folder with the git protocol. The connection with the number `silent`, counted from 0, never gets
+/// an answer; the receiver gets that connection.
 fn serve_but(silent: usize, folder: &Path) -> (String, tokio::sync::oneshot::Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}", listener.local_addr().unwrap());
@@ -179,7 +179,7 @@ fn serve_but(silent: usize, folder: &Path) -> (String, tokio::sync::oneshot::Rec
 }
 
 #[tokio::test]
-async fn a_fetch_that_is_given_up_half_way_is_made_good_by_the_next() {
+async fn an_abandoned_fetch_is_repaired_by_the_next_one() {
     let store = Store::new();
     let repo = Repo::with(&[("main.tf", "# one")]);
     let (server, silent) = serve_but(1, repo.path().parent().unwrap());

@@ -1,5 +1,4 @@
-//! What an engine leaves behind when it could not finish: a state that it could not write, a state lock, operations
-//! that nobody saw the end of.
+//! State locks that stay behind, and the state that a backend refused, as Terraform and OpenTofu report them.
 //!
 //! * Terraform and OpenTofu write `errored.tfstate` to the working directory when the backend refuses the new state.
 //! * A lock that somebody else holds is described on stderr, in a frame of `│` when there is colour:
@@ -21,13 +20,11 @@
 //! * A lock that could not be released is reported without its id; the next command that wants it learns the id.
 //! * A local state is locked through the operating system, which unlocks it when the process ends. The description of
 //!   the lock beside it (`.terraform.tfstate.lock.info`) stays after a kill and keeps nobody from the state.
-//! * Pulumi lists operations that it began and did not see end under `pending_operations` of the exported state.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{EngineError, ResultFile, read_json};
 use crate::workspace::stored_state::small;
 
 /// The file in which an engine puts a state that the backend did not take.
@@ -65,8 +62,6 @@ pub enum LockTrouble {
     HeldByProcess(Lock),
     /// The engine had the lock and could not give it back. It does not say which it was.
     NotReleased,
-    /// Pulumi names the lock files, or nothing at all when the service keeps the lock.
-    Stack(Vec<String>),
 }
 
 /// Looks for trouble with locks in what an engine printed, without colours.
@@ -76,15 +71,7 @@ pub fn lock_trouble(lines: &[String]) -> Option<LockTrouble> {
     if let Some(said) = after("Error acquiring the state lock") {
         return held(said);
     }
-    if after("Error releasing the state lock").is_some() {
-        return Some(LockTrouble::NotReleased);
-    }
-    if let Some(said) = after("the stack is currently locked by") {
-        let locks = said.iter().skip(1).map(|line| line.trim());
-        let locks = locks.take_while(|line| line.contains("created by")).take(3);
-        return Some(LockTrouble::Stack(locks.map(str::to_owned).collect()));
-    }
-    after("Another update is currently in progress").map(|_| LockTrouble::Stack(Vec::new()))
+    after("Error releasing the state lock").map(|_| LockTrouble::NotReleased)
 }
 
 /// The line without the frame that is drawn around errors.
@@ -133,34 +120,6 @@ pub fn local_lock(state: &Path) -> Option<(PathBuf, Lock)> {
     (!lock.id.is_empty()).then_some((file, lock))
 }
 
-#[derive(Deserialize)]
-struct PendingExport {
-    deployment: Option<PendingDeployment>,
-}
-
-#[derive(Deserialize)]
-struct PendingDeployment {
-    pending_operations: Option<Vec<Operation>>,
-}
-
-#[derive(Deserialize)]
-struct Operation {
-    r#type: String,
-    resource: PendingResource,
-}
-
-#[derive(Deserialize)]
-struct PendingResource {
-    urn: String,
-}
-
-/// What Pulumi began and did not see end, each as `creating urn:…`.
-pub fn pending_operations(export: impl Into<ResultFile>) -> Result<Vec<String>, EngineError> {
-    let export: PendingExport = read_json("the exported state", export)?;
-    let pending = export.deployment.and_then(|it| it.pending_operations).unwrap_or_default();
-    Ok(pending.iter().map(|it| format!("{} {}", it.r#type, it.resource.urn)).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,12 +165,6 @@ mod tests {
         let said = |text: &str| lock_trouble(&lines(text));
         assert_eq!(said("│ Error: Error releasing the state lock"), Some(LockTrouble::NotReleased));
         assert_eq!(said("Error: Error acquiring the state lock\n\nError message: no such host"), None);
-        let locked = "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end \
-            or delete the lock file with `pulumi cancel`.\n  file:///x/a.json: created by me@vm (pid 7) at now\nbye";
-        let lock = "file:///x/a.json: created by me@vm (pid 7) at now".to_owned();
-        assert_eq!(said(locked), Some(LockTrouble::Stack(vec![lock])));
-        let busy = "error: [409] Conflict: Another update is currently in progress.";
-        assert_eq!(said(busy), Some(LockTrouble::Stack(Vec::new())));
         assert_eq!(said("Error: something else\nLock Info:\n  ID: x"), None);
     }
 

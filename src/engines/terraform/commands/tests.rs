@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use hawser_contract::requests::{BackendConfig, InitFlags};
+use hawser_contract::{BackendConfig, BackendConfiguration, EngineName, InitFlags, InitOptions, Task};
 
 use super::*;
 
@@ -22,64 +22,70 @@ fn flag(flag: TerraformFlag, value: Option<&str>) -> Flag<TerraformFlag> {
 
 #[test]
 fn flags_of_init_stand_once_however_often_they_are_asked_for() {
-    let request = Init {
-        engine: Engine::Terraform,
-        flags: InitFlags { auto_upgrade_enabled: true, auto_migrate_enabled: true, ..InitFlags::default() },
-        backend_configuration: BackendConfiguration {
+    let request = EngineTask {
+        init: InitOptions {
+            flags: InitFlags {
+                auto_upgrade_enabled: true,
+                auto_migrate_enabled: true,
+                ..InitFlags::default()
+            },
+            ..InitOptions::default()
+        },
+        flags: FlagLists {
             terraform_flags: vec![
                 flag(TerraformFlag::Upgrade, None),
                 flag(TerraformFlag::Lock, Some("false")),
                 flag(TerraformFlag::Lock, Some("true")),
             ]
             .into(),
-            ..BackendConfiguration::default()
+            ..FlagLists::default()
         },
-        ..Init::default()
+        ..EngineTask::new(Task::Init, EngineName::TERRAFORM)
     };
     let expected =
         ["terraform", "init", "-input=false", "-upgrade", "-migrate-state", "-lock=true", "-force-copy"];
-    assert_eq!(words(&init(&request)), expected);
+    assert_eq!(words(&init(request.engine.as_str(), &request)), expected);
 }
 
 #[test]
 fn a_reconfigure_question_is_answered_with_no_and_nothing_else_is() {
-    let mut request = Init::default();
-    assert_eq!(words(&init(&request)), ["tofu", "init", "-input=false"]);
-    request.flags.auto_reconfigure_enabled = true;
-    let work = init(&request);
+    let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
+    assert_eq!(words(&init(request.engine.as_str(), &request)), ["tofu", "init", "-input=false"]);
+    request.init.flags.auto_reconfigure_enabled = true;
+    let work = init(request.engine.as_str(), &request);
     assert_eq!(words(&work), ["tofu", "init", "-reconfigure"]);
     assert_eq!(work.engine[0].stdin.as_deref(), Some("no"));
     // The flag list has the last word over the deprecated switch.
-    request.backend_configuration.terraform_flags =
-        vec![flag(TerraformFlag::Reconfigure, Some("false"))].into();
-    let work = init(&request);
+    request.flags.terraform_flags = vec![flag(TerraformFlag::Reconfigure, Some("false"))].into();
+    let work = init(request.engine.as_str(), &request);
     assert_eq!(words(&work), ["tofu", "init", "-input=false", "-reconfigure=false"]);
     assert_eq!(work.engine[0].stdin, None);
 }
 
 #[test]
 fn backend_settings_merge_and_the_later_one_wins() {
-    let mut configuration = BackendConfiguration {
+    let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
+    request.init.backend_configuration = BackendConfiguration {
         namespace_backend_configs: vec![backend("bucket", "ns"), backend("region", "ns")],
         module_backend_configs: vec![backend("bucket", "${BUCKET}-x"), backend("key", "k=v")],
-        terraform_array_flags: vec![
-            Flag::new(TerraformArrayFlag::BackendConfig, Some("region=flag")),
-            Flag::new(TerraformArrayFlag::BackendConfig, Some("conf/$ENV.tfbackend")),
-            Flag::new(TerraformArrayFlag::Var, Some("a=b")),
-        ]
-        .into(),
         ..BackendConfiguration::default()
     };
-    let text = |configuration: &BackendConfiguration| -> Vec<String> {
+    request.flags.terraform_array_flags = vec![
+        Flag::new(TerraformArrayFlag::BackendConfig, Some("region=flag")),
+        Flag::new(TerraformArrayFlag::BackendConfig, Some("conf/$ENV.tfbackend")),
+        Flag::new(TerraformArrayFlag::Var, Some("a=b")),
+    ]
+    .into();
+    let text = |request: &EngineTask| -> Vec<String> {
         let join = |piece: Piece| match piece {
             Piece::Text(text) => text,
             Piece::Variable(name) => format!("<{name}>"),
         };
-        let arguments = backend_arguments(configuration).into_iter();
+        let arguments = backend_arguments(request).into_iter();
         arguments.map(|pieces| pieces.into_iter().map(join).collect()).collect()
     };
     assert_eq!(
-        text(&configuration),
+        text(&request),
         [
             "-backend-config=bucket=<BUCKET>-x",
             "-backend-config=key=k=v",
@@ -87,19 +93,17 @@ fn backend_settings_merge_and_the_later_one_wins() {
             "-backend-config=conf/<ENV>.tfbackend",
         ]
     );
-    configuration.ignore_namespace_backend_configs = true;
-    configuration.terraform_array_flags = Vec::new().into();
-    assert_eq!(text(&configuration), ["-backend-config=bucket=<BUCKET>-x", "-backend-config=key=k=v"]);
+    request.init.backend_configuration.ignore_namespace_backend_configs = true;
+    request.flags.terraform_array_flags = Vec::new().into();
+    assert_eq!(text(&request), ["-backend-config=bucket=<BUCKET>-x", "-backend-config=key=k=v"]);
 }
 
 #[test]
 fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
-    let configuration = BackendConfiguration {
-        module_backend_configs: vec![backend("access_key", "hush")],
-        terraform_array_flags: vec![Flag::new(TerraformArrayFlag::Var, Some("a=b"))].into(),
-        ..BackendConfiguration::default()
-    };
-    let work = init(&Init { backend_configuration: configuration, ..Init::default() });
+    let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
+    request.init.backend_configuration.module_backend_configs = vec![backend("access_key", "hush")];
+    request.flags.terraform_array_flags = vec![Flag::new(TerraformArrayFlag::Var, Some("a=b"))].into();
+    let work = init(request.engine.as_str(), &request);
     assert_eq!(words(&work), ["tofu", "init", "-input=false"]);
     let arguments =
         |work: &EngineCommands| format!("{:?}", work.engine[0].hidden.as_ref().unwrap().arguments);
@@ -110,16 +114,16 @@ fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
         Flag::new(TerraformArrayFlag::Target, Some("x.y")),
     ];
     let flags = FlagLists { terraform_array_flags: array.into(), ..FlagLists::default() };
-    let planned = plan(Engine::Tofu, Direction::Apply, &flags, &places());
+    let planned = plan("tofu", Direction::Apply, &flags, &places());
     assert_eq!(words(&planned), ["tofu", "plan", "-out=/m/.snapcd/plan.out", "-input=false", "-target=x.y"]);
     // The file comes along, or it would count after the values.
     assert_eq!(
         arguments(&planned),
         r#"[[Text("-var-file=/m/.snapcd/inputs.tfvars")], [Text("-var=a=hush")]]"#
     );
-    let applied = apply(Engine::Tofu, Direction::Apply, &flags, &places());
+    let applied = apply("tofu", Direction::Apply, &flags, &places());
     assert_eq!(words(&applied), ["tofu", "apply", "-target=x.y", "/m/.snapcd/plan.out"]);
-    assert_eq!(words(&output(Engine::Tofu, &flags, &places())), ["tofu", "output", "-json", "-target=x.y"]);
+    assert_eq!(words(&output("tofu", &flags, &places())), ["tofu", "output", "-json", "-target=x.y"]);
 }
 
 #[test]
@@ -128,7 +132,7 @@ fn plan_and_apply_have_their_files_and_apply_has_its_flags_before_the_plan() {
         terraform_flags: vec![flag(TerraformFlag::Parallelism, Some("4"))].into(),
         ..FlagLists::default()
     };
-    let planned = plan(Engine::Terraform, Direction::Destroy, &flags, &places());
+    let planned = plan("terraform", Direction::Destroy, &flags, &places());
     assert_eq!(
         words(&planned),
         [
@@ -142,13 +146,10 @@ fn plan_and_apply_have_their_files_and_apply_has_its_flags_before_the_plan() {
         ]
     );
     assert_eq!(planned.collect[0].words, ["terraform", "show", "-json", "/m/.snapcd/destroy.out"]);
-    let applied = apply(Engine::Terraform, Direction::Apply, &flags, &places());
+    let applied = apply("terraform", Direction::Apply, &flags, &places());
     assert_eq!(words(&applied), ["terraform", "apply", "-parallelism=4", "/m/.snapcd/plan.out"]);
     assert!(applied.collect_after_failure);
-    assert_eq!(
-        words(&output(Engine::Tofu, &flags, &places())),
-        ["tofu", "output", "-json", "-parallelism=4"]
-    );
+    assert_eq!(words(&output("tofu", &flags, &places())), ["tofu", "output", "-json", "-parallelism=4"]);
 }
 
 #[test]

@@ -12,13 +12,11 @@
 use std::collections::BTreeMap;
 
 use hawser_contract::enums::WireEnum as _;
-use hawser_contract::requests::Init;
-use hawser_contract::{FlagLists, PulumiArrayFlag, PulumiFlag};
+use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, PulumiFlag};
 
-use super::flags::{self, is_on, pulumi_arguments, value_of};
-use super::terraform::Direction;
-use super::{EngineCommands, EngineError, ResultPaths, hcl_values, printed_output};
 use crate::base::git_url::mask_url;
+use crate::engines::flags::{self, is_on, pulumi_arguments, value_of};
+use crate::engines::{Direction, EngineCommands, EngineError, ResultPaths, hcl_values, printed_output};
 use crate::script::EngineCommand;
 use crate::workspace::PrivateFile;
 
@@ -34,15 +32,15 @@ fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCom
 }
 
 /// What Init wants written down before it runs: the token to log in with, which must not be an argument.
-pub fn oidc_token(request: &Init) -> Option<&str> {
-    let token = value_of(&request.backend_configuration.pulumi_flags.known, PulumiFlag::OidcToken)?;
+pub fn oidc_token(request: &EngineTask) -> Option<&str> {
+    let token = value_of(&request.flags.pulumi_flags.known, PulumiFlag::OidcToken)?;
     (!token.starts_with("file://")).then_some(token)
 }
 
 /// Refuses what stands alone on a command line of Init and would be read as an option there.
-pub fn check_init(request: &Init) -> Result<(), EngineError> {
+pub fn check_init(request: &EngineTask) -> Result<(), EngineError> {
     for flag in [PulumiFlag::StackName, PulumiFlag::CloudUrl] {
-        let value = value_of(&request.backend_configuration.pulumi_flags.known, flag);
+        let value = value_of(&request.flags.pulumi_flags.known, flag);
         if let Some(value) = value.filter(|value| value.starts_with('-')) {
             return Err(EngineError::Option { flag: flag.name(), value: value.to_owned() });
         }
@@ -50,9 +48,9 @@ pub fn check_init(request: &Init) -> Result<(), EngineError> {
     Ok(())
 }
 
-pub fn init(request: &Init, places: &ResultPaths) -> EngineCommands {
+pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
     use PulumiFlag as F;
-    let given = &request.backend_configuration.pulumi_flags.known;
+    let given = &request.flags.pulumi_flags.known;
     let mut work = EngineCommands::default();
     let (mut login, mut global) = (Vec::new(), Vec::new());
     for flag in given {
@@ -99,7 +97,7 @@ pub fn init(request: &Init, places: &ResultPaths) -> EngineCommands {
     let secrets = secrets.into_iter().flat_map(|it| ["--secrets-provider".to_owned(), it.to_owned()]);
     let words = secrets.chain(["--non-interactive".to_owned()]).chain(global);
     work.engine.push(command(&["stack", "select", stack, "--create"], words));
-    if !request.backend_configuration.pulumi_array_flags.known.is_empty() {
+    if !request.flags.pulumi_array_flags.known.is_empty() {
         work.warnings.push("Pulumi array flags mean nothing to Init: left out".to_owned());
     }
     work
@@ -213,6 +211,7 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> E
         collect_after_failure: true,
         writes: vec![places.private(file)],
         warnings,
+        ..EngineCommands::default()
     }
 }
 
@@ -228,8 +227,7 @@ pub fn output(flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_contract::Flag;
-    use hawser_contract::requests::BackendConfiguration;
+    use hawser_contract::{EngineName, Flag, Task};
     use std::path::Path;
 
     fn places() -> ResultPaths {
@@ -243,8 +241,8 @@ mod tests {
     fn init_with(flags: &[(PulumiFlag, Option<&str>)]) -> EngineCommands {
         let pulumi_flags =
             flags.iter().map(|(flag, value)| Flag::new(*flag, *value)).collect::<Vec<_>>().into();
-        let backend_configuration = BackendConfiguration { pulumi_flags, ..BackendConfiguration::default() };
-        init(&Init { backend_configuration, ..Init::default() }, &places())
+        let flags = FlagLists { pulumi_flags, ..FlagLists::default() };
+        init(&EngineTask { flags, ..EngineTask::new(Task::Init, EngineName::PULUMI) }, &places())
     }
 
     #[test]

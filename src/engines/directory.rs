@@ -8,14 +8,14 @@ use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use crate::engines::environment::Environment;
+use super::environment::Environment;
 use crate::script::bash_script::PLACE_VARIABLES;
 use crate::script::quote;
 use crate::step::StepFolder;
 use crate::workspace::{PrivateFile, Workspace};
 
 #[derive(Debug, Clone)]
-pub(in crate::tasks) struct EngineDirectory {
+pub struct EngineDirectory {
     /// The init directory of the module.
     directory: PathBuf,
     /// The one in which the engine ran: a hook may have changed to another.
@@ -37,7 +37,7 @@ impl Deref for EngineDirectory {
 
 impl EngineDirectory {
     /// As the environment has it when no hook changes anything. `has_hook` says that one may.
-    pub(in crate::tasks) fn new(workspace: &Workspace, environment: &Environment, has_hook: bool) -> Self {
+    pub fn new(workspace: &Workspace, environment: &Environment, has_hook: bool) -> Self {
         let directory = workspace.init_dir();
         let set = |name: &&'static str| {
             let value = environment.get(name)?.to_string_lossy().into_owned();
@@ -49,7 +49,7 @@ impl EngineDirectory {
     }
 
     /// As the script has noted it, if it came so far.
-    pub(super) fn noted_by(mut self, step: &StepFolder) -> Self {
+    pub fn noted_by(mut self, step: &StepFolder) -> Self {
         let noted = fs::read(step.place_path()).unwrap_or_default();
         let noted = String::from_utf8_lossy(&noted);
         let noted: Vec<&str> = noted.split_terminator('\0').collect();
@@ -66,16 +66,16 @@ impl EngineDirectory {
         self
     }
 
-    pub(super) fn worked_in(&self) -> &Path {
+    pub fn worked_in(&self) -> &Path {
         &self.worked_in
     }
 
-    pub(super) fn workspace(&self) -> Option<&str> {
+    pub fn workspace(&self) -> Option<&str> {
         self.variable("TF_WORKSPACE")
     }
 
     /// Where the engine keeps what it knows about the module.
-    pub(super) fn data(&self) -> PathBuf {
+    pub fn data(&self) -> PathBuf {
         self.worked_in.join(self.variable("TF_DATA_DIR").unwrap_or(".terraform"))
     }
 
@@ -84,7 +84,7 @@ impl EngineDirectory {
     }
 
     /// A command for a person's shell, between backticks, that does there what the engine would, and what it needs.
-    pub(super) fn command(&self, command: &str) -> String {
+    pub fn command(&self, command: &str) -> String {
         // A path that was joined with an empty one ends with a slash.
         let directory: PathBuf = self.worked_in.components().collect();
         let variables = self

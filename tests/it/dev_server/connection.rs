@@ -11,7 +11,7 @@ use super::{hub, hub_with};
 use crate::support::eventually::in_time;
 
 #[tokio::test]
-async fn a_token_is_only_given_for_the_right_form() {
+async fn a_token_is_only_issued_for_a_valid_form() {
     let hub = hub_with(|options| options.token_lifetime = Duration::from_secs(90)).await;
     let url = format!("{}/connect/token", hub.url());
     let answer: Value = post_form(&url, &token_form(&hub)).await.json().await.unwrap();
@@ -35,7 +35,7 @@ async fn a_token_is_only_given_for_the_right_form() {
 }
 
 #[tokio::test]
-async fn a_refused_negotiation_says_why() {
+async fn a_refused_negotiation_has_a_reason() {
     let hub = hub().await;
     let good = token(&hub).await;
     let id = uuid::Uuid::new_v4().to_string();
@@ -65,7 +65,7 @@ async fn a_refused_negotiation_says_why() {
 }
 
 #[tokio::test]
-async fn a_second_runner_with_the_same_name_is_told_so_also_when_it_negotiated_in_time() {
+async fn a_second_runner_with_the_same_name_is_refused_even_if_it_negotiated_first() {
     let hub = hub().await;
     let token = token(&hub).await;
     let mut query = query(&hub, "a");
@@ -96,7 +96,7 @@ async fn the_token_may_come_in_the_query_and_the_negotiation_may_be_skipped() {
 }
 
 #[tokio::test]
-async fn only_the_json_protocol_gets_through_the_handshake() {
+async fn only_the_json_protocol_is_accepted_in_the_handshake() {
     let hub = hub().await;
     for (request, part) in [
         (json!({"protocol": "messagepack", "version": 1}), "messagepack"),
@@ -125,7 +125,7 @@ async fn messages_may_be_joined_in_a_frame_or_split_over_several() {
         let runner = hub.identity().runner_id;
         json!({"type": 1, "invocationId": id, "target": "ReportRunningTask", "arguments": [job, "Init", runner, "a"]})
     };
-    // The first message rides in the frame of the handshake.
+    // The first message is in the frame of the handshake.
     client
         .send_raw(&format!("{{\"protocol\":\"json\",\"version\":1}}\u{1e}{}\u{1e}", json!({"type": 6})))
         .await;
@@ -140,14 +140,14 @@ async fn messages_may_be_joined_in_a_frame_or_split_over_several() {
         assert_eq!(
             client.message().await.unwrap()["invocationId"],
             id,
-            "answers come in the order of the calls"
+            "answers have the order of the calls"
         );
     }
     assert_eq!(hub.violations(), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn an_idle_hub_pings_and_gives_up_a_client_that_says_nothing() {
+async fn an_idle_hub_pings_and_disconnects_a_silent_client() {
     let hub = hub_with(|options| {
         options.keep_alive = Duration::from_millis(50);
         options.client_timeout = Duration::from_secs(5);
@@ -160,11 +160,11 @@ async fn an_idle_hub_pings_and_gives_up_a_client_that_says_nothing() {
         HubEvent::Disconnected { reason, .. } => Some(reason.clone()),
         _ => None,
     };
-    assert!(in_time("the event comes", hub.events().find(gone)).await.contains("silent"));
+    assert!(in_time("the event", hub.events().find(gone)).await.contains("silent"));
 }
 
 #[tokio::test]
-async fn a_message_may_have_32_kib_and_not_a_byte_more() {
+async fn messages_are_limited_to_32_kib() {
     let hub = hub().await;
     hub.submit(JobSpec::single(Task::Init, "x"));
     let mut client = Client::connect(&hub, "a").await;
@@ -187,9 +187,9 @@ async fn a_message_may_have_32_kib_and_not_a_byte_more() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_with_its_token_when_the_hub_is_told_to() {
+async fn a_connection_is_closed_when_its_token_expires() {
     let hub = hub_with(|options| {
-        // Long enough to connect with it on a busy machine.
+        // Long enough to connect on a busy machine.
         options.token_lifetime = Duration::from_secs(4);
         options.close_on_token_expiry = true;
     })

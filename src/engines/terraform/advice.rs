@@ -1,41 +1,25 @@
 //! What people are told to do about what an engine left behind: sentences without their full stop.
 
-use std::error::Error;
 use std::io;
 use std::path::Path;
 
-use hawser_contract::{Engine, Task, TaskRequest};
+use hawser_contract::{EngineName, Task};
 
-use super::place::EngineDirectory;
-use crate::engines::leftovers::{ERRORED_STATE, Lock, LockTrouble};
+use super::locks::{ERRORED_STATE, Lock, LockTrouble};
+use crate::engines::directory::EngineDirectory;
 use crate::script::quote;
-use crate::tasks::shape::ScriptTask;
 
-/// How many pending operations a message names.
-const NAMED: usize = 10;
-
-/// What to look for after a step that nobody saw the end of. Only what its task can have left.
-pub fn to_check(request: &TaskRequest) -> &'static str {
-    ScriptTask::of(request).map_or("it changes no resources", |shape| check(&shape))
-}
-
-fn check(shape: &ScriptTask<'_>) -> &'static str {
-    match (shape.task, shape.engine) {
-        (Task::ApplyFromPlan | Task::DestroyFromPlan, Engine::Pulumi) => {
-            "look for a lock of the stack that was left behind, for pending operations, and for resources that are \
-             not in the state"
-        }
-        (Task::ApplyFromPlan | Task::DestroyFromPlan, _) => {
+/// What to check after a task that nobody saw the end of. Only what the task can have left.
+pub(super) fn to_check(task: Task) -> &'static str {
+    match task {
+        Task::ApplyFromPlan | Task::DestroyFromPlan => {
             "look for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
              resources that are not in the state"
         }
-        (Task::Plan | Task::PlanDestroy, Engine::Pulumi) => {
-            "it changes no resources itself, but its hooks may, and the configuration of the stack may be half written"
-        }
-        (Task::Plan | Task::PlanDestroy, _) => {
+        Task::Plan | Task::PlanDestroy => {
             "look for a state lock that was left behind; it changes no resources itself, but its hooks may"
         }
-        (Task::Init, Engine::Terraform | Engine::Tofu) => {
+        Task::Init => {
             "where a state was to move to another backend, look where it is; apart from that, only its hooks can have \
              changed anything"
         }
@@ -43,18 +27,9 @@ fn check(shape: &ScriptTask<'_>) -> &'static str {
     }
 }
 
-/// Nobody knows what the engine left, because the search for it failed.
-pub(super) fn not_looked_for(shape: &ScriptTask<'_>, why: &dyn Error) -> String {
-    format!(
-        "The search for what {} may have left behind failed ({why}), so there may be something. Before the next run: {}",
-        shape.command(),
-        check(shape)
-    )
-}
-
 /// The new state is in `place` and nowhere else, with so many resources, as far as it could be read.
 pub(super) fn errored_state(
-    engine: Engine,
+    engine: &EngineName,
     directory: &EngineDirectory,
     place: &Path,
     resources: &io::Result<Option<u64>>,
@@ -72,7 +47,7 @@ pub(super) fn errored_state(
 }
 
 /// The engine says that it wrote the state, but there is no such file.
-pub(super) fn missing_state(engine: Engine, directory: &Path, rescued: &Path) -> String {
+pub(super) fn missing_state(engine: &EngineName, directory: &Path, rescued: &Path) -> String {
     format!(
         "{engine} has written an {ERRORED_STATE}, but it is not in {}: look where the hooks may have changed to, and in {}, \
          where the next apply puts what it finds; it is the only copy of that state",
@@ -82,7 +57,7 @@ pub(super) fn missing_state(engine: Engine, directory: &Path, rescued: &Path) ->
 }
 
 /// There may be such a file, or it is certain that there is, but it could not be kept elsewhere.
-pub(super) fn unkept_state(engine: Engine, directory: &EngineDirectory, error: &io::Error) -> String {
+pub(super) fn unkept_state(engine: &EngineName, directory: &EngineDirectory, error: &io::Error) -> String {
     let place = directory.join(ERRORED_STATE);
     format!(
         "Whether there is an {ERRORED_STATE} could not be seen, or it could not be kept elsewhere ({error}). If {} is there, \
@@ -93,7 +68,7 @@ pub(super) fn unkept_state(engine: Engine, directory: &EngineDirectory, error: &
 }
 
 /// An apply was about to overwrite a state that is now in `kept`.
-pub(super) fn earlier_state(engine: Engine, directory: &EngineDirectory, kept: &Path) -> String {
+pub(super) fn earlier_state(engine: &EngineName, directory: &EngineDirectory, kept: &Path) -> String {
     let push = push_command(engine, directory, kept);
     format!(
         "An earlier apply left an {ERRORED_STATE}, a state that its backend did not take. It is kept in {}. If it was \
@@ -117,27 +92,12 @@ pub(super) fn unseen_states(folder: &Path, error: &io::Error) -> String {
     )
 }
 
-pub(super) fn pending_operations(directory: &EngineDirectory, pending: &[String], kept: &str) -> String {
-    let more = pending.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!(
-        "Pending operations ({}), which Pulumi began and did not see end: {}{more}; {kept}. Check what became of them, \
-         then clear them by hand, which must be interactive for those that create: {}",
-        pending.len(),
-        pending[..pending.len().min(NAMED)].join(", "),
-        directory.command("pulumi refresh")
-    )
-}
-
-pub(super) fn unread_stack(directory: &EngineDirectory) -> String {
-    format!(
-        "The state of the stack could not be read afterwards: whether there are pending_operations is shown by {}",
-        directory.command("pulumi stack export")
-    )
-}
-
 /// What the engine itself said about a lock.
-pub(super) fn lock_trouble(engine: Engine, directory: &EngineDirectory, trouble: &LockTrouble) -> String {
+pub(super) fn lock_trouble(
+    engine: &EngineName,
+    directory: &EngineDirectory,
+    trouble: &LockTrouble,
+) -> String {
     match trouble {
         LockTrouble::HeldByProcess(lock) => format!(
             "The state {} is locked, lock id {}{}, by a process that still runs: the lock ends with it and cannot \
@@ -150,24 +110,17 @@ pub(super) fn lock_trouble(engine: Engine, directory: &EngineDirectory, trouble:
             "The state is locked, lock id {}{}. Only when it is certain that nobody works with it: {}",
             lock.id,
             lock.about(),
-            directory.command(&format!("{} force-unlock {}", engine.program(), quote(&lock.id)))
+            directory.command(&format!("{} force-unlock {}", engine, quote(&lock.id)))
         ),
         LockTrouble::NotReleased => format!(
             "{engine} could not release its state lock and does not say its id: when it is still there, the next \
              Plan fails and names it"
         ),
-        LockTrouble::Stack(locks) => {
-            let locks = if locks.is_empty() { String::new() } else { format!(": {}", locks.join(", ")) };
-            format!(
-                "The stack is locked{locks}. Only when it is certain that no other update runs: {}",
-                directory.command("pulumi cancel")
-            )
-        }
     }
 }
 
 /// The engine said nothing, but the lock of a local state is still there.
-pub(super) fn local_lock(engine: Engine, file: &Path, lock: &Lock) -> String {
+pub(super) fn local_lock(engine: &EngineName, file: &Path, lock: &Lock) -> String {
     format!(
         "The state lock {}{} stayed behind in {}: the lock of a local state ends with its process, so make \
          sure that no {engine} runs there any more; there is nothing to unlock",
@@ -178,13 +131,13 @@ pub(super) fn local_lock(engine: Engine, file: &Path, lock: &Lock) -> String {
 }
 
 /// The engine was ended where it could not clean up, and its lock is on another machine.
-pub(super) fn remote_lock(engine: Engine) -> String {
+pub(super) fn remote_lock(engine: &EngineName) -> String {
     format!(
         "{engine} may have been ended before it could release its state lock, which then may have stayed with the backend: \
          if so, the next Plan fails, names it and says how to unlock"
     )
 }
 
-fn push_command(engine: Engine, directory: &EngineDirectory, state: &Path) -> String {
-    directory.command(&format!("{} state push {}", engine.program(), quote(&state.to_string_lossy())))
+fn push_command(engine: &EngineName, directory: &EngineDirectory, state: &Path) -> String {
+    directory.command(&format!("{} state push {}", engine, quote(&state.to_string_lossy())))
 }

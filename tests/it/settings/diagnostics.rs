@@ -1,18 +1,18 @@
-//! What is said about settings that are wrong, and about those that only look so.
+//! Problems and warnings about settings.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use hawser::settings::{Fault, Warning};
+use hawser::settings::{SettingFault, Warning};
 use serde_json::json;
 
 use super::{ID, SECRET, World, complete};
 
 #[test]
-fn an_argument_that_makes_no_sense_is_named_without_repeating_what_may_be_secret() {
+fn a_stray_argument_is_reported_by_position_because_it_may_be_secret() {
     let world = World::complete().args(&["--Runner:Credentials:ClientSecret", "my", "pass-phrase"]);
     let problem = world.one_problem();
-    assert_eq!(problem.fault, Fault::StrayArgument { position: 3 });
+    assert_eq!(problem.fault, SettingFault::StrayArgument { position: 3 });
     assert!(!problem.to_string().contains("phrase"), "{problem}");
 
     let problem = World::complete().args(&["--Runner:Instance", "--Server:Url=http://x"]).one_problem();
@@ -21,15 +21,15 @@ fn an_argument_that_makes_no_sense_is_named_without_repeating_what_may_be_secret
 }
 
 #[test]
-fn a_number_that_would_lose_digits_must_be_quoted_where_text_belongs() {
+fn a_number_that_would_lose_digits_as_text_must_be_quoted() {
     let text = complete().to_string().replace(&format!("\"{SECRET}\""), "12345678901234567890123");
     let problem = World::empty().file("appsettings.json", &text).one_problem();
     assert_eq!(problem.key.as_deref(), Some("Runner.Credentials.ClientSecret"));
-    assert_eq!(problem.fault, Fault::NotQuoted);
+    assert_eq!(problem.fault, SettingFault::NotQuoted);
 }
 
 #[test]
-fn a_missing_key_says_how_to_set_it_and_a_secret_never_on_the_command_line() {
+fn a_missing_key_has_a_hint_that_never_puts_a_secret_on_the_command_line() {
     let problems = World::empty().problems();
     let keys: Vec<_> = problems.iter().filter_map(|problem| problem.key.as_deref()).collect();
     let required = [
@@ -41,41 +41,41 @@ fn a_missing_key_says_how_to_set_it_and_a_secret_never_on_the_command_line() {
     ];
     assert_eq!(keys, required);
     let id = problems[2].to_string();
-    for way in [r#""Runner": { "Id": … }"#, "appsettings.json", "Runner__Id", "--Runner:Id=…"] {
-        assert!(id.contains(way), "{id}");
+    for hint in [r#""Runner": { "Id": … }"#, "appsettings.json", "Runner__Id", "--Runner:Id=…"] {
+        assert!(id.contains(hint), "{id}");
     }
     let secret = problems[1].to_string();
     assert!(secret.contains("Runner__Credentials__ClientSecret") && !secret.contains("--"), "{secret}");
 }
 
 #[test]
-fn all_problems_are_told_at_once_with_key_value_and_layer() {
+fn all_problems_are_reported_together_with_key_value_and_layer() {
     let world = World::empty()
         .file("appsettings.json", r#"{"Runner": {"Id": "abc", "MaxConcurrentSteps": 0}, "Engine": "x"}"#)
         .env("Server__Url", "ftp://me:hunter2@example.com")
         .env("Runner__Credentials__ClientSecret", "  ")
         .args(&["--HooksPreapproval:Enabled=yes", "--Logging:LogLevel:Default=Loud"]);
     let error = world.load().unwrap_err();
-    let told = error.to_string();
+    let text = error.to_string();
     for line in [
         "9 problems with the settings",
         r#"Runner.Id = "abc" (appsettings.json): is not a GUID"#,
         r#"Runner.MaxConcurrentSteps = "0" (appsettings.json): is not a whole number from 1 to 1000"#,
-        "Engine (appsettings.json): is a section with keys of its own",
+        "Engine (appsettings.json): is a section, not a value or a list",
         r#"Server.Url = "***@example.com" (environment variable Server__Url): is not an http or https URL"#,
         "Runner.Credentials.ClientSecret (environment variable Runner__Credentials__ClientSecret): is empty",
         r#"HooksPreapproval.Enabled = "yes" (command line, --HooksPreapproval:Enabled): is neither true nor false"#,
-        r#"Logging.LogLevel.Default = "Loud" (command line, --Logging:LogLevel:Default): is none of Trace, Debug"#,
-        "Runner.Credentials.ClientId: required, and not set",
-        "Runner.OrganizationId: required, and not set",
+        r#"Logging.LogLevel.Default = "Loud" (command line, --Logging:LogLevel:Default): is not one of Trace, Debug"#,
+        "Runner.Credentials.ClientId: is required and not set",
+        "Runner.OrganizationId: is required and not set",
     ] {
-        assert!(told.contains(line), "{line}\nnot in\n{told}");
+        assert!(text.contains(line), "{line}\nnot in\n{text}");
     }
-    assert!(!told.contains("hunter2"));
+    assert!(!text.contains("hunter2"));
 }
 
 #[test]
-fn a_file_of_authorities_that_cannot_be_used_is_told_with_all_the_other_problems() {
+fn an_unusable_authorities_file_is_reported_with_the_other_problems() {
     let world = World::empty()
         .file("appsettings.json", r#"{"Runner": {"Id": "abc"}, "Server": {"CaFile": "ca.pem"}}"#)
         .env("HooksPreapproval__Enabled", "yes");
@@ -91,11 +91,7 @@ fn a_file_of_authorities_that_cannot_be_used_is_told_with_all_the_other_problems
     std::fs::write(&path, "no certificate").unwrap();
     assert_eq!(ca_file(), format!("{start}holds no certificate in PEM form"));
     std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-    assert!(
-        ca_file().starts_with(&format!("{start}holds a certificate that cannot be used")),
-        "{}",
-        ca_file()
-    );
+    assert!(ca_file().starts_with(&format!("{start}holds an invalid certificate")), "{}", ca_file());
 
     let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(&path, certificate.cert.pem()).unwrap();
@@ -103,27 +99,27 @@ fn a_file_of_authorities_that_cannot_be_used_is_told_with_all_the_other_problems
 }
 
 #[test]
-fn a_value_of_the_wrong_kind_says_what_belongs_there() {
-    for (name, value, told) in [
+fn a_value_of_the_wrong_kind_has_a_hint() {
+    for (name, value, text) in [
         ("Engine__AdditionalBinaryPaths", "/a:/b", "set Engine__AdditionalBinaryPaths__0 in the environment"),
         ("Engine__AdditionalBinaryPaths__first", "/a", "list items are numbered from 0"),
         ("Logging__LogLevel", "Debug", "set Logging__LogLevel__Default in the environment"),
         ("Runner__Credentials", SECRET, "its keys: ClientId, ClientSecret"),
     ] {
         let problem = World::complete().env(name, value).one_problem();
-        assert!(problem.to_string().contains(told), "{problem}");
+        assert!(problem.to_string().contains(text), "{problem}");
         assert_eq!(problem.value, None);
     }
     let mut base = complete();
     base["Runner"]["Instance"] = json!([]);
     assert_eq!(
         World::empty().file("appsettings.json", &base.to_string()).one_problem().fault,
-        Fault::IsValue
+        SettingFault::IsValue
     );
 }
 
 #[test]
-fn a_list_where_a_section_belongs_and_the_other_way_round_is_a_problem() {
+fn a_list_instead_of_a_section_or_the_reverse_is_a_problem() {
     for (text, key) in [
         (r#"{"Runner": []}"#, "Runner"),
         (r#"{"Runner": [{"Id": 1}, 2]}"#, "Runner"),
@@ -139,7 +135,7 @@ fn a_list_where_a_section_belongs_and_the_other_way_round_is_a_problem() {
 }
 
 #[test]
-fn a_value_that_cannot_be_used_is_not_reported_as_missing_too() {
+fn an_invalid_value_is_not_reported_as_missing_too() {
     let world = World::empty()
         .file("appsettings.json", r#"{"Runner": {"Id": {}, "OrganizationId": "x", "Credentials": "me:pw"}}"#)
         .args(&["--server:url"]);
@@ -156,41 +152,44 @@ fn a_value_that_cannot_be_used_is_not_reported_as_missing_too() {
 fn a_broken_file_is_reported_with_line_and_column_and_hides_no_other_problem() {
     let world = World::empty()
         .file("appsettings.json", "{\n  \"Runner\": {\n    \"Id\" \"x\"\n  }\n}")
-        .env("Server__Url", "nowhere");
+        .env("Server__Url", "-");
     let problems = world.problems();
-    assert_eq!(problems.len(), 2, "what is missing may stand in the broken file: {problems:?}");
-    let told = problems[0].to_string();
-    assert!(told.starts_with("appsettings.json: is not valid JSON: "), "{told}");
-    assert!(told.ends_with("at line 3 column 10"), "{told}");
+    assert_eq!(problems.len(), 2, "missing keys may be in the broken file: {problems:?}");
+    let text = problems[0].to_string();
+    assert!(text.starts_with("appsettings.json: is not valid JSON: "), "{text}");
+    assert!(text.ends_with("at line 3 column 10"), "{text}");
 
-    for (text, fault) in [("[1]", Fault::NotObject), ("\"x\"", Fault::NotObject)] {
+    for (text, fault) in [("[1]", SettingFault::NotObject), ("\"x\"", SettingFault::NotObject)] {
         assert_eq!(World::empty().file("appsettings.json", text).one_problem().fault, fault);
     }
     for text in ["", " \n", "\u{feff}"] {
-        assert_eq!(World::empty().file("appsettings.json", text).one_problem().fault, Fault::NothingInFile);
+        assert_eq!(
+            World::empty().file("appsettings.json", text).one_problem().fault,
+            SettingFault::NothingInFile
+        );
     }
     for text in ["{", "not json", "{} {}", "{\"a\": \"b}"] {
         let fault = World::empty().file("appsettings.json", text).one_problem().fault;
-        assert!(matches!(fault, Fault::NotJson(_)), "{fault:?}");
+        assert!(matches!(fault, SettingFault::NotJson(_)), "{fault:?}");
     }
 }
 
 #[test]
-fn a_file_that_cannot_be_read_stops_the_start() {
+fn an_unreadable_file_prevents_the_start() {
     let world = World::complete();
     std::fs::create_dir(world.dir.path().join("appsettings.Production.json")).unwrap();
     let problem = world.one_problem();
-    assert!(matches!(problem.fault, Fault::Unreadable(_)));
-    assert!(problem.to_string().starts_with("appsettings.Production.json: cannot read it"), "{problem}");
+    assert!(matches!(problem.fault, SettingFault::Unreadable(_)));
+    assert!(problem.to_string().starts_with("appsettings.Production.json: cannot be read"), "{problem}");
 
     let world = World::empty();
     std::fs::write(world.dir.path().join("appsettings.json"), b"{\"a\": \"\xff\"}").unwrap();
-    assert_eq!(world.one_problem().fault, Fault::NotUnicode);
+    assert_eq!(world.one_problem().fault, SettingFault::NotUnicode);
 
     let mut world = World::complete();
     let not_unicode = OsString::from_vec(b"\xff".to_vec());
-    world.origins.environment.push(("Runner__Instance".into(), not_unicode));
-    assert_eq!(world.one_problem().fault, Fault::NotUnicode);
+    world.inputs.environment.push(("Runner__Instance".into(), not_unicode));
+    assert_eq!(world.one_problem().fault, SettingFault::NotUnicode);
 }
 
 #[test]
@@ -203,7 +202,7 @@ fn an_unknown_key_is_warned_about_once_with_the_nearest_name_and_never_its_value
     let warnings = World::empty()
         .file("appsettings.json", &base.to_string())
         .env("Server__Ulr", "misplaced-secret")
-        // One of another program, as far as we know.
+        // This may belong to another program.
         .env("Runnr__Credentials__ClientSecret", "misplaced-secret")
         .env("Runner__Id__More", "1")
         .args(&["--Workingdirectory:TmpDirectory=/tmp", "--Password=misplaced-secret", "--Server.Url=x"])
@@ -222,7 +221,7 @@ fn an_unknown_key_is_warned_about_once_with_the_nearest_name_and_never_its_value
 }
 
 #[test]
-fn what_belongs_to_dotnet_passes_without_a_word() {
+fn settings_of_dotnet_are_ignored_without_a_warning() {
     let mut base = complete();
     base["$schema"] = json!("x");
     base["AllowedHosts"] = json!("*");
@@ -237,27 +236,27 @@ fn what_belongs_to_dotnet_passes_without_a_word() {
 }
 
 #[test]
-fn an_external_settings_file_is_never_passed_over_in_silence() {
+fn an_external_settings_file_is_warned_about() {
     for name in ["appsettings.External.json", "externalsettings.json"] {
         let warnings = World::complete().file(name, "{}").warnings();
         assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].starts_with(&format!("{name} is there, but")), "{warnings:?}");
+        assert!(warnings[0].starts_with(&format!("{name} is ignored")), "{warnings:?}");
     }
 }
 
 #[test]
-fn the_same_key_in_two_spellings_of_one_layer_is_warned_about() {
+fn a_key_in_two_spellings_in_one_layer_is_warned_about() {
     let world = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "two");
     let loaded = world.loaded();
     assert_eq!(loaded.settings.runner.instance, "two");
-    assert!(matches!(&loaded.warnings[..], [Warning::GivenTwice { key, .. }] if key == "Runner.Instance"));
+    assert!(matches!(&loaded.warnings[..], [Warning::SetTwice { key, .. }] if key == "Runner.Instance"));
 
-    let told = "is set more than once in the same layer; the last one counts";
-    let told = format!("Runner.Instance {told} (environment variable Runner__Instance)");
-    assert_eq!(world.warnings(), [told]);
+    let text = "is set more than once in the same layer; the last value wins";
+    let text = format!("Runner.Instance {text} (environment variable Runner__Instance)");
+    assert_eq!(world.warnings(), [text]);
 
-    let agreeing = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "one");
-    assert_eq!(agreeing.warnings(), Vec::<String>::new());
+    let identical = World::complete().env("RUNNER__INSTANCE", "one").env("Runner__Instance", "one");
+    assert_eq!(identical.warnings(), Vec::<String>::new());
 }
 
 #[test]
@@ -267,7 +266,7 @@ fn a_secret_in_a_file_that_others_can_read_is_warned_about() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(world.dir.path().join(name), mode).unwrap();
     };
-    // No secret is in this one.
+    // This file contains no secret.
     set("appsettings.Production.json", 0o644);
     assert_eq!(world.loaded().warnings, []);
     for mode in [0o640, 0o604, 0o644] {
@@ -275,8 +274,8 @@ fn a_secret_in_a_file_that_others_can_read_is_warned_about() {
         let (key, file) = ("Runner.Credentials.ClientSecret".to_owned(), "appsettings.json".to_owned());
         assert_eq!(world.loaded().warnings, [Warning::SecretReadable { key, file, mode }]);
     }
-    let told = world.loaded().warnings[0].to_string();
-    assert!(told.contains("644") && told.contains("chmod 600") && !told.contains(SECRET), "{told}");
+    let text = world.loaded().warnings[0].to_string();
+    assert!(text.contains("644") && text.contains("chmod 600") && !text.contains(SECRET), "{text}");
     set("appsettings.json", 0o600);
     assert_eq!(world.env("Runner__Credentials__ClientSecret", SECRET).loaded().warnings, []);
 }
@@ -294,43 +293,43 @@ fn preapproval_without_a_directory_is_warned_about() {
 }
 
 #[test]
-fn a_rule_that_would_have_no_effect_stops_the_start_instead_of_allowing_everything() {
-    for (text, told) in [
+fn a_rule_without_effect_prevents_the_start_instead_of_allowing_everything() {
+    for (json, text) in [
         (r#"{"Policy": {"AllowdEngines": ["terraform"]}}"#, "did you mean Policy.AllowedEngines?"),
         (r#"{"Policy": {"Something": true}}"#, "`hawser schema` lists the rules"),
         (r#"{"Policy": {"PlanOnly": {"Enabled": true}}}"#, "`hawser schema` lists the rules"),
         (r#"{"Polcy": {"Something": true, "Else": true}}"#, "did you mean Policy?"),
-        (r#"{"Policy": {"AllowedEngines": ""}}"#, "is a list, not one value; write [ … ] in a file"),
+        (r#"{"Policy": {"AllowedEngines": ""}}"#, "is a list, not a single value; write [ … ] in a file"),
         (r#"{"Policy": {"AllowedEngines": [null]}}"#, "is empty"),
         (r#"{"Policy": {"PlanOnly": ""}}"#, "is empty"),
         (r#"{"Policy": null}"#, "Policy (appsettings.Production.json): is empty"),
-        (r#"{"Policy": ""}"#, "is a section with keys of its own"),
-        (r#"{"Policy": []}"#, "is a section with keys of its own"),
-        (r#"{"Policy": [{"PlanOnly": true}, {"Hooks": "None"}]}"#, "is a section with keys of its own"),
+        (r#"{"Policy": ""}"#, "is a section, not a value or a list"),
+        (r#"{"Policy": []}"#, "is a section, not a value or a list"),
+        (r#"{"Policy": [{"PlanOnly": true}, {"Hooks": "None"}]}"#, "is a section, not a value or a list"),
         (r#"{"Policy": {"PlanOnly": null}}"#, "Policy.PlanOnly (appsettings.Production.json): is empty"),
         (r#"{"Policy": {"Hooks": null}}"#, "Policy.Hooks (appsettings.Production.json): is empty"),
-        (r#"{"Policy": {"AllowedEngines": {}}}"#, "is a list, not one value; write [ … ] in a file"),
-        (r#"{"Engine": {"EnvironmentAllowList": {}}}"#, "is a list, not one value"),
-        (r#"{"Engine": {"EnvironmentAllowList": " "}}"#, "is a list, not one value"),
+        (r#"{"Policy": {"AllowedEngines": {}}}"#, "is a list, not a single value; write [ … ] in a file"),
+        (r#"{"Engine": {"EnvironmentAllowList": {}}}"#, "is a list, not a single value"),
+        (r#"{"Engine": {"EnvironmentAllowList": " "}}"#, "is a list, not a single value"),
         (r#"{"Engine": {"EnvironmentAllowList": [null]}}"#, "is empty"),
     ] {
-        let problem = World::complete().file("appsettings.Production.json", text).one_problem();
-        assert!(problem.to_string().contains(told), "{text}: {problem}");
+        let problem = World::complete().file("appsettings.Production.json", json).one_problem();
+        assert!(problem.to_string().contains(text), "{json}: {problem}");
     }
     for name in ["Policy__PlanOny", "POLICY:Something", "policy__AllowedEngines__0__More"] {
         let problem = World::complete().env(name, "true").one_problem();
-        assert!(matches!(problem.fault, Fault::NotRule { .. }), "{name}: {problem}");
+        assert!(matches!(problem.fault, SettingFault::NotRule { .. }), "{name}: {problem}");
         assert!(problem.to_string().contains(&format!("environment variable {name}")), "{problem}");
     }
     let problem = World::complete().args(&["--Policy:PlanOny=true"]).one_problem();
     assert!(problem.to_string().contains("command line, --Policy:PlanOny"), "{problem}");
-    // null says of a list that it is not set, in so many words, and other sections go on being tolerated.
+    // null resets a list, and unknown sections are still tolerated.
     let fine = r#"{"Policy": {"AllowedEngines": null}, "Polling": {"x": 1}}"#;
     assert_eq!(World::complete().file("appsettings.Production.json", fine).loaded().warnings.len(), 1);
 }
 
 #[test]
-fn a_rule_in_another_place_stops_the_start_and_names_the_right_one() {
+fn a_misplaced_rule_prevents_the_start_and_the_hint_has_its_place() {
     for text in [
         r#"{"Policy.PlanOnly": true}"#,
         r#"{"Policy__PlanOnly": true}"#,
@@ -356,10 +355,10 @@ fn a_rule_in_another_place_stops_the_start_and_names_the_right_one() {
     assert_eq!(problem.key.as_deref(), Some("Hawser.Policy.AllowedEngines"));
     let problem = World::complete().env("Polcy__PlanOnly", "true").one_problem().to_string();
     assert!(problem.ends_with("; did you mean Policy:PlanOnly?"), "{problem}");
-    // The same word deep in another program's settings.
+    // The same word in the settings of another program.
     let text = r#"{"MyApp": {"Git": {"Hooks": "x"}}}"#;
     assert_eq!(World::complete().file("appsettings.Production.json", text).warnings().len(), 1);
-    // Other programs' variables, and log categories of ours.
+    // Variables of other programs, and our log categories.
     let others = World::complete()
         .env("POLICY", "x")
         .env("POLICY_SERVICE_HOST", "10.0.0.1")
@@ -374,32 +373,32 @@ fn no_debug_output_shows_a_secret() {
     let world = World::complete()
         .env("Runner__Credentials__ClientSecret", SECRET)
         .args(&[&format!("--Runner:Credentials:ClientSecret={SECRET}")]);
-    for told in [format!("{:?}", world.origins), format!("{:?}", world.loaded())] {
-        assert!(!told.contains(SECRET), "{told}");
+    for text in [format!("{:?}", world.inputs), format!("{:?}", world.loaded())] {
+        assert!(!text.contains(SECRET), "{text}");
     }
 }
 
 #[test]
-fn an_entry_of_the_policy_that_cannot_be_right_is_a_problem_with_key_value_and_layer() {
+fn a_malformed_policy_entry_is_a_problem_with_key_value_and_layer() {
     let world = World::complete()
         .env("Policy__AllowedSources__0", "github.com/my-org/*")
         .env("Policy__AllowedSources__1", "https://github.com/my-org/*")
         .env("Policy__AllowedSources__2", "https://me:hunter2@github.com/*")
         .args(&["--Policy:AllowedModules:0=prod/net", "--Policy:AllowedFlags:0=Targt"])
         .args(&["--Policy:AllowedEngines:0=ansible", "--Policy:Hooks=Some"]);
-    let told = world.load().unwrap_err().to_string();
+    let text = world.load().unwrap_err().to_string();
     for line in [
         "6 problems with the settings",
         r#"Policy.AllowedSources.0 = "github.com/my-org/*" (environment variable Policy__AllowedSources__0): has no scheme"#,
-        r#"Policy.AllowedSources.2 = "https://***@github.com/*" (environment variable Policy__AllowedSources__2): has a password"#,
+        r#"Policy.AllowedSources.2 = "https://***@github.com/*" (environment variable Policy__AllowedSources__2): contains a user"#,
         r#"Policy.AllowedModules.0 = "prod/net" (command line, --Policy:AllowedModules:0): is not stack/namespace/module"#,
-        r#"Policy.AllowedFlags.0 = "Targt" (command line, --Policy:AllowedFlags:0): is no flag that this runner knows; did you mean Target?"#,
-        r#"Policy.AllowedEngines.0 = "ansible" (command line, --Policy:AllowedEngines:0): is none of"#,
-        r#"Policy.Hooks = "Some" (command line, --Policy:Hooks): is none of"#,
+        r#"Policy.AllowedFlags.0 = "Targt" (command line, --Policy:AllowedFlags:0): is not a known flag; did you mean Target?"#,
+        r#"Policy.AllowedEngines.0 = "ansible" (command line, --Policy:AllowedEngines:0): is not one of"#,
+        r#"Policy.Hooks = "Some" (command line, --Policy:Hooks): is not one of"#,
     ] {
-        assert!(told.contains(line), "{line}\nnot in\n{told}");
+        assert!(text.contains(line), "{line}\nnot in\n{text}");
     }
-    assert!(!told.contains("hunter2"), "{told}");
+    assert!(!text.contains("hunter2"), "{text}");
 }
 
 #[test]

@@ -1,0 +1,259 @@
+//! Checks the documentation against the program: links, commands, settings, and examples.
+//!
+//! `UPDATE_DOCS=1 cargo test --test it documents::` writes `docs/cli.md` again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::world::HAWSER;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn project(file: &str) -> String {
+    fs::read_to_string(root().join(file)).unwrap()
+}
+
+/// All Markdown pages for users and maintainers.
+fn pages() -> Vec<PathBuf> {
+    fn walk(folder: &Path, pages: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, pages);
+            } else if path.extension().is_some_and(|suffix| suffix == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    let names = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"];
+    let mut pages: Vec<PathBuf> = names.iter().map(|name| root().join(name)).collect();
+    walk(&root().join("docs"), &mut pages);
+    walk(&root().join("examples"), &mut pages);
+    pages
+}
+
+/// The lines of a page outside of code blocks.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The targets of all links and images.
+fn links(page: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    // A link may be broken across lines.
+    let text = prose(page).collect::<Vec<_>>().join("\n");
+    for (start, end) in [("](", ')'), ("src=\"", '"'), ("href=\"", '"')] {
+        links.extend(text.split(start).skip(1).filter_map(|rest| Some(rest.split_once(end)?.0.to_owned())));
+    }
+    links
+}
+
+/// The anchors that GitHub gives the headings of a page.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut counts = BTreeMap::new();
+    let headings = prose(page).filter(|line| line.starts_with('#'));
+    let slug = |heading: &str| -> String {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let is_kept = |letter: &char| letter.is_alphanumeric() || "-_ ".contains(*letter);
+        text.chars().filter(is_kept).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+    };
+    headings
+        .map(slug)
+        .map(|slug| {
+            let count = counts.entry(slug.clone()).and_modify(|count| *count += 1).or_insert(0);
+            if *count == 0 { slug } else { format!("{slug}-{count}") }
+        })
+        .collect()
+}
+
+#[test]
+fn every_relative_link_has_a_target() {
+    let mut broken = Vec::new();
+    let mut checked = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in links(&text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            checked += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let has_anchor = || anchors(&fs::read_to_string(&target).unwrap()).contains(anchor);
+            if !target.exists() || !anchor.is_empty() && !has_anchor() {
+                broken.push(format!("{}: {link}", page.strip_prefix(root()).unwrap().display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+    assert!(checked > 30, "found only {checked} links");
+}
+
+#[test]
+fn links_and_anchors_are_parsed_as_github_does() {
+    let page = "# A b\n## `c`, d!\n## A b\n[x](a.md#b) <img src=\"i.png\">\n```sh\n# no\n[y](z)\n```\n";
+    assert_eq!(links(page), ["a.md#b", "i.png"]);
+    assert_eq!(Vec::from_iter(anchors(page)), ["a-b", "a-b-1", "c-d"]);
+}
+
+/// Adds the help of a command and of its subcommands.
+fn add_help(command: &[&str], page: &mut String) {
+    let mut program = Command::new(HAWSER);
+    let output = program.args(command).arg("--help").env_remove("COLUMNS").output().unwrap();
+    assert!(output.status.success(), "{command:?}");
+    let help = String::from_utf8(output.stdout).unwrap();
+    let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+    let name = [&["hawser"], command].concat().join(" ");
+    writeln!(page, "\n## {name}\n\n```text\n{}\n```", help.join("\n").trim_end()).unwrap();
+    let commands = help.iter().skip_while(|line| **line != "Commands:").skip(1);
+    for line in commands.take_while(|line| !line.is_empty()) {
+        // A description that is too long continues on lines with a deeper indentation.
+        match line.strip_prefix("  ").and_then(|line| line.split(' ').next()) {
+            Some("" | "help") | None => {}
+            Some(subcommand) => add_help(&[command, &[subcommand]].concat(), page),
+        }
+    }
+}
+
+#[test]
+fn the_command_line_reference_is_the_help_of_the_program() {
+    let mut page = String::from(
+        "# Command line\n\nThe help of every command. This page is generated: change the help in `src/cli`, then run\n\
+         `UPDATE_DOCS=1 cargo test --test it documents::`.\n",
+    );
+    add_help(&[], &mut page);
+    assert!(page.contains("\n## hawser job cancel\n"), "{page}");
+    let path = root().join("docs/cli.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "docs/cli.md is stale: run `UPDATE_DOCS=1 cargo test --test it documents::`");
+}
+
+/// `Section.Key` of every setting, from the schema.
+fn keys(schema: &Value, of: &Value, before: &str, found: &mut BTreeSet<String>) {
+    let of = match of.get("$ref").and_then(Value::as_str) {
+        Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => of,
+    };
+    match of.get("properties").and_then(Value::as_object) {
+        None => _ = found.insert(before.to_owned()),
+        Some(members) => {
+            for (name, member) in members {
+                let name = if before.is_empty() { name.clone() } else { format!("{before}.{name}") };
+                keys(schema, member, &name, found);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_settings_page_lists_every_setting() {
+    let schema: Value = serde_json::from_str(&project("schema/appsettings.schema.json")).unwrap();
+    let mut found = BTreeSet::new();
+    keys(&schema, &schema, "", &mut found);
+    found.retain(|key| !key.starts_with('$'));
+    assert!(found.len() >= 15, "{found:?}");
+    let page = project("docs/settings.md");
+    let missing: Vec<_> = found.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(missing.is_empty(), "not in docs/settings.md: {missing:?}");
+}
+
+#[test]
+fn ci_runs_the_commands_of_the_readme() {
+    let (readme, ci) = (project("README.md"), project(".ci/run"));
+    assert!(readme.contains("cargo run --release -- local --yes"));
+    assert!(ci.contains("cargo run --locked --release -- local --yes"));
+    assert!(readme.contains("\ncargo test\n") && ci.contains("\ncargo test --locked\n"));
+}
+
+const EXAMPLES: [&str; 3] = [
+    "examples/compose/compose.yaml",
+    "examples/kubernetes/statefulset.yaml",
+    "examples/systemd/hawser.service",
+];
+
+#[test]
+fn the_variables_of_the_image_and_the_examples_are_settings() {
+    let schema: Value = serde_json::from_str(&project("schema/appsettings.schema.json")).unwrap();
+    let mut settings = BTreeSet::new();
+    keys(&schema, &schema, "", &mut settings);
+    for file in EXAMPLES.into_iter().chain(["Dockerfile", "README.md"]) {
+        let text = project(file);
+        let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+        let found: BTreeSet<String> =
+            words.filter(|word| word.contains("__")).map(|word| word.replace("__", ".")).collect();
+        assert!(found.len() >= 2, "{file}: {found:?}");
+        for name in found {
+            // The number at the end is the index in a list.
+            let key = name.trim_end_matches(|it: char| it.is_ascii_digit()).trim_end_matches('.');
+            assert!(settings.contains(key), "{file} has {name}, which is not a setting");
+        }
+    }
+}
+
+#[test]
+fn the_examples_allow_enough_time_for_a_drain() {
+    /// 30 seconds for interrupted steps, and 10 seconds for shipping (`runner/`).
+    const AFTER_THE_LIMIT: u64 = 30 + 10;
+    for (file, (grace, unit)) in EXAMPLES.into_iter().zip([
+        ("stop_grace_period", 1),
+        ("terminationGracePeriodSeconds", 1),
+        ("TimeoutStopSec", 60),
+    ]) {
+        let text = project(file);
+        let number = |key: &str| -> u64 {
+            let digits = |line: &str| line.chars().filter(char::is_ascii_digit).collect::<String>();
+            let found = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+            let found: Vec<&str> = found.filter_map(|line| Some(line.split_once(key)?.1)).collect();
+            assert_eq!(found.len(), 1, "{key} in {file}");
+            digits(found[0]).parse().unwrap()
+        };
+        let (limit, grace) = (number("Runner__DrainTimeoutSeconds"), number(grace) * unit);
+        assert!(limit + AFTER_THE_LIMIT < grace, "{file}: {limit} s and {AFTER_THE_LIMIT} s of {grace} s");
+    }
+}
+
+#[test]
+fn the_image_contains_all_files_that_the_sources_include() {
+    fn included(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                included(&path, found);
+            } else {
+                let text = fs::read_to_string(&path).unwrap();
+                let names = text.split("include_str!(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+                found.extend(names.map(|name| folder.join(name).canonicalize().unwrap()));
+            }
+        }
+    }
+    let root = root().canonicalize().unwrap();
+    let mut needed = vec![root.join("Cargo.toml"), root.join("Cargo.lock"), root.join("LICENSE")];
+    included(&root.join("src"), &mut needed);
+    included(&root.join("crates"), &mut needed);
+    assert!(needed.len() > 6, "{needed:?}");
+    let rules = project(".dockerignore");
+    let allowed: Vec<_> = rules.lines().filter_map(|line| Some(root.join(line.strip_prefix('!')?))).collect();
+    for file in needed.iter().chain(&allowed) {
+        assert!(file.exists(), "{}", file.display());
+        assert!(
+            allowed.iter().any(|path| file.starts_with(path)),
+            ".dockerignore excludes {}",
+            file.display()
+        );
+    }
+}
