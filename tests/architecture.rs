@@ -68,9 +68,7 @@ fn every_module_has_a_layer() {
     let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
     let declared: BTreeSet<&str> = text
         .lines()
-        .filter_map(|line| {
-            line.strip_prefix("pub mod ").or_else(|| line.strip_prefix("mod "))?.strip_suffix(';')
-        })
+        .filter_map(|line| line.trim().trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'))
         .collect();
     let listed: BTreeSet<&str> = LAYERS.iter().flat_map(|(_, modules)| *modules).copied().collect();
     assert_eq!(declared, listed);

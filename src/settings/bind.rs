@@ -3,8 +3,7 @@
 use serde_json::{Map as JsonMap, Value as Json};
 
 use super::diagnostics::{Diagnostics, Origin};
-use super::merge::Merged;
-use super::resolve::ResolvedValue;
+use super::resolve::Merged;
 use super::schema_tree::{Key, Leaf, SchemaNode};
 use super::values::{self, PathRoots, SettingFault};
 
@@ -19,14 +18,6 @@ pub struct Effective {
 
 /// Replaces a secret of any length.
 const MASK: &str = "********";
-const NOT_SET: &str = "not set";
-const MISSING: &str = "not set (required)";
-const EMPTY: &str = "[]";
-/// A restricting list that is not set allows everything; an empty one allows nothing.
-const NOT_RESTRICTED: &str = "not set (everything is allowed)";
-const NOTHING_ALLOWED: &str = "[] (nothing is allowed)";
-/// The default of [`crate::observe::log_filter`].
-const DEFAULT_LEVEL: &str = "Information";
 
 pub(super) struct Binder<'a> {
     pub(super) roots: PathRoots<'a>,
@@ -59,20 +50,21 @@ impl Binder<'_> {
     fn list(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Json {
         let mut items = self.items(path);
         if !items.is_empty() {
-            items.sort_by_key(|item| item.path.last().and_then(|index| index.parse::<u32>().ok()));
-            return Json::Array(self.read_items(leaf, items).into_iter().map(|(_, value)| value).collect());
+            items.sort_by_key(|(index, ..)| index.parse::<u32>().ok());
+            return self.read_items(leaf, path, items).map(|(_, value)| value).collect();
         }
         let restricts = key.default.is_null();
         if let Some(empty) = self.merged.get(path) {
             let origin = empty.origin.clone();
-            self.effect(path.join("."), if restricts { NOTHING_ALLOWED } else { EMPTY }, origin);
+            // A restricting list that is not set allows everything; an empty one allows nothing.
+            self.effect(path.join("."), if restricts { "[] (nothing is allowed)" } else { "[]" }, origin);
             return Json::Array(Vec::new());
         }
         let defaults: Vec<&str> =
             key.default.as_array().into_iter().flatten().filter_map(Json::as_str).collect();
         let text = match defaults.join(", ") {
-            _ if restricts => NOT_RESTRICTED.to_owned(),
-            none if none.is_empty() => EMPTY.to_owned(),
+            _ if restricts => "not set (everything is allowed)".to_owned(),
+            none if none.is_empty() => "[]".to_owned(),
             some => some,
         };
         self.effect(path.join("."), &text, Origin::Default);
@@ -83,25 +75,31 @@ impl Binder<'_> {
         let items = self.items(path);
         let name = path.join(".");
         if name == "Logging.LogLevel" && items.is_empty() {
-            // Without a row it would look as if logging were off.
-            self.effect(format!("{name}.Default"), DEFAULT_LEVEL, Origin::Default);
+            // Without a row it would look as if logging were off. [`crate::observe::log_filter`] has the default.
+            self.effect(format!("{name}.Default"), "Information", Origin::Default);
         }
-        Json::Object(self.read_items(leaf, items).into_iter().collect())
+        Json::Object(self.read_items(leaf, path, items).collect())
     }
 
-    /// The items of a list or a map, without those that a later layer reset.
-    fn items(&self, path: &[String]) -> Vec<ResolvedValue> {
-        let is_below =
-            |value: &&ResolvedValue| value.path.split_last().is_some_and(|(_, above)| above == path);
-        self.merged.values().filter(is_below).filter(|value| value.text.is_some()).cloned().collect()
+    /// The items of a list or a map by index or name, without those that a later layer reset.
+    fn items(&self, path: &[String]) -> Vec<(String, String, Origin)> {
+        let items = self.merged.iter().filter_map(|(item, value)| {
+            let (name, _) = item.split_last().filter(|(_, above)| *above == path)?;
+            Some((name.clone(), value.text.clone()?, value.origin.clone()))
+        });
+        items.collect()
     }
 
-    fn read_items(&mut self, leaf: &Leaf, items: Vec<ResolvedValue>) -> Vec<(String, Json)> {
-        let read = |ResolvedValue { mut path, text, origin, .. }: ResolvedValue| {
-            let value = self.read(leaf, &path.join("."), &text?, &origin)?;
-            Some((path.pop()?, value))
-        };
-        items.into_iter().filter_map(read).collect()
+    fn read_items(
+        &mut self,
+        leaf: &Leaf,
+        path: &[String],
+        items: Vec<(String, String, Origin)>,
+    ) -> impl Iterator<Item = (String, Json)> {
+        items.into_iter().filter_map(move |(name, text, origin)| {
+            let value = self.read(leaf, &format!("{}.{name}", path.join(".")), &text, &origin)?;
+            Some((name, value))
+        })
     }
 
     fn leaf(&mut self, key: &Key, leaf: &Leaf, path: &[String]) -> Option<Json> {
@@ -122,13 +120,13 @@ impl Binder<'_> {
         if key.required || name == "Runner.Instance" {
             let how = how_to_set(path, leaf.secret);
             self.diagnostics.problem(&name, None, origin.as_ref(), SettingFault::Missing { how });
-            self.effect(name, MISSING, Origin::NotSet);
+            self.effect(name, "not set (required)", Origin::NotSet);
             return None;
         }
         let origin = origin.unwrap_or(Origin::Default);
         match &key.default {
             Json::Null => {
-                self.effect(name, NOT_SET, origin);
+                self.effect(name, "not set", origin);
                 Some(Json::Null)
             }
             Json::String(text) => self.read(leaf, &name, text, &origin),

@@ -22,12 +22,6 @@ pub enum Origin {
     Option(String),
 }
 
-impl Origin {
-    pub(super) fn is_command_line(&self) -> bool {
-        matches!(self, Self::CommandLine | Self::Option(_))
-    }
-}
-
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

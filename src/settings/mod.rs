@@ -13,15 +13,14 @@
 //! together. An unknown key is a [`Warning`], or a [`SettingsProblem`] if it looks like a rule of `Policy`. Only environment
 //! variables below our sections are read.
 //!
-//! Each layer is read into flat pairs of path and value (`layers`), each path is resolved to a setting (`resolve`), the layers
-//! are merged (`merge`), and the texts are converted and checked (`bind`, `values`). The keys come from the types in
+//! Each layer is read into flat pairs of path and value (`layers`), each path is resolved to a setting and the layers are
+//! merged (`resolve`), and the texts are converted and checked (`bind`, `values`). The keys come from the types in
 //! [`model`], through their schema (`schema_tree`).
 
 mod bind;
 mod diagnostics;
 mod inputs;
 mod layers;
-mod merge;
 pub mod model;
 pub mod patterns;
 mod refusal;
@@ -30,9 +29,7 @@ mod schema;
 mod schema_tree;
 mod values;
 
-use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use thiserror::Error;
@@ -125,7 +122,7 @@ pub fn load_working_directory(
     problems.retain(|SettingsProblem { key, origin, .. }| {
         let section = key.as_ref().and_then(|key| key.split('.').next());
         section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
-            || origin.as_ref().is_some_and(Origin::is_command_line)
+            || matches!(origin, Some(Origin::CommandLine | Origin::Option(_)))
     });
     if problems.is_empty() {
         match serde_path_to_error::deserialize(object.remove(SECTION).unwrap_or_default()) {
@@ -156,15 +153,14 @@ struct Read {
 fn read(inputs: &SettingsInputs) -> Read {
     let node = SchemaNode::of_settings();
     let mut diagnostics = Diagnostics::default();
-    let mut resolver = Resolver { node: &node, map_keys: HashMap::new(), resolved: Vec::new() };
+    let mut resolver = Resolver::new(&node, &inputs.working_dir);
     for layer in read_layers(inputs, &node, &mut diagnostics) {
-        warn_about_readable_secrets(inputs, &node, &layer, &mut diagnostics);
         resolver.resolve(layer, &mut diagnostics);
     }
     let mut binder = Binder {
         roots: PathRoots { working_dir: &inputs.working_dir, home: inputs.home.as_deref() },
         host_name: &inputs.host_name,
-        merged: merge::merge(resolver.resolved),
+        merged: resolver.merged(),
         diagnostics: &mut diagnostics,
         effective: Vec::new(),
     };
@@ -179,29 +175,6 @@ fn read(inputs: &SettingsInputs) -> Read {
         diagnostics.problem(CA_FILE, Some(path.to_owned()), origin, fault);
     }
     Read { object, diagnostics, effective }
-}
-
-/// Warns about secrets that other users can read: in a file, or on the command line.
-fn warn_about_readable_secrets(
-    inputs: &SettingsInputs,
-    node: &SchemaNode,
-    layer: &[LayerValue],
-    diagnostics: &mut Diagnostics,
-) {
-    for secret in layer.iter().filter(|value| node.is_secret(&value.path)) {
-        let key = secret.path.join(".");
-        match &secret.origin {
-            Origin::Option(_) => diagnostics.warn(Warning::SecretOnCommandLine { key }),
-            Origin::File(file) => {
-                let Ok(metadata) = std::fs::metadata(inputs.working_dir.join(file)) else { continue };
-                let mode = metadata.permissions().mode() & 0o7777;
-                if mode & 0o044 != 0 {
-                    diagnostics.warn(Warning::SecretReadable { key, file: file.clone(), mode });
-                }
-            }
-            _ => {}
-        }
-    }
 }
 
 /// Reads the layers, lowest first.

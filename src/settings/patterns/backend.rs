@@ -13,14 +13,8 @@ pub struct BackendPattern {
     value: Option<Wildcard>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "does not name a backend setting; write it like bucket, or like bucket=my-state-* to restrict its value"
-)]
-pub struct BackendPatternError;
-
 impl FromStr for BackendPattern {
-    type Err = BackendPatternError;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
@@ -29,7 +23,9 @@ impl FromStr for BackendPattern {
             None => (text, None),
         };
         if name.is_empty() {
-            return Err(BackendPatternError);
+            return Err(
+                "is not a backend setting; write it like bucket, or bucket=my-state-* to restrict its value",
+            );
         }
         Ok(Self { text: text.to_owned(), name: Wildcard::new(name), value })
     }

@@ -9,16 +9,16 @@ use crate::base::wildcard::Wildcard;
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilePattern(Vec<Wildcard>);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is not a path below a module's directory; write it like backend.tf or conf/*.yaml, without ..")]
-pub struct FilePatternError;
-
 impl FromStr for FilePattern {
-    type Err = FilePatternError;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parts = parts(text.trim()).ok_or(FilePatternError)?;
-        Ok(Self(parts.into_iter().map(Wildcard::new).collect()))
+        match parts(text.trim()) {
+            Some(parts) => Ok(Self(parts.into_iter().map(Wildcard::new).collect())),
+            None => Err(
+                "is not a path below a module's directory; write it like backend.tf or conf/*.yaml, without ..",
+            ),
+        }
     }
 }
 

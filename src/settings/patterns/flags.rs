@@ -5,18 +5,14 @@ use std::str::FromStr;
 use hawser_contract::enums::WireEnum;
 use hawser_contract::{PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
 
+use crate::settings::diagnostics::did_you_mean;
+
 /// One entry of `Policy.AllowedFlags`, case-insensitive. It applies to every engine that has the flag.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlagName(&'static str);
 
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("is not a known flag{}", nearest.map_or_else(String::new, |name| format!("; did you mean {name}?")))]
-pub struct FlagNameError {
-    pub nearest: Option<&'static str>,
-}
-
 impl FromStr for FlagName {
-    type Err = FlagNameError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wanted = text.trim().to_ascii_lowercase();
@@ -26,7 +22,7 @@ impl FromStr for FlagName {
         let near = |known: &&'static str| strsim::jaro_winkler(&known.to_ascii_lowercase(), &wanted);
         let nearest =
             all_names().max_by(|a, b| near(a).total_cmp(&near(b))).filter(|known| near(known) > 0.8);
-        Err(FlagNameError { nearest })
+        Err(format!("is not a known flag{}", did_you_mean(nearest)))
     }
 }
 

@@ -8,12 +8,8 @@ use crate::base::wildcard::Wildcard;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModulePattern([Wildcard; 3]);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is not stack/namespace/module; write it with two slashes, such as prod/*/*")]
-pub struct ModulePatternError;
-
 impl FromStr for ModulePattern {
-    type Err = ModulePatternError;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts: Vec<&str> = text.trim().split('/').collect();
@@ -21,7 +17,7 @@ impl FromStr for ModulePattern {
             [stack, namespace, module] if !parts.contains(&"") => {
                 Ok(Self([stack, namespace, module].map(|part| Wildcard::new(part))))
             }
-            _ => Err(ModulePatternError),
+            _ => Err("is not stack/namespace/module; write it with two slashes, such as prod/*/*"),
         }
     }
 }

@@ -20,19 +20,6 @@ use crate::settings::Refusal;
 
 const RULE: &str = "Policy.AllowedSources";
 
-/// Why a text is not a pattern. The texts follow the name and value of the setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SourcePatternError {
-    #[error("has no scheme; write it like https://github.com/my-org/* (ssh://host/… for user@host:path too)")]
-    NoScheme,
-    #[error("contains a user, which is only compared for ssh; remove it")]
-    Credentials,
-    #[error("has no path; write /* for all of a host")]
-    NoPath,
-    #[error("cannot be used: {0}")]
-    Unusable(&'static str),
-}
-
 fn canonical(url: &str) -> Result<CanonicalUrl, UrlError> {
     GitUrl::parse(url)?.canonical()
 }
@@ -48,20 +35,21 @@ pub struct SourcePattern {
 }
 
 impl FromStr for SourcePattern {
-    type Err = SourcePatternError;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if !text.contains("://") {
-            return Err(SourcePatternError::NoScheme);
+            let example = "https://github.com/my-org/* (ssh://host/… for user@host:path too)";
+            return Err(format!("has no scheme; write it like {example}"));
         }
         let CanonicalUrl { scheme, user, host, port, path } =
-            canonical(text).map_err(|error| SourcePatternError::Unusable(error.reason))?;
+            canonical(text).map_err(|error| format!("cannot be used: {}", error.reason))?;
         if user.is_some() && scheme != "ssh" {
-            return Err(SourcePatternError::Credentials);
+            return Err("contains a user, which is only compared for ssh; remove it".to_owned());
         }
         if path.is_empty() {
-            return Err(SourcePatternError::NoPath);
+            return Err("has no path; write /* for all of a host".to_owned());
         }
         Ok(Self { scheme, user, host: Wildcard::new(&host), port, path: Wildcard::new(&path) })
     }

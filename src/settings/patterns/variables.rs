@@ -8,16 +8,14 @@ use crate::base::wildcard::Wildcard;
 #[derive(Debug, Clone, PartialEq)]
 pub struct VariablePattern(Wildcard);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("is not the name of an environment variable; write a name such as TF_VAR_*, without =")]
-pub struct VariablePatternError;
-
 impl FromStr for VariablePattern {
-    type Err = VariablePatternError;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.trim() {
-            name if name.is_empty() || name.contains('=') => Err(VariablePatternError),
+            name if name.is_empty() || name.contains('=') => {
+                Err("is not the name of an environment variable; write a name such as TF_VAR_*, without =")
+            }
             name => Ok(Self(Wildcard::new(name))),
         }
     }

@@ -143,7 +143,7 @@ fn an_invalid_value_is_not_reported_as_missing_too() {
     let keys: Vec<_> = problems.iter().filter_map(|problem| problem.key.as_deref()).collect();
     assert_eq!(
         keys,
-        ["server.url", "Runner.Credentials", "Runner.Id", "Runner.OrganizationId"],
+        ["server.url", "Runner.Id", "Runner.Credentials", "Runner.OrganizationId"],
         "{problems:?}"
     );
 }

@@ -180,20 +180,15 @@ fn a_refusal_names_the_rule_and_the_value_without_its_password() {
 
 #[test]
 fn invalid_patterns_are_refused_with_the_reason() {
-    use SourcePatternError as E;
-    for (pattern, error) in [
-        ("github.com/my-org/*", E::NoScheme),
-        ("git@github.com:my-org/*", E::NoScheme),
-        ("/srv/git/*", E::NoScheme),
-        ("*", E::NoScheme),
-        ("https://u:p@github.com/*", E::Credentials),
-        ("https://u@github.com/*", E::Credentials),
-        ("https://github.com", E::NoPath),
-        ("https://github.com/", E::NoPath),
-    ] {
-        assert_eq!(pattern.parse::<SourcePattern>(), Err(error), "{pattern}");
-    }
-    for (pattern, says) in [
+    for (pattern, reason) in [
+        ("github.com/my-org/*", "has no scheme"),
+        ("git@github.com:my-org/*", "has no scheme"),
+        ("/srv/git/*", "has no scheme"),
+        ("*", "has no scheme"),
+        ("https://u:p@github.com/*", "contains a user"),
+        ("https://u@github.com/*", "contains a user"),
+        ("https://github.com", "has no path"),
+        ("https://github.com/", "has no path"),
         ("s3://bucket/*", "scheme"),
         ("*://github.com/*", "scheme"),
         ("ssh://git:pw@github.com/*", "password"),
@@ -203,6 +198,6 @@ fn invalid_patterns_are_refused_with_the_reason() {
         ("https://h/a%2fb", "encoded slash"),
     ] {
         let error = pattern.parse::<SourcePattern>().unwrap_err();
-        assert!(matches!(error, E::Unusable(reason) if reason.contains(says)), "{pattern}: {error}");
+        assert!(error.contains(reason), "{pattern}: {error}");
     }
 }
