@@ -34,36 +34,6 @@ pub(super) struct AuditEvent {
     fields: Map<String, Value>,
 }
 
-/// How a task ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AuditOutcome {
-    Completed,
-    Faulted,
-    Cancelled,
-    /// The script started, and its end was not recorded. The server gets a fault.
-    Unknown,
-}
-
-impl AuditOutcome {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Faulted => "faulted",
-            Self::Cancelled => "cancelled",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    fn of(outcome: &StepOutcome, folder: &StepFolder, has_exit: bool) -> Self {
-        match outcome.kind() {
-            OutcomeKind::Completed => Self::Completed,
-            OutcomeKind::Cancelled => Self::Cancelled,
-            OutcomeKind::Faulted if !has_exit && matches!(folder.supervisor(), Ok(Some(_))) => Self::Unknown,
-            OutcomeKind::Faulted => Self::Faulted,
-        }
-    }
-}
-
 impl AuditEvent {
     /// An event of a push that has no step folder.
     pub(super) fn new(kind: EventKind, job_id: Uuid, task: Option<Task>) -> Self {
@@ -134,10 +104,6 @@ impl AuditEvent {
         self.with("cancel", json!(cancel.kind)).with("reason", reason)
     }
 
-    pub(super) fn unknown(self) -> Self {
-        self.with("result", AuditOutcome::Unknown.name())
-    }
-
     /// Adds how the step ended, from its folder.
     pub(super) fn finished(self, folder: &StepFolder, outcome: &StepOutcome) -> Self {
         let exit = folder.exit().ok().flatten();
@@ -146,13 +112,19 @@ impl AuditEvent {
             Outcome::Completed(Success::Revision(commit)) => Some(short(commit)),
             _ => None,
         };
-        let result = AuditOutcome::of(outcome, folder, exit.is_some());
+        let result = match outcome.kind() {
+            OutcomeKind::Completed => "completed",
+            OutcomeKind::Cancelled => "cancelled",
+            // The script started, and its end was not recorded. The server gets a fault.
+            OutcomeKind::Faulted if exit.is_none() && matches!(folder.supervisor(), Ok(Some(_))) => "unknown",
+            OutcomeKind::Faulted => "faulted",
+        };
         let exit = exit.map(|exit| match exit {
             Exit::Code(code) => json!({"code": code}),
             Exit::Signal(signal) => json!({"signal": signal}),
             Exit::Failure(reason) => json!({"failure": short(&reason)}),
         });
-        self.with("result", result.name())
+        self.with("result", result)
             .with("exit", exit)
             .with("engineVersion", facts.engine_version.as_deref().map(short))
             .with("sourceCommit", resolved.or(facts.source_commit))

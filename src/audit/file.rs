@@ -1,30 +1,27 @@
 //! The file of the audit log, which is only ever appended to.
 //!
-//! Each line is one `write` to a file opened with `O_APPEND`, so lines of several processes do not mix. It is flushed to disk
-//! before the caller records it as written. The file can be rotated by renaming or removing it: before each line, the runner
-//! checks that the path still leads to the open file, and opens the new one if not. The runner never truncates, renames, or
-//! removes the file.
+//! Processes that share the file lock it for each line, so their lines do not mix. A line is flushed to disk before the caller
+//! records it as written. A line that a crash or a full disk cut short is ended before the next one.
+//!
+//! The file can be rotated by renaming or removing it: before each line, the runner checks that the path still leads to the
+//! open file, and opens the new one if not. The runner never truncates, renames, or removes the file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use crate::base::files::create_private_dir_all;
-use crate::base::retry;
 
 #[derive(Debug)]
 pub(super) struct Appender {
     path: PathBuf,
     file: Option<File>,
-    /// A crash or a full disk cut the last line short.
-    torn: bool,
 }
 
 impl Appender {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, file: None, torn: false }
+        Self { path, file: None }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -35,42 +32,36 @@ impl Appender {
     pub(super) fn open(&mut self) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) if is_at(&file, &self.path) => file,
-            _ => {
-                let file = open_or_create(&self.path)?;
-                self.torn = is_torn(&self.path);
-                file
-            }
+            _ => open_or_create(&self.path)?,
         };
         Ok(self.file.insert(file))
     }
 
     /// Appends a line, given without its line feed.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        self.open()?;
-        let mut bytes = Vec::with_capacity(line.len() + 2);
-        if self.torn {
-            bytes.push(b'\n');
-        }
-        bytes.extend_from_slice(line);
-        bytes.push(b'\n');
+        let path = self.path.clone();
         let file = self.open()?;
-        let written = write_once(file, &bytes);
-        let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let flushed = if written.is_ok() && is_regular { file.sync_data() } else { Ok(()) };
-        self.torn = written.is_err() && (self.torn || is_torn(&self.path));
-        written.and(flushed)
+        // A file system without locks still keeps most lines apart.
+        let _ = file.lock();
+        let written = write_line(file, &path, line);
+        let _ = file.unlock();
+        written
     }
 }
 
-/// Writes the line with one call. The rest is needed only after a signal or on a disk that fills up.
-fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    let count = loop {
-        match file.write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => break other?,
-        }
-    };
-    file.write_all(&bytes[count..])
+fn write_line(file: &mut File, path: &Path, line: &[u8]) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    let is_torn = metadata.is_file() && last_byte(path, metadata.len()).is_some_and(|byte| byte != b'\n');
+    let end_of_torn_line: &[u8] = if is_torn { b"\n" } else { b"" };
+    file.write_all(&[end_of_torn_line, line, b"\n"].concat())?;
+    if metadata.is_file() { file.sync_data() } else { Ok(()) }
+}
+
+/// None if the file is empty or cannot be read.
+fn last_byte(path: &Path, length: u64) -> Option<u8> {
+    let mut last = [0];
+    File::open(path).ok()?.read_exact_at(&mut last, length.checked_sub(1)?).ok()?;
+    Some(last[0])
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
@@ -98,19 +89,4 @@ fn open_or_create(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => options.open(path),
         Err(error) => Err(error),
     }
-}
-
-/// Whether the last line was cut short. A line that another process is writing gets longer, or its line feed.
-fn is_torn(path: &Path) -> bool {
-    let Some(length) = unfinished_length(path) else { return false };
-    thread::sleep(retry::AUDIT_FILE);
-    unfinished_length(path) == Some(length)
-}
-
-/// The length of the file if it does not end with a line feed.
-fn unfinished_length(path: &Path) -> Option<u64> {
-    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    let mut last = [0];
-    File::open(path).ok()?.read_exact_at(&mut last, metadata.len().checked_sub(1)?).ok()?;
-    (last != *b"\n").then_some(metadata.len())
 }

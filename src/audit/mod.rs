@@ -131,7 +131,8 @@ impl Audit {
 
     /// The folder of a step is damaged, so its outcome is unknown.
     pub async fn lost(&self, job_id: Uuid, task: Task, reason: &'static str) {
-        let event = AuditEvent::new(EventKind::Finished, job_id, Some(task)).unknown().with("reason", reason);
+        let event = AuditEvent::new(EventKind::Finished, job_id, Some(task));
+        let event = event.with("result", "unknown").with("reason", reason);
         self.blocking(|log| _ = log.write(event)).await;
     }
 

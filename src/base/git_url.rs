@@ -42,6 +42,7 @@ fn scheme(text: &str) -> Option<(&'static str, u16)> {
 #[derive(Clone, PartialEq, Eq)]
 pub struct GitUrl {
     notation: Notation,
+    scheme: &'static str,
     /// `user` or `user:password`, still percent-encoded.
     user_info: Option<String>,
     /// The host and perhaps a port.
@@ -53,12 +54,10 @@ pub struct GitUrl {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notation {
     /// `scheme://server/path`
-    Url {
-        scheme: &'static str,
-        default_port: u16,
-    },
-    /// `user@host:path`, which git reads as ssh.
+    Url,
+    /// `user@host:path`; its scheme is ssh.
     Scp,
+    /// Its scheme is file.
     AbsolutePath,
 }
 
@@ -94,19 +93,16 @@ impl GitUrl {
             return Err("remote helpers (name::…) are not allowed");
         }
         if let Some((name, rest)) = url.split_once("://") {
-            let Some((scheme, default_port)) = scheme(name) else {
-                return Err("its scheme must be https, http, ssh, git or file");
-            };
-            return Self::split_url(Notation::Url { scheme, default_port }, rest);
+            let (scheme, _) = scheme(name).ok_or("its scheme must be https, http, ssh, git or file")?;
+            return Self::split_url(scheme, rest);
         }
         if url.starts_with('/') {
-            let (server, path) = (String::new(), url.to_owned());
-            return Ok(Self { notation: Notation::AbsolutePath, user_info: None, server, path });
+            return Ok(Self::new(Notation::AbsolutePath, "file", (None, ""), url));
         }
         Self::split_scp(url)
     }
 
-    fn split_url(notation: Notation, rest: &str) -> Result<Self, &'static str> {
+    fn split_url(scheme: &'static str, rest: &str) -> Result<Self, &'static str> {
         // ssh refuses such a host too, but not every version of git does.
         if rest.starts_with('-') || rest.contains("@-") {
             return Err("its host starts with a dash");
@@ -125,11 +121,11 @@ impl GitUrl {
             if decode(user_info).contains(char::is_control) || server.contains('=') {
                 return Err("its user or password contains control characters, or its host an equals sign");
             }
-            if user_info.contains(':') && matches!(notation, Notation::Url { scheme: "ssh" | "git", .. }) {
+            if user_info.contains(':') && matches!(scheme, "ssh" | "git") {
                 return Err("it contains a password, which ssh and git do not take from a URL: use a key");
             }
         }
-        Ok(Self::new(notation, user_info, server, path))
+        Ok(Self::new(Notation::Url, scheme, (user_info, server), path))
     }
 
     fn split_scp(url: &str) -> Result<Self, &'static str> {
@@ -149,18 +145,17 @@ impl GitUrl {
         if scheme(&url[..colon]).is_some() {
             return Err("it looks like a URL without the slashes after its scheme");
         }
-        let (user_info, server) = split_user_info(&url[..colon]);
-        Ok(Self::new(Notation::Scp, user_info, server, &url[colon + 1..]))
+        Ok(Self::new(Notation::Scp, "ssh", split_user_info(&url[..colon]), &url[colon + 1..]))
     }
 
-    fn new(notation: Notation, user_info: Option<&str>, server: &str, path: &str) -> Self {
-        let user_info = user_info.map(str::to_owned);
-        Self { notation, user_info, server: server.to_owned(), path: path.to_owned() }
+    fn new(notation: Notation, scheme: &'static str, authority: (Option<&str>, &str), path: &str) -> Self {
+        let (user_info, server) = (authority.0.map(str::to_owned), authority.1.to_owned());
+        Self { notation, scheme, user_info, server, path: path.to_owned() }
     }
 
     /// Whether the repository is on this machine's disk.
     pub(crate) fn is_on_disk(&self) -> bool {
-        matches!(self.notation, Notation::AbsolutePath | Notation::Url { scheme: "file", .. })
+        self.scheme == "file"
     }
 
     pub(crate) fn is_scp(&self) -> bool {
@@ -190,18 +185,18 @@ impl GitUrl {
 
     /// Only http URLs have one: the user of ssh stays in [`argument`](Self::argument).
     pub(crate) fn login(&self) -> Option<Login> {
-        let Notation::Url { scheme: scheme @ ("http" | "https"), .. } = self.notation else { return None };
-        let (user, password) = split_password(self.user_info.as_deref()?);
-        let server = format!("{scheme}://{}", self.server);
+        let user_info = self.user_info.as_deref().filter(|_| self.scheme.starts_with("http"))?;
+        let (user, password) = split_password(user_info);
+        let server = format!("{}://{}", self.scheme, self.server);
         Some(Login { user: decode(user), password: password.map(decode), server })
     }
 
     /// The whole URL, with its credentials.
     pub(crate) fn with_credentials(&self) -> String {
-        let Self { user_info, server, path, .. } = self;
+        let Self { scheme, user_info, server, path, .. } = self;
         let user_info = user_info.as_ref().map(|it| format!("{it}@")).unwrap_or_default();
         match self.notation {
-            Notation::Url { scheme, .. } => format!("{scheme}://{user_info}{server}{path}"),
+            Notation::Url => format!("{scheme}://{user_info}{server}{path}"),
             Notation::Scp => format!("{user_info}{server}:{path}"),
             Notation::AbsolutePath => path.clone(),
         }

@@ -11,8 +11,6 @@ use tokio::time::Instant;
 pub(crate) const LOCK: Duration = Duration::from_millis(20);
 /// A process group that was killed and has not disappeared yet.
 pub(crate) const KILLED_GROUP: Duration = Duration::from_millis(5);
-/// An unfinished last line of the audit file, which another process may still be writing.
-pub(crate) const AUDIT_FILE: Duration = Duration::from_millis(300);
 /// A repository of the source cache that another process is using.
 pub(crate) const SOURCE_CACHE: Duration = Duration::from_millis(50);
 /// The after hook of a script that is running.
@@ -34,10 +32,7 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
 /// Delays that grow from one attempt to the next.
 #[derive(Debug)]
-pub(crate) struct Delays {
-    delays: ExponentialBackoff,
-    longest: Duration,
-}
+pub(crate) struct Delays(ExponentialBackoff);
 
 impl Delays {
     /// Calls that the server refused. The jitter adds up to 100 %, so a delay is at most 30 s.
@@ -63,11 +58,12 @@ impl Delays {
     fn new(first: Duration, longest: Duration, adjust: fn(ExponentialBuilder) -> ExponentialBuilder) -> Self {
         let delays =
             ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest).without_max_times();
-        Self { delays: adjust(delays).build(), longest }
+        Self(adjust(delays).build())
     }
 
     fn next(&mut self) -> Duration {
-        self.delays.next().unwrap_or(self.longest)
+        // The delays never run out, so the default does not matter.
+        self.0.next().unwrap_or(Duration::from_secs(1))
     }
 
     pub(crate) async fn wait(&mut self) {

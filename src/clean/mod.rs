@@ -31,19 +31,45 @@ pub enum CleanError {
     List { path: PathBuf, source: io::Error },
 }
 
-/// What to remove.
-#[derive(Debug, Clone)]
+/// What to remove. The descriptions are the help of the command.
+#[derive(Debug, Clone, clap::Args)]
 pub struct CleanOptions {
-    /// Minimum age of damaged steps, caches, and modules since their last use.
-    pub older_than: Duration,
-    pub caches: bool,
-    pub modules: bool,
-    /// Also modules with state.
-    pub with_state: bool,
-    /// Paths of rescued states.
-    pub rescued: Vec<PathBuf>,
-    /// Otherwise leftovers are only listed.
+    /// Remove the leftovers instead of only listing them
+    #[arg(long = "yes")]
     pub remove: bool,
+    /// Minimum age of damaged steps, caches, and modules since their last use (90m, 12h, 30d, 8w)
+    #[arg(long, value_name = "AGE", default_value = "30d", value_parser = age)]
+    pub older_than: Duration,
+    /// Also remove old cached repositories
+    #[arg(long)]
+    pub caches: bool,
+    /// Also remove old module directories, except those that contain state
+    #[arg(long)]
+    pub modules: bool,
+    /// Also remove old module directories that contain state; their resources keep existing without any record of them
+    #[arg(long, requires = "modules")]
+    pub with_state: bool,
+    /// Also remove this rescued state; can be repeated
+    #[arg(long, value_name = "PATH")]
+    pub rescued: Vec<PathBuf>,
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    let seconds = |(number, unit): (&str, &str)| {
+        let unit = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 60 * 60,
+            "d" => 24 * 60 * 60,
+            "w" => 7 * 24 * 60 * 60,
+            _ => return None,
+        };
+        number.parse::<u64>().ok()?.checked_mul(unit)
+    };
+    let seconds = text.split_at_checked(text.len().saturating_sub(1)).and_then(seconds);
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected a whole number and a unit, such as 90m, 12h, 30d, or 8w".to_owned())
 }
 
 /// Something that was removed, or would be removed.
@@ -192,4 +218,30 @@ fn size(path: &Path) -> u64 {
 fn modified(path: &Path) -> SystemTime {
     // Without a time, assume that it was just used.
     path.symlink_metadata().and_then(|metadata| metadata.modified()).unwrap_or_else(|_| SystemTime::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_need_a_number_and_a_unit() {
+        assert_eq!(age("90m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(age("2w"), Ok(Duration::from_secs(14 * 86_400)));
+        assert_eq!(age("0s"), Ok(Duration::ZERO));
+        for text in [
+            "",
+            "d",
+            "30",
+            "-1d",
+            "1.5h",
+            "30 d",
+            "1y",
+            "99999999999999999999d",
+            "9999999999999999999w",
+            "1é",
+        ] {
+            assert!(age(text).is_err(), "{text}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use hawser_contract::{Metadata, Push};
@@ -21,30 +21,25 @@ struct Candidate {
 impl Cleaning<'_> {
     /// The workspaces of all modules that have a folder three levels below `root`.
     fn workspaces(&self, root: &Path) -> Result<Vec<Workspace>, CleanError> {
-        let mut workspaces = Vec::new();
-        for stack in folders_in(root)? {
-            for namespace in folders_in(&stack)? {
-                for module in folders_in(&namespace)? {
-                    let name =
-                        |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-                    let (Some(stack_name), Some(namespace_name), Some(module_name)) =
-                        (name(&stack), name(&namespace), name(&module))
-                    else {
-                        continue;
-                    };
-                    let metadata = Metadata {
-                        stack_name,
-                        namespace_name,
-                        module_name,
-                        module_id: uuid::Uuid::nil(),
-                        source_subdirectory: None,
-                    };
-                    // The names of the runner's own folders are not valid for a stack.
-                    workspaces.extend(Workspace::new(self.folders, &metadata));
-                }
-            }
+        let mut modules = vec![root.to_owned()];
+        for _level in ["stack", "namespace", "module"] {
+            let below: Result<Vec<_>, _> = modules.iter().map(|folder| folders_in(folder)).collect();
+            modules = below?.concat();
         }
-        Ok(workspaces)
+        let workspace = |module: &PathBuf| {
+            let mut names =
+                module.strip_prefix(root).ok()?.iter().map(|name| name.to_str().map(str::to_owned));
+            let metadata = Metadata {
+                stack_name: names.next()??,
+                namespace_name: names.next()??,
+                module_name: names.next()??,
+                module_id: uuid::Uuid::nil(),
+                source_subdirectory: None,
+            };
+            // The names of the runner's own folders are not valid for a stack.
+            Workspace::new(self.folders, &metadata).ok()
+        };
+        Ok(modules.iter().filter_map(workspace).collect())
     }
 
     /// Checkouts that were in progress when a runner was killed.
@@ -85,16 +80,9 @@ impl Cleaning<'_> {
     fn remove_unused(&mut self, candidate: &Candidate) -> Result<(), CleanError> {
         let Candidate { workspace, last_locked } = candidate;
         let root = workspace.module_root().to_owned();
-        let Some(lock) = self.lock(workspace, &root) else { return Ok(()) };
-        // A task may have run before we got the lock, and its job may continue. A task writes its name into the lock file,
-        // so a lock file that we have just created is empty.
-        let is_unused = match last_locked {
-            Some(_) => workspace.last_locked() == *last_locked,
-            None => {
-                lock.as_ref().is_none_or(|file| file.metadata().is_ok_and(|metadata| metadata.len() == 0))
-            }
-        };
-        if !is_unused {
+        let Some(_lock) = self.lock(workspace, &root) else { return Ok(()) };
+        // A task may have run before we got the lock, and its job may continue.
+        if workspace.last_locked() != *last_locked {
             self.keep(&root, "just used");
             return Ok(());
         }

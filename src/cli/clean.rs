@@ -1,7 +1,6 @@
 //! `hawser clean`: lists the leftovers of old jobs, and removes them with `--yes`.
 
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::overrides::{self, Overrides};
 use super::{Failure, out};
@@ -10,30 +9,14 @@ use crate::settings;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Remove the leftovers instead of only listing them
-    #[arg(long)]
-    yes: bool,
-    /// Minimum age of damaged steps, caches, and modules since their last use (90m, 12h, 30d, 8w)
-    #[arg(long, value_name = "AGE", default_value = "30d", value_parser = age)]
-    older_than: Duration,
-    /// Also remove old cached repositories
-    #[arg(long)]
-    caches: bool,
-    /// Also remove old module directories, except those that contain state
-    #[arg(long)]
-    modules: bool,
-    /// Also remove old module directories that contain state; their resources keep existing without any record of them
-    #[arg(long, requires = "modules")]
-    with_state: bool,
-    /// Also remove this rescued state; can be repeated
-    #[arg(long, value_name = "PATH")]
-    rescued: Vec<PathBuf>,
+    #[command(flatten)]
+    options: CleanOptions,
     #[command(flatten)]
     overrides: Overrides,
 }
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
-    let Args { yes, older_than, caches, modules, with_state, rescued, overrides } = args;
+    let Args { options, overrides } = args;
     // An unknown setting causes only a warning, but a misspelled option must not remove more than intended.
     if let Some(option) = overrides.without_section() {
         let message = format!("{option} is not an option of `hawser clean`, or comes after a setting");
@@ -44,9 +27,8 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     for warning in &warnings {
         out::aside(format_args!("warning: {warning}"));
     }
-    let options = CleanOptions { older_than, caches, modules, with_state, rescued, remove: yes };
     let report = clean(&directories, &options, SystemTime::now()).map_err(failure)?;
-    print(&report, yes)
+    print(&report, options.remove)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
@@ -97,48 +79,9 @@ fn size_text(bytes: u64) -> String {
     format!("{size}.{tenths} TiB")
 }
 
-fn age(text: &str) -> Result<Duration, String> {
-    let invalid = || "expected a whole number and a unit, such as 90m, 12h, 30d, or 8w".to_owned();
-    let (number, seconds) = match text.char_indices().next_back() {
-        Some((at, 's')) => (&text[..at], 1),
-        Some((at, 'm')) => (&text[..at], 60),
-        Some((at, 'h')) => (&text[..at], 60 * 60),
-        Some((at, 'd')) => (&text[..at], 24 * 60 * 60),
-        Some((at, 'w')) => (&text[..at], 7 * 24 * 60 * 60),
-        _ => return Err(invalid()),
-    };
-    if !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(invalid());
-    }
-    let number: u64 = number.parse().map_err(|_| invalid())?;
-    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(invalid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ages_need_a_number_and_a_unit() {
-        assert_eq!(age("90m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(age("2w"), Ok(Duration::from_secs(14 * 86_400)));
-        assert_eq!(age("0s"), Ok(Duration::ZERO));
-        for text in [
-            "",
-            "d",
-            "30",
-            "-1d",
-            "+1d",
-            "1.5h",
-            "30 d",
-            "1y",
-            "99999999999999999999d",
-            "9999999999999999999w",
-            "1é",
-        ] {
-            assert!(age(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn sizes_are_readable() {

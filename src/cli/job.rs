@@ -139,10 +139,10 @@ async fn run(args: Args) -> Result<(), Failure> {
     let options = options(hub.as_deref(), &data);
     let client = client(hub, &data)?;
     match command {
-        JobCommand::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await,
-        JobCommand::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await,
-        JobCommand::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await,
-        JobCommand::Follow(job) => follow::follow(&client, &options, job.id).await,
+        JobCommand::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await?,
+        JobCommand::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await?,
+        JobCommand::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await?,
+        JobCommand::Follow(job) => follow::follow(&client, &options, job.id).await?,
         JobCommand::List => {
             let jobs = client.list().await.map_err(failure)?;
             if jobs.is_empty() {
@@ -157,7 +157,6 @@ async fn run(args: Args) -> Result<(), Failure> {
                     job.id, job.kind, job.module, job.state
                 ));
             }
-            Ok(())
         }
         JobCommand::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
@@ -172,19 +171,17 @@ async fn run(args: Args) -> Result<(), Failure> {
                 "job {0}: {requested}. Follow it with `hawser job follow {0}{options}`.",
                 job.id
             ));
-            Ok(())
         }
         JobCommand::Approve(job) => {
             client.approve(job.id).await.map_err(failure)?;
             out::line(format_args!("job {} approved", job.id));
-            Ok(())
         }
         JobCommand::Reject(job) => {
             client.reject(job.id).await.map_err(failure)?;
             out::line(format_args!("job {} rejected", job.id));
-            Ok(())
         }
     }
+    Ok(())
 }
 
 /// The options with which another command finds the same hub.

@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
 use super::controller::{Action, Controller, Finished, Input};
-use super::view::{self, Event, Screen, Title, View};
+use super::view::{self, Event, JobScreen, Title};
 
 /// How many events are handled before their lines are printed.
 const EVENTS_AT_ONCE: usize = 500;
@@ -58,33 +58,27 @@ pub async fn run(
 struct Session<'a> {
     hub: &'a EmbeddedHub,
     job: Uuid,
-    started: Timestamp,
     controller: Controller,
-    view: View,
-    screen: Screen,
-    /// Lines that have not been printed yet.
-    lines: Vec<String>,
+    screen: JobScreen,
     question: Question,
     finished: Option<Finished>,
 }
 
 impl<'a> Session<'a> {
     fn start(hub: &'a EmbeddedHub, local_job: LocalJob) -> Self {
-        let screen = Screen::open();
-        let view = View::new(screen.live, local_job.title);
+        let started = Timestamp::now();
+        let mut screen = JobScreen::new(local_job.title, started);
+        screen.open();
         let mut session = Self {
             hub,
-            started: Timestamp::now(),
             controller: Controller::new(local_job.yes),
-            lines: view.opening(),
-            view,
             screen,
             question: Question::NotAsked,
             finished: None,
             job: hub.submit(local_job.spec),
         };
         for note in local_job.notes {
-            session.feed(session.started, Input::Progress(Event::Note(note)));
+            session.feed(started, Input::Progress(Event::Note(note)));
         }
         session
     }
@@ -108,11 +102,11 @@ impl<'a> Session<'a> {
     fn feed(&mut self, at: Timestamp, input: Input) {
         for action in self.controller.on(input) {
             match action {
-                Action::Show(event) => {
-                    let now = view::since(self.started, at);
-                    self.lines.extend(self.view.on(&event, now));
+                Action::Show(event) => self.screen.on(at, &event),
+                Action::Ask => {
+                    self.screen.draw(false);
+                    self.question.ask(self.screen.question());
                 }
-                Action::Ask => self.ask(),
                 // A job that has just ended refuses these. Its end is the next event.
                 Action::Approve => drop(self.hub.approve(self.job)),
                 Action::Reject => drop(self.hub.reject(self.job)),
@@ -125,18 +119,10 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn ask(&mut self) {
-        self.screen.draw(&std::mem::take(&mut self.lines), None);
-        self.question.ask(self.view.question());
-    }
-
     fn draw(&mut self) {
-        if self.question.is_open() {
-            return;
+        if !self.question.is_open() {
+            self.screen.draw(self.finished.is_none());
         }
-        let status = self.view.status(view::since(self.started, Timestamp::now()));
-        let status = status.filter(|_| self.finished.is_none());
-        self.screen.draw(&std::mem::take(&mut self.lines), status.as_deref());
     }
 }
 

@@ -104,7 +104,7 @@ impl Forms {
         let several = trimmed.contains('\n');
         match self.effort {
             Effort::Least if trimmed.len() > MAX_LEAST_BYTES => {
-                lines().filter(|line| !line.is_empty()).for_each(|line| self.add_needles(line, 0));
+                lines().filter(|line| !line.is_empty()).for_each(|line| self.add_needles(line));
             }
             Effort::All | Effort::Unfolded if trimmed.len() <= MAX_NEEDLE_BYTES => {
                 self.add_all_forms(secret);
@@ -126,29 +126,21 @@ impl Forms {
         if self.is_too_short(text) {
             return;
         }
-        self.add_needles(text, 0);
+        let mut forms = vec![text.to_owned(), text.replace('\'', r"'\''"), text.replace('\'', r#"'"'"'"#)];
         let json = json_forms(text);
-        json.iter().for_each(|form| self.add_needles(form, 0));
         for form in [text, &json[0]] {
-            self.add_needles(&form.replace("${", "$${").replace("%{", "%%{"), 0);
-        }
-        self.add_needles(&text.replace('\'', r"'\''"), 0);
-        self.add_needles(&text.replace('\'', r#"'"'"'"#), 0);
-        shell_forms(text).iter().for_each(|form| self.add_needles(form, 0));
-        if self.effort == Effort::All {
-            for form in [text, &json[0]] {
-                folded_forms(form).iter().for_each(|form| self.add_needles(form, 0));
+            forms.push(form.replace("${", "$${").replace("%{", "%%{"));
+            if self.effort == Effort::All {
+                forms.extend(folded_forms(form));
             }
         }
-        for form in url_forms(text) {
-            self.add_needles(&form, 0);
-        }
-        for form in base64_forms(text.as_bytes()) {
-            self.add_needles(&form, SHORTEST_BASE64);
-        }
         let hex = hex(text.as_bytes());
-        self.add_needles(&hex.to_ascii_uppercase(), 0);
-        self.add_needles(&hex, 0);
+        forms.extend([hex.to_ascii_uppercase(), hex]);
+        forms.extend(json);
+        forms.extend(shell_forms(text));
+        forms.extend(url_forms(text));
+        forms.extend(base64_forms(text.as_bytes(), true));
+        forms.iter().for_each(|form| self.add_needles(form));
     }
 
     fn add_common_forms(&mut self, text: &str, base64: bool) {
@@ -156,27 +148,25 @@ impl Forms {
             return;
         }
         let json = json(text, Json::default());
-        self.add_needles(text, 0);
-        self.add_needles(&json, 0);
+        self.add_needles(text);
+        self.add_needles(&json);
         if text.len() > MAX_ENCODED_BYTES {
             return;
         }
-        self.add_needles(&self::json(text, Json { html: Html::Go, ..Json::default() }), 0);
-        self.add_needles(&self::json(text, Json { ascii: true, ..Json::default() }), 0);
-        self.add_needles(&self::json(&json, Json::default()), 0);
+        self.add_needles(&self::json(text, Json { html: Html::Go, ..Json::default() }));
+        self.add_needles(&self::json(text, Json { ascii: true, ..Json::default() }));
+        self.add_needles(&self::json(&json, Json::default()));
         let url = utf8_percent_encode(text, UNRESERVED).to_string();
-        self.add_needles(&url.replace("%20", "+"), 0);
-        self.add_needles(&url, 0);
+        self.add_needles(&url.replace("%20", "+"));
+        self.add_needles(&url);
         if base64 {
-            for form in common_base64_forms(text.as_bytes()) {
-                self.add_needles(&form, SHORTEST_BASE64);
-            }
+            base64_forms(text.as_bytes(), false).iter().for_each(|form| self.add_needles(form));
         }
     }
 
-    fn add_needles(&mut self, form: &str, shortest: usize) {
+    fn add_needles(&mut self, form: &str) {
         let joined = form.replace("\r\n", "").replace('\n', "");
-        if joined.len() < self.minimum.max(shortest) {
+        if joined.len() < self.minimum {
             return;
         }
         for piece in pieces(&joined) {
@@ -365,64 +355,44 @@ fn folded_forms(text: &str) -> Vec<String> {
 }
 
 fn url_forms(text: &str) -> Vec<String> {
-    let mut forms: Vec<String> = [UNRESERVED, COMPONENT, USER_INFO, PATH, FORM]
-        .map(|set| utf8_percent_encode(text, set).to_string())
-        .into();
-    // FORM is the last one, and encodes a space as a plus.
-    if let Some(form) = forms.last_mut() {
-        *form = form.replace("%20", "+");
+    let mut forms = Vec::new();
+    for set in [UNRESERVED, COMPONENT, USER_INFO, PATH, FORM] {
+        let encoded = utf8_percent_encode(text, set).to_string();
+        // A form encodes a space as a plus.
+        let encoded = if set == FORM { encoded.replace("%20", "+") } else { encoded };
+        forms.extend([lower_percent(&encoded), encoded]);
     }
-    let lower: Vec<String> = forms.iter().map(|form| lower_percent(form)).collect();
-    forms.extend(lower);
     forms
 }
 
 fn lower_percent(encoded: &str) -> String {
-    let mut digits = 0;
-    encoded
-        .chars()
-        .map(|character| {
-            if character == '%' {
-                digits = 2;
-                return character;
-            }
-            let digit = digits > 0;
-            digits -= i32::from(digit);
-            if digit { character.to_ascii_lowercase() } else { character }
-        })
-        .collect()
+    let mut parts = encoded.split('%');
+    let mut lower = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (digits, rest) = part.split_at(2);
+        lower.extend(["%", &digits.to_ascii_lowercase(), rest]);
+    }
+    lower
 }
 
-/// The characters of base64 that depend only on the secret, at any position in the encoded text.
-fn base64_forms(secret: &[u8]) -> Vec<String> {
+/// The characters of base64 that depend only on the secret, at any position in the encoded text. With `all`, also those at
+/// the end of an encoded text.
+fn base64_forms(secret: &[u8], all: bool) -> Vec<String> {
     let mut forms = Vec::new();
     for before in 0..3 {
-        let mut bytes = vec![0; before];
-        bytes.extend_from_slice(secret);
+        let bytes = [&[0; 2][..before], secret].concat();
         let first = (before * 8).div_ceil(6);
         // The last character may contain bits of the text that follows.
         let last = bytes.len() * 8 / 6;
         for (bare, padded) in [(STANDARD_NO_PAD, STANDARD), (URL_SAFE_NO_PAD, URL_SAFE)] {
             let encoded = bare.encode(&bytes);
             forms.push(encoded[first.min(last)..last].to_owned());
-            forms.push(encoded[first..].to_owned());
-            forms.push(padded.encode(&bytes)[first..].to_owned());
+            if all || before == 0 {
+                forms.push(encoded[first..].to_owned());
+                forms.push(padded.encode(&bytes)[first..].to_owned());
+            }
         }
     }
-    forms
-}
-
-/// The same without the variants of the last one or two characters.
-fn common_base64_forms(secret: &[u8]) -> Vec<String> {
-    let mut forms = vec![STANDARD.encode(secret), URL_SAFE_NO_PAD.encode(secret)];
-    for before in 0..3 {
-        let mut bytes = vec![0; before];
-        bytes.extend_from_slice(secret);
-        let first = (before * 8).div_ceil(6);
-        let last = bytes.len() * 8 / 6;
-        for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
-            forms.push(engine.encode(&bytes)[first.min(last)..last].to_owned());
-        }
-    }
+    forms.retain(|form| form.len() >= SHORTEST_BASE64);
     forms
 }

@@ -60,17 +60,12 @@ struct RecentSecrets(VecDeque<String>);
 impl RecentSecrets {
     /// Adds a secret, or makes it the most recent one again. Returns whether it is new.
     fn add(&mut self, secret: &str) -> bool {
-        if let Some(known) = self.0.iter().position(|known| known == secret) {
-            if let Some(again) = self.0.remove(known) {
-                self.0.push_back(again);
-            }
-            return false;
-        }
+        let known = self.0.iter().position(|known| known == secret).and_then(|at| self.0.remove(at));
         self.0.push_back(secret.to_owned());
         if self.0.len() > MAX_RECENT {
             self.0.pop_front();
         }
-        true
+        known.is_none()
     }
 }
 

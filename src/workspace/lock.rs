@@ -31,9 +31,9 @@ impl Workspace {
         Ok(ModuleLock { file })
     }
 
-    /// When the module was last locked.
+    /// When a task last locked the module. A file without the name of its holder was created by [`Self::hold_quietly`].
     pub(crate) fn last_locked(&self) -> Option<SystemTime> {
-        self.lock_file.metadata().and_then(|file| file.modified()).ok()
+        self.lock_file.metadata().ok().filter(|file| file.len() > 0)?.modified().ok()
     }
 
     /// Locks the module without leaving a trace: records neither the holder nor the time, and does not undo a swap. `None` if

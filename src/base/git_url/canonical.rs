@@ -26,40 +26,32 @@ impl GitUrl {
         if self.with_credentials().contains('\\') {
             return Err("it contains a backslash");
         }
+        let Self { scheme, server, .. } = self;
+        let is_url = self.notation == Notation::Url;
         let user_info = self.user_info.as_deref();
         if user_info.is_some_and(|it| it.contains('@')) {
             return Err("it contains more than one @ before its path");
         }
         let user = user_info.map(|it| split_password(it).0.to_owned());
-        let (scheme, default_port) = match self.notation {
-            Notation::AbsolutePath => {
-                let (host, path) = (String::new(), canonical_path(&self.path, false)?);
-                return Ok(CanonicalUrl { scheme: "file", user, host, port: 0, path });
-            }
-            Notation::Scp => {
-                let (host, path) = (host_name(&self.server)?, canonical_path(&self.path, false)?);
-                return Ok(CanonicalUrl { scheme: "ssh", user, host, port: 22, path });
-            }
-            Notation::Url { scheme, default_port } => (scheme, default_port),
-        };
-        if self.path.contains(['?', '#']) {
+        if is_url && self.path.contains(['?', '#']) {
             return Err("it has a query or a fragment");
         }
-        let path = canonical_path(&self.path, true)?;
-        if scheme == "file" {
-            return match self.server.is_empty() && user.is_none() {
+        let path = canonical_path(&self.path, is_url)?;
+        if self.is_on_disk() {
+            return match server.is_empty() && user.is_none() {
                 true => Ok(CanonicalUrl { scheme, user, host: String::new(), port: 0, path }),
                 false => Err("a file URL with a host is not supported; write file:///…"),
             };
         }
         // git decodes all of an ssh URL before it looks for the host.
         let is_encoded = |text: &str| text.contains('%');
-        if !scheme.starts_with("http") && (is_encoded(&self.server) || user_info.is_some_and(is_encoded)) {
+        if is_url && !scheme.starts_with("http") && (is_encoded(server) || user_info.is_some_and(is_encoded))
+        {
             return Err("its user or host is percent-encoded");
         }
-        let (host, port) = host_and_port(&self.server)?;
+        let (host, port) = if is_url { host_and_port(server)? } else { (host_name(server)?, "") };
         let port = match port {
-            "" => default_port,
+            "" => super::scheme(scheme).map_or(0, |(_, default_port)| default_port),
             digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 digits.parse().map_err(|_| "its port is too large")?
             }

@@ -15,7 +15,6 @@ mod lines;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::process::{ExitStatus, Stdio};
@@ -46,37 +45,32 @@ const PIPES_AFTER_EXIT: Duration = Duration::from_secs(2);
 pub enum ProcessError {
     #[error(transparent)]
     NotFound(#[from] NotFound),
-    #[error("cannot start {program} to {purpose}")]
-    Start { program: String, purpose: String, source: io::Error },
-    #[error("failed to read the output of {program} while it was to {purpose}")]
-    Pipe { program: String, purpose: String, source: io::Error },
-    #[error("{program} failed to {purpose}: {}{}", describe(.status), last_lines(.stderr))]
+    #[error("{program} failed to {purpose}: {status}{}", last_lines(.stderr))]
     Failed { program: String, purpose: String, status: ExitStatus, stderr: Vec<String> },
-    #[error("{program} took longer than {} s to {purpose} and was stopped{}", .after.as_secs(), last_lines(.stderr))]
-    TimedOut { program: String, purpose: String, after: Duration, stderr: Vec<String> },
-    #[error("{program} printed more than {limit} bytes when asked to {purpose} and was stopped")]
-    TooMuchOutput { program: String, purpose: String, limit: usize },
-    #[error(
-        "{program} exited, but a process that it started still holds its output open {} s later: its output, when asked to \
-         {purpose}, may be incomplete and is not used",
-        PIPES_AFTER_EXIT.as_secs()
-    )]
-    Unfinished { program: String, purpose: String },
-    #[error("cancelled while {program} was to {purpose}")]
-    Cancelled { program: String, purpose: String },
+    #[error("{program} could not {purpose}: {stop}{}", last_lines(.stderr))]
+    Stopped { program: String, purpose: String, stop: Stop, stderr: Vec<String> },
+}
+
+/// Why a program did not run to its end, or why its output cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    #[error("cannot start it: {0}")]
+    Start(io::Error),
+    #[error("cannot read its output: {0}")]
+    Pipe(io::Error),
+    #[error("it took longer than {} s and was stopped", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("it printed more than {0} bytes and was stopped")]
+    TooMuchOutput(usize),
+    #[error("it exited, but a process that it started still holds its output open, which may be incomplete")]
+    Unfinished,
+    #[error("cancelled")]
+    Cancelled,
 }
 
 impl ProcessError {
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, Self::Cancelled { .. })
-    }
-}
-
-fn describe(status: &ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None) => "unknown exit status".to_owned(),
+        matches!(self, Self::Stopped { stop: Stop::Cancelled, .. })
     }
 }
 
@@ -116,7 +110,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// `purpose` completes the sentence "cannot start git to …" and must not contain secrets.
+    /// `purpose` completes the sentence "git could not …" and must not contain secrets.
     pub fn new(program: impl Into<PathBuf>, purpose: impl Into<String>) -> Self {
         let program = program.into();
         let command = Command::new(&program);
@@ -200,15 +194,9 @@ impl Tool {
 
     pub async fn run(mut self, cancel: &CancellationToken) -> Result<ProgramOutput, ProcessError> {
         if cancel.is_cancelled() {
-            return Err(self.fail(Stop::Cancelled, Vec::new()));
+            return Err(self.stopped(Stop::Cancelled, Vec::new()));
         }
-        let mut child = match self.command.spawn() {
-            Ok(child) => child,
-            Err(source) => {
-                let (program, purpose) = self.names();
-                return Err(ProcessError::Start { program, purpose, source });
-            }
-        };
+        let mut child = self.command.spawn().map_err(|error| self.stopped(Stop::Start(error), Vec::new()))?;
         let group = Group::led_by(&child);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
 
@@ -231,7 +219,7 @@ impl Tool {
             let ended = tokio::select! {
                 biased;
                 () = cancel.cancelled() => Err(Stop::Cancelled),
-                () = tokio::time::sleep(self.timeout) => Err(Stop::TimedOut),
+                () = tokio::time::sleep(self.timeout) => Err(Stop::TimedOut(self.timeout)),
                 ended = run_to_end(&mut child, reading.as_mut()) => ended,
             };
             if ended.is_err() {
@@ -242,41 +230,25 @@ impl Tool {
         group.leave();
         match ended {
             Ok(status) if status.success() => {
-                let (program, purpose) = self.names();
-                let unfinished = || ProcessError::Unfinished { program, purpose };
+                let unfinished = || self.stopped(Stop::Unfinished, Vec::new());
                 Ok(ProgramOutput { stdout: is_complete.then_some(output).ok_or_else(unfinished) })
             }
             Ok(status) => {
-                let (program, purpose) = self.names();
+                let (program, purpose) = (self.name(), self.purpose);
                 Err(ProcessError::Failed { program, purpose, status, stderr: tail.into_lines() })
             }
-            Err(stop) => Err(self.fail(stop, tail.into_lines())),
+            Err(stop) => Err(self.stopped(stop, tail.into_lines())),
         }
     }
 
-    fn names(&self) -> (String, String) {
+    fn name(&self) -> String {
         let name = self.program.file_name().unwrap_or(self.program.as_os_str());
-        (name.to_string_lossy().into_owned(), self.purpose.clone())
+        name.to_string_lossy().into_owned()
     }
 
-    fn fail(&self, stop: Stop, stderr: Vec<String>) -> ProcessError {
-        let (program, purpose) = self.names();
-        match stop {
-            Stop::Cancelled => ProcessError::Cancelled { program, purpose },
-            Stop::TimedOut => ProcessError::TimedOut { program, purpose, after: self.timeout, stderr },
-            Stop::TooMuch => ProcessError::TooMuchOutput { program, purpose, limit: self.max_stdout },
-            Stop::Pipe(source) => ProcessError::Pipe { program, purpose, source },
-        }
+    fn stopped(&self, stop: Stop, stderr: Vec<String>) -> ProcessError {
+        ProcessError::Stopped { program: self.name(), purpose: self.purpose.clone(), stop, stderr }
     }
-}
-
-/// Why a program was stopped.
-#[derive(Debug)]
-enum Stop {
-    Cancelled,
-    TimedOut,
-    TooMuch,
-    Pipe(io::Error),
 }
 
 type Reading<'a, F> = Pin<&'a mut Fuse<F>>;
@@ -310,10 +282,8 @@ async fn read_bounded(
     let Some(from) = from else { return Ok(()) };
     let over = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     from.take(over).read_to_end(into).await.map_err(Stop::Pipe)?;
-    if into.len() > limit { Err(Stop::TooMuch) } else { Ok(()) }
+    if into.len() > limit { Err(Stop::TooMuchOutput(limit)) } else { Ok(()) }
 }
 
 #[cfg(test)]
-pub(crate) mod interrupts;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,6 @@
 //! Tasks that arrive between the check of a module and its removal.
 
 use std::fs::{File, OpenOptions};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;

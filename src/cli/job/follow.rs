@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::super::{out, stop_signal};
 use super::{Failure, failure};
 use crate::base::retry;
-use crate::local::view::{self, Event, JobEnding, Screen, Title, Verb, View};
+use crate::local::view::{Event, JobEnding, JobScreen, REFRESH, Title, Verb};
 
 /// How long the hub may be unreachable in the middle of a job.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(30);
@@ -23,12 +23,12 @@ const OUTAGE_LIMIT: Duration = Duration::from_secs(30);
 /// that select the same hub.
 pub(super) async fn follow(client: &AdminClient, options: &str, job: Uuid) -> Result<(), Failure> {
     let stop = stop_signal()?;
-    let mut view = JobView::new(options);
+    let mut view = JobView { options, screen: None, ended: 0, owner: None, waiting: None };
     let signal = tokio::select! {
         ended = view.show(client, job) => return ended,
         signal = stop => signal,
     };
-    view.screen.draw(&[], None);
+    view.draw(false);
     out::aside(format_args!(
         "The job is still running. Follow it with `hawser job follow {job}{options}`, \
          or cancel it with `hawser job cancel {job}{options}`."
@@ -38,31 +38,17 @@ pub(super) async fn follow(client: &AdminClient, options: &str, job: Uuid) -> Re
 
 struct JobView<'a> {
     options: &'a str,
-    screen: Screen,
     /// Known with the first answer of the hub.
-    view: Option<View>,
-    submitted: Timestamp,
-    /// How many tasks were shown as started, and as ended.
-    started: usize,
+    screen: Option<JobScreen>,
+    /// How many tasks were shown as ended.
     ended: usize,
+    owner: Option<String>,
     waiting: Option<String>,
 }
 
-impl<'a> JobView<'a> {
-    fn new(options: &'a str) -> Self {
-        Self {
-            options,
-            screen: Screen::open(),
-            view: None,
-            submitted: Timestamp::UNIX_EPOCH,
-            started: 0,
-            ended: 0,
-            waiting: None,
-        }
-    }
-
+impl JobView<'_> {
     async fn show(&mut self, client: &AdminClient, job: Uuid) -> Result<(), Failure> {
-        let mut refresh = interval(view::REFRESH);
+        let mut refresh = interval(REFRESH);
         let (mut from, mut seen) = (0, String::new());
         loop {
             let answer = {
@@ -70,7 +56,7 @@ impl<'a> JobView<'a> {
                 loop {
                     tokio::select! {
                         answer = &mut answer => break answer?,
-                        _ = refresh.tick() => self.draw(&[]),
+                        _ = refresh.tick() => self.draw(true),
                     }
                 }
             };
@@ -91,59 +77,42 @@ impl<'a> JobView<'a> {
 
     fn handle(&mut self, answer: &FollowAnswer) {
         let FollowAnswer { job, logs, runners, .. } = answer;
-        self.submitted = job.submitted_at;
-        let mut events = Vec::new();
+        self.screen.get_or_insert_with(|| JobScreen::new(title(job), job.submitted_at));
         for line in logs {
             let Some(task) = Task::from_name(&line.task) else { continue };
-            self.tasks_until(job, Some(task), &mut events);
-            events.push((line.at, Event::Line { task, level: line.level, text: line.message.clone() }));
+            self.tasks_until(job, Some(task));
+            self.on(line.at, &Event::Line { task, level: line.level, text: line.message.clone() });
         }
         if logs.is_empty() {
-            self.tasks_until(job, None, &mut events);
-            self.waiting(job, runners, &mut events);
+            self.tasks_until(job, None);
+            self.waiting(job, runners);
             if job.state.is_ended() {
                 let fault = job.error.as_ref().map(|error| (error.task, fault(job)));
                 let at = job.tasks.iter().filter_map(|task| task.ended_at).max();
                 let ending = JobEnding::new(job.state.clone(), fault);
-                events.push((at.unwrap_or(job.submitted_at), Event::Finished(ending)));
+                self.on(at.unwrap_or(job.submitted_at), &Event::Finished(ending));
             }
         }
-        let view = self.view.get_or_insert_with(|| View::new(self.screen.live, title(job)));
-        let lines = events.iter().flat_map(|(at, event)| view.on(event, view::since(job.submitted_at, *at)));
-        let lines: Vec<String> = lines.collect();
-        self.draw(&lines);
+        self.draw(!job.state.is_ended());
     }
 
-    /// Adds the tasks that have started or ended, up to the task that the next line belongs to.
-    fn tasks_until(
-        &mut self,
-        job: &JobSnapshot,
-        current: Option<Task>,
-        events: &mut Vec<(Timestamp, Event)>,
-    ) {
-        let current = current.and_then(|task| job.tasks.iter().position(|it| it.task == task));
-        for (index, task) in job.tasks.iter().enumerate() {
-            if let Some(at) = task.started_at
-                && index >= self.started
-                && current.is_none_or(|current| index <= current)
+    /// Shows the tasks that have started or ended, up to the task that the next line belongs to.
+    fn tasks_until(&mut self, job: &JobSnapshot, current: Option<Task>) {
+        for task in job.tasks.iter().skip(self.ended) {
+            let Some(started_at) = task.started_at else { break };
+            if let Some(owner) = &job.owner
+                && self.owner.replace(owner.clone()).is_none()
             {
-                if let (0, Some(owner)) = (index, &job.owner) {
-                    events.push((at, Event::Note(format!("running on {owner}"))));
-                }
-                self.started = index + 1;
-                events.push((at, Event::Started(task.task)));
+                self.on(started_at, &Event::Note(format!("running on {owner}")));
             }
-            if let Some(at) = task.ended_at
-                && index >= self.ended
-                && current.is_none_or(|current| index < current)
-            {
-                self.ended = index + 1;
-                events.push((at, Event::Ended(task.task, outcome(job, task))));
-            }
+            self.on(started_at, &Event::Started(task.task));
+            let Some(ended_at) = task.ended_at.filter(|_| current != Some(task.task)) else { break };
+            self.on(ended_at, &Event::Ended(task.task, outcome(job, task)));
+            self.ended += 1;
         }
     }
 
-    fn waiting(&mut self, job: &JobSnapshot, runners: &[String], events: &mut Vec<(Timestamp, Event)>) {
+    fn waiting(&mut self, job: &JobSnapshot, runners: &[String]) {
         let (id, options) = (job.id, self.options);
         let waiting = match job.state {
             JobState::Queued => Some(missing_runner(job.instance.as_deref(), runners)),
@@ -153,15 +122,21 @@ impl<'a> JobView<'a> {
             _ => None,
         };
         if let Some(text) = waiting.clone().filter(|_| waiting != self.waiting) {
-            events.push((Timestamp::now(), Event::Note(text)));
+            self.on(Timestamp::now(), &Event::Note(text));
         }
         self.waiting = waiting;
     }
 
-    fn draw(&mut self, lines: &[String]) {
-        let now = view::since(self.submitted, Timestamp::now());
-        let status = self.view.as_ref().and_then(|view| view.status(now));
-        self.screen.draw(lines, status.as_deref());
+    fn on(&mut self, at: Timestamp, event: &Event) {
+        if let Some(screen) = &mut self.screen {
+            screen.on(at, event);
+        }
+    }
+
+    fn draw(&mut self, with_status: bool) {
+        if let Some(screen) = &mut self.screen {
+            screen.draw(with_status);
+        }
     }
 }
 

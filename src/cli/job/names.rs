@@ -7,9 +7,9 @@
 use std::path::{Component, Path};
 
 use sha2::{Digest as _, Sha256};
-use url::Url;
 
 use crate::base::digest::hex;
+use crate::base::git_url::{CanonicalUrl, GitUrl};
 use crate::local::area::safe_name;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -37,32 +37,19 @@ impl ModuleNames {
     }
 }
 
-/// The same text for every spelling of a git URL.
+/// The same text for every spelling of a git URL. Credentials may change, and do not belong in a name.
 fn normalized(url: &str) -> String {
-    match Url::parse(url) {
-        Ok(mut parsed) if parsed.has_host() => {
-            // Credentials may change, and do not belong in a name.
-            let _ = parsed.set_username("");
-            let _ = parsed.set_password(None);
-            let path = without_suffix(parsed.path()).to_owned();
-            parsed.set_path(&path);
-            parsed.into()
-        }
+    match GitUrl::parse(url).and_then(|url| url.canonical()) {
         // The directories `a` and `a.git` may both exist.
-        _ if url.starts_with('/') || url.starts_with("file:") => url.trim_end_matches('/').to_owned(),
-        // `git@host:a/b.git`
-        _ => without_suffix(url).to_owned(),
+        Ok(CanonicalUrl { scheme: "file", .. }) | Err(_) => url.trim_end_matches('/').to_owned(),
+        Ok(CanonicalUrl { scheme, host, port, path, .. }) => format!("{scheme}://{host}:{port}/{path}"),
     }
-}
-
-fn without_suffix(path: &str) -> &str {
-    let path = path.trim_end_matches('/');
-    path.strip_suffix(".git").unwrap_or(path)
 }
 
 fn last_segment(url: &str) -> &str {
     let path = url.split(['?', '#']).next().unwrap_or_default();
-    without_suffix(path).rsplit(['/', ':']).next().unwrap_or_default()
+    let last = path.rsplit(['/', ':']).next().unwrap_or_default();
+    last.strip_suffix(".git").unwrap_or(last)
 }
 
 fn unique_name(readable: &str, fallback: &str, identity: &str) -> String {

@@ -17,8 +17,8 @@ use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Ta
 
 pub use event::{Event, JobEnding};
 pub use paint::Paint;
-pub use screen::{REFRESH, Screen, ask, can_ask, write_to_user};
-pub use text::{clean, since};
+pub use screen::{JobScreen, REFRESH, ask, can_ask, write_to_user};
+pub use text::clean;
 use text::{label, plural, short_duration};
 
 /// Width of the column of task names.
@@ -261,7 +261,7 @@ impl View {
     /// The running task and its duration, for the last row of a terminal.
     pub fn status(&self, now: Duration) -> Option<String> {
         const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
-        let task = self.running?;
+        let task = self.running.filter(|_| self.live)?;
         let tick = usize::try_from(now.as_millis() / REFRESH.as_millis()).unwrap_or_default();
         let spinner = SPINNER.get(tick % SPINNER.len())?;
         let name = self.paint.bold(&format!("{:NAME$}", label(task)));

@@ -11,44 +11,65 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use console::Term;
+use jiff::Timestamp;
+
+use super::text::since;
+use super::{Event, Title, View};
 
 /// How often the status row is redrawn.
 pub const REFRESH: Duration = Duration::from_millis(100);
 
 const ERASE_ROW: &str = "\r\u{1b}[2K";
 
+/// A job on the screen.
 #[derive(Debug)]
-pub struct Screen {
-    /// Whether stdout is a terminal that shows colors and a status row.
-    pub live: bool,
+pub struct JobScreen {
+    view: View,
+    started: Timestamp,
+    /// Lines that have not been printed yet.
+    lines: Vec<String>,
     has_status: bool,
 }
 
-impl Screen {
-    /// Checks stdout and the environment for whether colors are wanted.
-    pub fn open() -> Self {
+impl JobScreen {
+    /// Stdout and the environment decide whether colors and a status row are shown.
+    pub fn new(title: Title, started: Timestamp) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_none_or(|value| value.is_empty() || value == "dumb");
-        Self { live: Term::stdout().is_term() && !no_color && !dumb, has_status: false }
+        let live = Term::stdout().is_term() && !no_color && !dumb;
+        Self { view: View::new(live, title), started, lines: Vec::new(), has_status: false }
     }
 
-    /// Prints lines, with a status row below them.
-    pub fn draw(&mut self, lines: &[String], status: Option<&str>) {
+    pub fn open(&mut self) {
+        self.lines.extend(self.view.opening());
+    }
+
+    pub fn on(&mut self, at: Timestamp, event: &Event) {
+        self.lines.extend(self.view.on(event, since(self.started, at)));
+    }
+
+    /// The question before anything is changed.
+    pub fn question(&self) -> String {
+        self.view.question()
+    }
+
+    /// Prints the new lines, with the running task below them if `with_status` is set.
+    pub fn draw(&mut self, with_status: bool) {
         let mut text = String::new();
         if self.has_status {
             text.push_str(ERASE_ROW);
         }
-        for line in lines {
-            text.push_str(line);
+        for line in self.lines.drain(..) {
+            text.push_str(&line);
             text.push('\n');
         }
-        let status = status.filter(|_| self.live);
+        let status = self.view.status(since(self.started, Timestamp::now())).filter(|_| with_status);
+        self.has_status = status.is_some();
         if let Some(status) = status {
             // The cursor needs the last column.
             let width = usize::from(Term::stdout().size().1).saturating_sub(1);
-            text.push_str(&console::truncate_str(status, width, ""));
+            text.push_str(&console::truncate_str(&status, width, ""));
         }
-        self.has_status = status.is_some();
         let mut out = io::stdout().lock();
         let _ = out.write_all(text.as_bytes());
         let _ = out.flush();

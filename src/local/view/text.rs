@@ -22,7 +22,7 @@ pub(super) fn label(task: Task) -> &'static str {
 }
 
 /// The time from `start` to `end`, or zero if a clock went backward.
-pub fn since(start: Timestamp, end: Timestamp) -> Duration {
+pub(super) fn since(start: Timestamp, end: Timestamp) -> Duration {
     Duration::try_from(end.duration_since(start)).unwrap_or_default()
 }
 

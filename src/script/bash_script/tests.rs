@@ -392,7 +392,7 @@ fn a_nul_byte_is_refused() {
 /// Runs the script in a process group of its own and interrupts the group once `started` is on its stdout.
 fn interrupted(script: &Script<'_>) -> Ran {
     use std::io::{BufRead as _, BufReader, Read as _};
-    crate::base::process::interrupts::heed();
+    crate::base::process::tests::heed_interrupts();
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("part");
     let file = folder.path().join("script.sh");
@@ -461,7 +461,7 @@ fn an_interrupt_in_a_hook_ends_it_there() {
 /// Bash takes a signal between two commands, and every pair of them gets one here.
 #[test]
 fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
-    crate::base::process::interrupts::heed();
+    crate::base::process::tests::heed_interrupts();
     let script = Script {
         collect: vec![sh("echo collect")],
         publish: vec![sh("echo publish")],
