@@ -17,10 +17,11 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{Failure, name_and_value, overrides};
-use crate::local::area::{self, Area, AreaError};
+use crate::local::LocalError;
+use crate::local::area::{self, Area};
 use crate::local::controller::Finished;
 use crate::local::session::{self, LocalJob};
-use crate::local::snapshot::{self, Snapshot, SnapshotError};
+use crate::local::snapshot::{self, Snapshot};
 use crate::local::view::{self, Title, Verb};
 use crate::masking::{Rules, SecretStore};
 use crate::observe::log_filter::Levels;
@@ -66,21 +67,17 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
             .hint("pass --yes to approve all changes, or --plan to change nothing"));
     }
     let data = args.data.or_else(|| std::env::var_os(area::DATA_VARIABLE).map(PathBuf::from));
-    let data = area::data_directory(data).map_err(area_failure)?;
+    let data = area::data_directory(data)?;
     let (directory, subject) = match args.directory {
         Some(directory) => (directory.clone(), directory.display().to_string()),
-        None => (area::example(&data).map_err(area_failure)?, "the example".to_owned()),
+        None => (area::example(&data)?, "the example".to_owned()),
     };
-    if !directory.is_dir() {
-        return Err(Failure::usage(format!("{} is not a directory", directory.display())));
-    }
-    snapshot::check(&directory).map_err(|error| snapshot_failure(&error))?;
-    let engine = area::engine(args.engine, &directory).map_err(area_failure)?;
-    let area = Area::of(&directory, &data).map_err(area_failure)?;
-    let _lock = area.lock().map_err(area_failure)?;
+    let (directory, names) = snapshot::check(&directory)?;
+    let engine = area::engine(args.engine, &names)?;
+    let area = Area::of(directory, &data)?;
+    let _lock = area.lock()?;
     let runtime = super::runtime()?;
-    let snapshot = runtime.block_on(snapshot::take(&directory, &area.repository()));
-    let snapshot = snapshot.map_err(|error| snapshot_failure(&error))?;
+    let snapshot = runtime.block_on(snapshot::take(&area.directory, &names, &area.repository()))?;
     let rules =
         Rules::new(&JobLogStreamSettings::default()).map_err(|error| Failure::failed(error.to_string()))?;
     let secret_store = SecretStore::new(rules);
@@ -208,34 +205,26 @@ fn log_to(path: &Path, secret_store: SecretStore) -> Result<(), Failure> {
     tracing_subscriber::registry().with(layer).try_init().map_err(|error| failed(error.to_string()))
 }
 
-fn area_failure(error: AreaError) -> Failure {
-    let message = error.to_string();
-    match error {
-        AreaError::NoEngine { engines } => {
-            let hints: Vec<&str> = engines.iter().map(area::engine_hint).collect();
-            Failure::unavailable(message).hint(hints.join("\n      "))
+impl From<LocalError> for Failure {
+    fn from(error: LocalError) -> Self {
+        let message = error.to_string();
+        match error {
+            LocalError::NoEngine { engines } => {
+                let hints: Vec<&str> = engines.iter().map(area::engine_hint).collect();
+                Self::unavailable(message).hint(hints.join("\n      "))
+            }
+            LocalError::NoData => Self::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
+            LocalError::Busy { .. } => {
+                Self::temporary(message).hint("wait until it ends, or stop it with Ctrl-C")
+            }
+            LocalError::NotADirectory { .. } | LocalError::NoConfiguration { .. } => Self::usage(message)
+                .hint("pass a directory that contains a Terraform, OpenTofu, or Pulumi project"),
+            LocalError::AllIgnored { .. } => Self::usage(message)
+                .hint("`git check-ignore --verbose *.tf` in that directory prints the rule"),
+            LocalError::NoGit => {
+                Self::unavailable(message).hint("install git: https://git-scm.com/downloads")
+            }
+            LocalError::Io { .. } | LocalError::Git(_) => Self::failed(message),
         }
-        AreaError::EngineMissing { engine } => Failure::unavailable(message).hint(area::engine_hint(&engine)),
-        AreaError::NoData => Failure::settings(message).hint("set HAWSER_LOCAL_DIR, or pass --data"),
-        AreaError::Busy { .. } => {
-            Failure::temporary(message).hint("wait until it ends, or stop it with Ctrl-C")
-        }
-        AreaError::Io { .. } => Failure::failed(message),
-    }
-}
-
-fn snapshot_failure(error: &SnapshotError) -> Failure {
-    let message = error.to_string();
-    match error {
-        SnapshotError::NotADirectory { .. } | SnapshotError::NoConfiguration { .. } => {
-            Failure::usage(message)
-                .hint("pass a directory that contains a Terraform, OpenTofu, or Pulumi project")
-        }
-        SnapshotError::AllIgnored { .. } => Failure::usage(message)
-            .hint("`git check-ignore --verbose *.tf` in that directory prints the rule"),
-        SnapshotError::NoGit => {
-            Failure::unavailable(message).hint("install git: https://git-scm.com/downloads")
-        }
-        SnapshotError::Io { .. } | SnapshotError::Git(_) => Failure::failed(message),
     }
 }

@@ -15,7 +15,7 @@
 //! when the directory becomes part of a repository.
 
 use std::cmp::Reverse;
-use std::io;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,7 @@ use hawser_contract::EngineName;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use super::{LocalError, failed};
 use crate::base::digest::hex;
 use crate::base::files::{create_private_dir_all, write_private_atomic};
 use crate::base::lock::{self, LockMode};
@@ -41,24 +42,6 @@ const EXAMPLE: [(&str, &str); 3] = [
     ("outputs.tf", include_str!("../../examples/hello/outputs.tf")),
 ];
 
-#[derive(Debug, thiserror::Error)]
-pub enum AreaError {
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("no directory for local data: neither HAWSER_LOCAL_DIR nor a home directory is set")]
-    NoData,
-    #[error("another hawser local is running on {}", directory.display())]
-    Busy { directory: PathBuf },
-    #[error("no engine is installed: {} not found on PATH", programs(engines))]
-    NoEngine { engines: Vec<EngineName> },
-    #[error("{engine} is not installed or not on PATH")]
-    EngineMissing { engine: EngineName },
-}
-
-fn programs(engines: &[EngineName]) -> String {
-    engines.iter().map(EngineName::as_str).collect::<Vec<_>>().join(" and ")
-}
-
 /// The area of one directory.
 #[derive(Debug)]
 pub struct Area {
@@ -71,9 +54,8 @@ pub struct Area {
 }
 
 impl Area {
-    /// Finds or creates the area of `directory` in `data`.
-    pub fn of(directory: &Path, data: &Path) -> Result<Self, AreaError> {
-        let directory = directory.canonicalize().map_err(failed("find", directory))?;
+    /// Finds or creates the area of `directory`, which is absolute and without symlinks, in `data`.
+    pub fn of(directory: PathBuf, data: &Path) -> Result<Self, LocalError> {
         let hash: [u8; 32] = Sha256::digest(directory.as_os_str().as_bytes()).into();
         let namespace = hex(&hash[..5]);
         let module = safe_name(&directory.file_name().unwrap_or_default().to_string_lossy(), "module");
@@ -108,23 +90,23 @@ impl Area {
     }
 
     /// Prevents a second run on the same directory.
-    pub fn lock(&self) -> Result<lock::OwnLock, AreaError> {
+    pub fn lock(&self) -> Result<lock::OwnLock, LocalError> {
         let path = self.root.join("lock");
         let lock = lock::try_own(&path, LockMode::Alone).map_err(failed("lock", &path))?;
-        lock.ok_or_else(|| AreaError::Busy { directory: self.directory.clone() })
+        lock.ok_or_else(|| LocalError::Busy { directory: self.directory.clone() })
     }
 }
 
 /// The directory of all areas: `path` or the user's data directory. It may not exist yet.
-pub fn data_directory(path: Option<PathBuf>) -> Result<PathBuf, AreaError> {
+pub fn data_directory(path: Option<PathBuf>) -> Result<PathBuf, LocalError> {
     match path {
         Some(path) => Ok(path),
-        None => Ok(dirs::data_local_dir().ok_or(AreaError::NoData)?.join("hawser").join("local")),
+        None => Ok(dirs::data_local_dir().ok_or(LocalError::NoData)?.join("hawser").join("local")),
     }
 }
 
 /// Writes the built-in example to `data`, so that its state is the same from every current directory.
-pub fn example(data: &Path) -> Result<PathBuf, AreaError> {
+pub fn example(data: &Path) -> Result<PathBuf, LocalError> {
     let directory = data.join("examples").join("hello");
     create_private_dir_all(&directory).map_err(failed("create", &directory))?;
     for (name, contents) in EXAMPLE {
@@ -134,35 +116,33 @@ pub fn example(data: &Path) -> Result<PathBuf, AreaError> {
     Ok(directory)
 }
 
-/// The requested engine, or the first installed one that fits the directory.
-pub fn engine(requested: Option<EngineName>, directory: &Path) -> Result<EngineName, AreaError> {
-    choose(requested, directory, |engine| process::find_program(engine.as_str(), &[]).is_ok())
+/// The requested engine, or the first installed one that fits a directory with these files.
+pub fn engine(requested: Option<EngineName>, names: &[OsString]) -> Result<EngineName, LocalError> {
+    choose(requested, names, |engine| process::find_program(engine.as_str(), &[]).is_ok())
 }
 
 fn choose(
     requested: Option<EngineName>,
-    directory: &Path,
+    names: &[OsString],
     installed: impl Fn(&EngineName) -> bool,
-) -> Result<EngineName, AreaError> {
-    if let Some(engine) = requested {
-        return if installed(&engine) { Ok(engine) } else { Err(AreaError::EngineMissing { engine }) };
-    }
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(failed("list", directory))?.flatten() {
-        names.push(entry.file_name().to_string_lossy().into_owned());
-    }
+) -> Result<EngineName, LocalError> {
     let engines = Engines::default();
-    let using = |name: &str| -> Vec<EngineName> {
-        engines.iter().filter(|engine| engine.uses_file(name)).map(|engine| engine.name()).collect()
+    let using = |name: &OsString| -> Vec<EngineName> {
+        let name = name.to_string_lossy();
+        engines.iter().filter(|engine| engine.uses_file(&name)).map(|engine| engine.name()).collect()
     };
     // A file that several engines use leaves the choice between them, so it decides.
     let order = |name: &EngineName| engines.iter().position(|engine| engine.name() == *name);
-    let fitting = names.iter().map(|name| using(name)).filter(|fitting| !fitting.is_empty());
-    let fitting = fitting.min_by_key(|fitting| (Reverse(fitting.len()), order(&fitting[0])));
-    // Without any such file, the snapshot reports what is missing.
-    let fitting = fitting.unwrap_or_else(|| using("main.tf"));
+    let fitting = match requested {
+        Some(engine) => vec![engine],
+        None => {
+            let fitting = names.iter().map(using).filter(|fitting| !fitting.is_empty());
+            let fitting = fitting.min_by_key(|fitting| (Reverse(fitting.len()), order(&fitting[0])));
+            fitting.unwrap_or_default()
+        }
+    };
     let found = fitting.iter().find(|engine| installed(engine)).cloned();
-    found.ok_or(AreaError::NoEngine { engines: fitting })
+    found.ok_or(LocalError::NoEngine { engines: fitting })
 }
 
 /// Parses the name of an engine that `hawser local` can run.
@@ -186,11 +166,6 @@ pub fn safe_name(text: &str, fallback: &str) -> String {
     if name.is_empty() { fallback.to_owned() } else { name.to_owned() }
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AreaError {
-    let path = path.to_owned();
-    move |source| AreaError::Io { action, path, source }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,7 +179,7 @@ mod tests {
         for name in ["a/app", "b/app", "b/ö x"] {
             fs::create_dir_all(home.path().join(name)).unwrap();
         }
-        let area = |name: &str| Area::of(&home.path().join(name), &data).unwrap();
+        let area = |name: &str| Area::of(home.path().join(name).canonicalize().unwrap(), &data).unwrap();
         let (first, again, other) = (area("a/app"), area("a/../a/app"), area("b/app"));
         assert_eq!(first.working_directory(), again.working_directory());
         assert_eq!(first.runner_id(), again.runner_id());
@@ -218,9 +193,9 @@ mod tests {
     #[test]
     fn a_second_run_on_the_same_directory_is_refused_until_the_first_ends() {
         let home = tempfile::tempdir().unwrap();
-        let area = Area::of(home.path(), &home.path().join("data")).unwrap();
+        let area = Area::of(home.path().to_owned(), &home.path().join("data")).unwrap();
         let lock = area.lock().unwrap();
-        assert!(matches!(area.lock(), Err(AreaError::Busy { .. })));
+        assert!(matches!(area.lock(), Err(LocalError::Busy { .. })));
         drop(lock);
         area.lock().unwrap();
     }
@@ -228,23 +203,17 @@ mod tests {
     #[test]
     fn the_engine_is_the_requested_one_or_an_installed_one_that_fits() {
         let only = |engine: EngineName| move |other: &EngineName| *other == engine;
-        let directory = |file: &str| {
-            let directory = tempfile::tempdir().unwrap();
-            fs::write(directory.path().join(file), "").unwrap();
-            directory
-        };
-        let (tf, tofu, pulumi) = (directory("main.tf"), directory("main.tofu"), directory("Pulumi.yaml"));
+        let (tf, tofu, pulumi) = (["main.tf".into()], ["main.tofu".into()], ["Pulumi.yaml".into()]);
         let both = |engine: &EngineName| *engine != EngineName::PULUMI;
-        assert_eq!(choose(None, tf.path(), both).unwrap(), EngineName::TOFU);
-        assert_eq!(choose(None, tf.path(), only(EngineName::TERRAFORM)).unwrap(), EngineName::TERRAFORM);
-        assert_eq!(choose(Some(EngineName::TERRAFORM), tf.path(), both).unwrap(), EngineName::TERRAFORM);
-        assert_eq!(choose(None, pulumi.path(), only(EngineName::PULUMI)).unwrap(), EngineName::PULUMI);
+        assert_eq!(choose(None, &tf, both).unwrap(), EngineName::TOFU);
+        assert_eq!(choose(None, &tf, only(EngineName::TERRAFORM)).unwrap(), EngineName::TERRAFORM);
+        assert_eq!(choose(Some(EngineName::TERRAFORM), &tf, both).unwrap(), EngineName::TERRAFORM);
+        assert_eq!(choose(None, &pulumi, only(EngineName::PULUMI)).unwrap(), EngineName::PULUMI);
 
-        let error =
-            choose(Some(EngineName::TOFU), tf.path(), only(EngineName::TERRAFORM)).unwrap_err().to_string();
-        assert!(error.contains("tofu is not installed"), "{error}");
-        choose(None, tofu.path(), only(EngineName::TERRAFORM)).unwrap_err();
-        let error = choose(None, tf.path(), |_| false).unwrap_err().to_string();
+        let error = choose(Some(EngineName::TOFU), &tf, only(EngineName::TERRAFORM)).unwrap_err().to_string();
+        assert!(error.contains("tofu not found"), "{error}");
+        choose(None, &tofu, only(EngineName::TERRAFORM)).unwrap_err();
+        let error = choose(None, &tf, |_| false).unwrap_err().to_string();
         assert!(error.contains("tofu and terraform"), "{error}");
     }
 

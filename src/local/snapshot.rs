@@ -19,13 +19,13 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::{LocalError, failed};
 use crate::base::digest::hex;
 use crate::base::files::create_private_dir_all;
 use crate::base::process::{Inherited, ProcessError, Tool, find_program};
@@ -35,22 +35,6 @@ const BRANCH: &str = "refs/heads/snapshot";
 
 /// Override the attributes in the source: no conversion, no filters.
 const ATTRIBUTES: &str = "* -text -filter -ident -working-tree-encoding\n";
-
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is not a directory", path.display())]
-    NotADirectory { path: PathBuf },
-    #[error("{} contains no configuration (no .tf, .tofu or Pulumi.yaml file)", path.display())]
-    NoConfiguration { path: PathBuf },
-    #[error("git ignores every configuration file in {}", path.display())]
-    AllIgnored { path: PathBuf },
-    #[error("git is not installed or not on PATH")]
-    NoGit,
-    #[error(transparent)]
-    Git(#[from] ProcessError),
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -64,23 +48,25 @@ pub struct Snapshot {
 }
 
 /// Checks whether a snapshot of `directory` is possible. Returns its path without symlinks, and the names in it.
-pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), SnapshotError> {
-    let directory = directory.canonicalize().map_err(failed("find", directory))?;
+pub fn check(directory: &Path) -> Result<(PathBuf, Vec<OsString>), LocalError> {
     if !directory.is_dir() {
-        return Err(SnapshotError::NotADirectory { path: directory });
+        return Err(LocalError::NotADirectory { path: directory.to_owned() });
     }
-    let names = names_in(&directory)?;
+    let directory = directory.canonicalize().map_err(failed("find", directory))?;
+    let names: Vec<OsString> = std::fs::read_dir(&directory)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect())
+        .map_err(failed("list", &directory))?;
     if !names.iter().any(|name| is_configuration(name)) {
-        return Err(SnapshotError::NoConfiguration { path: directory });
+        return Err(LocalError::NoConfiguration { path: directory });
     }
     Ok((directory, names))
 }
 
-/// Commits `directory` to the bare repository `repository`, which is created if it does not exist.
-pub async fn take(directory: &Path, repository: &Path) -> Result<Snapshot, SnapshotError> {
-    let (directory, names) = check(directory)?;
+/// Commits a directory that was [checked](check), and that has these names in it, to the bare repository `repository`, which
+/// is created if it does not exist.
+pub async fn take(directory: &Path, names: &[OsString], repository: &Path) -> Result<Snapshot, LocalError> {
     let store = SnapshotRepository::open(repository).await?;
-    let (root, mut files) = store.contents(&directory).await?;
+    let (root, mut files) = store.contents(directory).await?;
     let inside = directory.strip_prefix(&root).unwrap_or(Path::new("")).to_owned();
     files.extend(names.iter().filter(|name| is_variable_file(name)).map(|name| inside.join(name)));
     files.retain(|path| is_included(path) && std::fs::symlink_metadata(root.join(path)).is_ok());
@@ -90,7 +76,7 @@ pub async fn take(directory: &Path, repository: &Path) -> Result<Snapshot, Snaps
     // Pushing an empty path would add a trailing slash.
     subdirectory.extend(&inside);
     let url = url::Url::from_file_path(&store.path)
-        .map_err(|()| SnapshotError::NotADirectory { path: store.path.clone() })?;
+        .map_err(|()| LocalError::NotADirectory { path: store.path.clone() })?;
     Ok(Snapshot {
         url: url.into(),
         commit,
@@ -127,7 +113,7 @@ struct SnapshotRepository {
 }
 
 impl SnapshotRepository {
-    async fn open(path: &Path) -> Result<Self, SnapshotError> {
+    async fn open(path: &Path) -> Result<Self, LocalError> {
         create_private_dir_all(path).map_err(failed("create", path))?;
         let path = path.canonicalize().map_err(failed("find", path))?;
         let store = Self { path };
@@ -146,7 +132,7 @@ impl SnapshotRepository {
 
     /// The root of the snapshot and the paths below it: the repository that contains `directory`, or only the directory if
     /// there is no repository or the repository ignores it.
-    async fn contents(&self, directory: &Path) -> Result<(PathBuf, BTreeSet<PathBuf>), SnapshotError> {
+    async fn contents(&self, directory: &Path) -> Result<(PathBuf, BTreeSet<PathBuf>), LocalError> {
         if let Some(root) = toplevel(directory).await? {
             let mut files = BTreeSet::new();
             list_repository(&root, PathBuf::new(), &mut files).await?;
@@ -171,7 +157,7 @@ impl SnapshotRepository {
             }
         }
         if !holds_configuration(&files, Path::new("")) {
-            return Err(SnapshotError::AllIgnored { path: directory.to_owned() });
+            return Err(LocalError::AllIgnored { path: directory.to_owned() });
         }
         Ok((directory.to_owned(), files))
     }
@@ -182,7 +168,7 @@ impl SnapshotRepository {
         root: &Path,
         files: &BTreeSet<PathBuf>,
         below: &Path,
-    ) -> Result<String, SnapshotError> {
+    ) -> Result<String, LocalError> {
         let scratch = tempfile::tempdir_in(&self.path).map_err(failed("write to", &self.path))?;
         let index = scratch.path().join("index");
         let list = scratch.path().join("files");
@@ -208,25 +194,25 @@ impl SnapshotRepository {
         Ok(commit)
     }
 
-    async fn write_tree(&self, index: &Path) -> Result<String, SnapshotError> {
+    async fn write_tree(&self, index: &Path) -> Result<String, LocalError> {
         text(self.git("write a tree")?.env("GIT_INDEX_FILE", index).args(["write-tree"])).await
     }
 
-    fn git(&self, purpose: &str) -> Result<Tool, SnapshotError> {
+    fn git(&self, purpose: &str) -> Result<Tool, LocalError> {
         Ok(own_settings(git(purpose)?).env("GIT_DIR", &self.path))
     }
 
-    async fn run(&self, arguments: &[&str]) -> Result<String, SnapshotError> {
+    async fn run(&self, arguments: &[&str]) -> Result<String, LocalError> {
         text(self.git("take a snapshot")?.args(arguments)).await
     }
 }
 
 /// The work tree that contains `directory`. The home directory does not count, because users who keep their dotfiles in git
 /// do not want a snapshot of it.
-async fn toplevel(directory: &Path) -> Result<Option<PathBuf>, SnapshotError> {
+async fn toplevel(directory: &Path) -> Result<Option<PathBuf>, LocalError> {
     let find = git("find the repository")?.current_dir(directory).args(["rev-parse", "--show-toplevel"]);
     let output = match run(find).await {
-        Err(SnapshotError::Git(ProcessError::Failed { .. })) => return Ok(None),
+        Err(LocalError::Git(ProcessError::Failed { .. })) => return Ok(None),
         output => output?,
     };
     let root = PathBuf::from(OsStr::from_bytes(output.trim_ascii_end()));
@@ -239,7 +225,7 @@ async fn list_repository(
     root: &Path,
     inside: PathBuf,
     files: &mut BTreeSet<PathBuf>,
-) -> Result<(), SnapshotError> {
+) -> Result<(), LocalError> {
     let mut repositories = vec![inside];
     while let Some(inside) = repositories.pop() {
         let list = git("list files")?.current_dir(&root.join(&inside));
@@ -262,12 +248,6 @@ fn paths(list: &[u8]) -> impl Iterator<Item = PathBuf> {
     list.split(|byte| *byte == 0)
         .filter(|path| !path.is_empty())
         .map(|path| PathBuf::from(OsStr::from_bytes(path)))
-}
-
-fn names_in(directory: &Path) -> Result<Vec<OsString>, SnapshotError> {
-    std::fs::read_dir(directory)
-        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect())
-        .map_err(failed("list", directory))
 }
 
 fn holds_configuration(files: &BTreeSet<PathBuf>, directory: &Path) -> bool {
@@ -304,8 +284,8 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// A git command that never prompts and ignores the repository of its caller.
-fn git(purpose: &str) -> Result<Tool, SnapshotError> {
-    let program = find_program("git", &[]).map_err(|_| SnapshotError::NoGit)?;
+fn git(purpose: &str) -> Result<Tool, LocalError> {
+    let program = find_program("git", &[]).map_err(|_| LocalError::NoGit)?;
     let host = Inherited::of_this_process().into_variables().into_iter();
     Ok(Tool::new(program, purpose)
         .environment(host.filter(|(name, _)| !name.as_bytes().starts_with(b"GIT_")))
@@ -330,17 +310,12 @@ fn own_settings(tool: Tool) -> Tool {
         .args(["-c", "gc.autoDetach=false", "-c", "init.defaultBranch=snapshot"])
 }
 
-async fn run(tool: Tool) -> Result<Vec<u8>, SnapshotError> {
+async fn run(tool: Tool) -> Result<Vec<u8>, LocalError> {
     Ok(tool.run(&CancellationToken::new()).await?.stdout()?)
 }
 
-async fn text(tool: Tool) -> Result<String, SnapshotError> {
+async fn text(tool: Tool) -> Result<String, LocalError> {
     Ok(String::from_utf8_lossy(&run(tool).await?).trim().to_owned())
-}
-
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
-    let path = path.to_owned();
-    move |source| SnapshotError::Io { action, path, source }
 }
 
 #[cfg(test)]

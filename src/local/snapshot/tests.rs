@@ -33,8 +33,9 @@ impl Case {
         wait(text(git)).unwrap()
     }
 
-    fn take(&self, directory: &str) -> Result<Snapshot, SnapshotError> {
-        wait(take(&self.path(directory), &self.home.path().join("our own.git")))
+    fn take(&self, directory: &str) -> Result<Snapshot, LocalError> {
+        let (directory, names) = check(&self.path(directory))?;
+        wait(take(&directory, &names, &self.home.path().join("our own.git")))
     }
 
     /// The path in the commit of one of the user's paths.
