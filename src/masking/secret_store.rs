@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::url_credentials::of_source;
 use super::{Masker, Rules};
 
-/// How many tokens of the runner are remembered: those of the connection, its redirects, and some earlier ones. The same number
-/// of source credentials is remembered. All of them are in every automaton.
+/// How many tokens of the runner are remembered: those of the connection, its redirects, and some earlier ones. All of them
+/// are in every automaton.
 const MAX_RECENT: usize = 12;
 /// How often a panic hook checks whether the masker is free.
 const PANIC_ATTEMPTS: usize = 100;
@@ -30,8 +30,6 @@ struct StoreInner {
     jobs: Mutex<HashMap<Uuid, Weak<StoredJob>>>,
     /// Of all secrets, for text that belongs to no job.
     compiled: Compiled,
-    /// Of the runner's secrets, for steps that belong to no job.
-    compiled_own: Compiled,
     /// Incremented with every new secret and every dropped job.
     changes: Arc<AtomicU64>,
     /// The error about masking everything was logged.
@@ -44,37 +42,18 @@ struct StoreInner {
 #[derive(Default)]
 struct SecretSet {
     secrets: BTreeSet<String>,
-    /// Tokens, which are replaced often.
-    tokens: RecentSecrets,
-    /// Credentials of sources outside of jobs. They never displace a token.
-    sources: RecentSecrets,
+    /// The [`MAX_RECENT`] most recent tokens, oldest first.
+    tokens: VecDeque<String>,
     version: u64,
     /// Why the secrets are incomplete, if they are.
     unknown: Option<String>,
-}
-
-/// The [`MAX_RECENT`] most recent secrets, oldest first.
-#[derive(Default)]
-struct RecentSecrets(VecDeque<String>);
-
-impl RecentSecrets {
-    /// Adds a secret, or makes it the most recent one again. Returns whether it is new.
-    fn add(&mut self, secret: &str) -> bool {
-        let known = self.0.iter().position(|known| known == secret).and_then(|at| self.0.remove(at));
-        self.0.push_back(secret.to_owned());
-        if self.0.len() > MAX_RECENT {
-            self.0.pop_front();
-        }
-        known.is_none()
-    }
 }
 
 /// A handle to the secrets of one job, which are dropped with the last handle.
 #[derive(Clone)]
 pub struct JobSecrets {
     secret_store: SecretStore,
-    /// None outside of any job.
-    job: Option<Arc<StoredJob>>,
+    job: Arc<StoredJob>,
 }
 
 struct StoredJob {
@@ -126,7 +105,6 @@ impl SecretStore {
             own,
             jobs: Mutex::default(),
             compiled: Compiled::default(),
-            compiled_own: Compiled::default(),
             changes: Arc::default(),
             everything_logged: AtomicBool::new(false),
             reduced_logged: AtomicBool::new(false),
@@ -144,13 +122,15 @@ impl SecretStore {
 
     /// Adds a secret of the runner that is replaced often, such as a token. Only the last [`MAX_RECENT`] are remembered, so
     /// that a runner that reconnects for a year does not accumulate tokens.
-    pub fn learn_passing(&self, secret: &str) {
-        self.learn_recent(secret, |own| &mut own.tokens);
-    }
-
-    fn learn_recent(&self, secret: &str, queue: impl FnOnce(&mut SecretSet) -> &mut RecentSecrets) {
+    pub fn learn_passing(&self, token: &str) {
         let mut own = locked(&self.0.own);
-        if secret.len() >= self.0.rules.minimum_length && queue(&mut own).add(secret) {
+        let known = own.tokens.iter().position(|known| known == token);
+        let known = known.and_then(|at| own.tokens.remove(at)).is_some();
+        own.tokens.push_back(token.to_owned());
+        if own.tokens.len() > MAX_RECENT {
+            own.tokens.pop_front();
+        }
+        if !known {
             own.version += 1;
             self.0.changes.fetch_add(1, Ordering::Release);
         }
@@ -193,21 +173,17 @@ impl SecretStore {
         None
     }
 
-    /// Returns the secrets of a job, shared by all current handles.
+    /// Returns the secrets of a job, shared by all current handles. A step without a job has its own.
     pub fn job(&self, job_id: Option<Uuid>) -> JobSecrets {
-        let job = job_id.map(|job_id| {
-            let mut jobs = locked(&self.0.jobs);
-            jobs.retain(|_, job| job.strong_count() > 0);
-            let known = jobs.get(&job_id).and_then(Weak::upgrade);
-            known.unwrap_or_else(|| {
-                let job = Arc::new(StoredJob {
-                    set: Mutex::default(),
-                    compiled: Compiled::default(),
-                    changes: Arc::clone(&self.0.changes),
-                });
-                jobs.insert(job_id, Arc::downgrade(&job));
-                job
-            })
+        let job_id = job_id.unwrap_or_else(Uuid::new_v4);
+        let mut jobs = locked(&self.0.jobs);
+        jobs.retain(|_, job| job.strong_count() > 0);
+        let known = jobs.get(&job_id).and_then(Weak::upgrade);
+        let job = known.unwrap_or_else(|| {
+            let changes = Arc::clone(&self.0.changes);
+            let job = Arc::new(StoredJob { set: Mutex::default(), compiled: Compiled::default(), changes });
+            jobs.insert(job_id, Arc::downgrade(&job));
+            job
         });
         JobSecrets { secret_store: self.clone(), job }
     }
@@ -216,14 +192,12 @@ impl SecretStore {
 impl JobSecrets {
     /// Adds secrets of this job.
     pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
-        self.secret_store
-            .learn_all(self.job.as_ref().map_or(&self.secret_store.0.own, |job| &job.set), secrets);
+        self.secret_store.learn_all(&self.job.set, secrets);
     }
 
-    /// Marks the secrets of this job as incomplete, so that all its text is masked. Outside of a job it does nothing.
+    /// Marks the secrets of this job as incomplete, so that all its text is masked.
     pub fn hide_everything(&self, reason: &str) {
-        let Some(job) = &self.job else { return };
-        let mut set = locked(&job.set);
+        let mut set = locked(&self.job.set);
         set.unknown = Some(reason.to_owned());
         set.version += 1;
     }
@@ -232,26 +206,17 @@ impl JobSecrets {
     pub fn masker(&self) -> Arc<Masker> {
         let inner = &self.secret_store.0;
         // Read before the secrets, as in `SecretStore::masker`. Only the lock of the masker is held during the compilation.
-        let own_version = locked(&inner.own).version;
-        let own = || locked(&inner.own).texts().map(str::to_owned).collect::<BTreeSet<_>>();
-        let masker = match &self.job {
-            None => inner
-                .compiled_own
-                .get((own_version, 0), || Masker::new(own().iter().map(String::as_str), &inner.rules)),
-            Some(job) => {
-                let version = locked(&job.set).version;
-                job.compiled.get((own_version, version), || {
-                    let mut secrets = own();
-                    let set = locked(&job.set);
-                    if let Some(reason) = &set.unknown {
-                        return Masker::of_everything(reason);
-                    }
-                    secrets.extend(set.texts().map(str::to_owned));
-                    drop(set);
-                    Masker::new(secrets.iter().map(String::as_str), &inner.rules)
-                })
+        let versions = (locked(&inner.own).version, locked(&self.job.set).version);
+        let masker = self.job.compiled.get(versions, || {
+            let mut secrets: BTreeSet<_> = locked(&inner.own).texts().map(str::to_owned).collect();
+            let set = locked(&self.job.set);
+            if let Some(reason) = &set.unknown {
+                return Masker::of_everything(reason);
             }
-        };
+            secrets.extend(set.texts().map(str::to_owned));
+            drop(set);
+            Masker::new(secrets.iter().map(String::as_str), &inner.rules)
+        });
         if let Some(reason) = masker.masks_everything()
             && !inner.everything_logged.swap(true, Ordering::Relaxed)
         {
@@ -266,26 +231,19 @@ impl JobSecrets {
         masker
     }
 
-    /// Adds the credentials in the URL of a source and returns them. Outside of a job only recent ones are remembered, because
-    /// each request may have new ones.
+    /// Adds the credentials in the URL of a source and returns them.
     pub(crate) fn learn_credentials(&self, url: &str) -> Vec<String> {
         let rules = &self.secret_store.0.rules;
         let credentials = of_source(url, rules);
         let secrets: BTreeSet<&str> = credentials.iter().filter_map(|text| rules.secret_in(text)).collect();
-        let secrets: Vec<String> = secrets.into_iter().map(str::to_owned).collect();
-        match self.job {
-            Some(_) => self.learn(secrets.iter().map(String::as_str)),
-            None => secrets
-                .iter()
-                .for_each(|secret| self.secret_store.learn_recent(secret, |own| &mut own.sources)),
-        }
-        secrets
+        self.learn(secrets.iter().copied());
+        secrets.into_iter().map(str::to_owned).collect()
     }
 }
 
 impl SecretSet {
     fn texts(&self) -> impl Iterator<Item = &str> {
-        self.secrets.iter().chain(&self.tokens.0).chain(&self.sources.0).map(String::as_str)
+        self.secrets.iter().chain(&self.tokens).map(String::as_str)
     }
 
     fn add(&mut self, secret: &str, rules: &Rules) {
@@ -326,16 +284,25 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_jobs_only_recent_source_credentials_are_remembered() {
+    fn only_recent_tokens_are_remembered() {
+        let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
+        for number in 0..100 {
+            secret_store.learn_passing(&format!("the-token-{number:02}"));
+            secret_store.learn_passing("again-and-again");
+        }
+        let masker = secret_store.masker();
+        assert_eq!(masker.text("the-token-00 the-token-99 again-and-again"), "the-token-00 *** ***");
+    }
+
+    #[test]
+    fn credentials_of_a_step_without_a_job_are_masked_until_the_step_ends() {
         let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
         let refresh = secret_store.job(None);
-        secret_store.learn_passing("the-token");
-        for number in 0..100 {
-            refresh.learn_credentials(&format!("https://me:password-{number:02}@host/repo"));
-            refresh.learn_credentials("https://me:again-and-again@host/repo");
-        }
-        let text = "password-00 password-99 again-and-again the-token";
-        assert_eq!(secret_store.masker().text(text), "password-00 *** *** ***");
-        assert_eq!(refresh.masker().text(text), "password-00 *** *** ***");
+        refresh.learn_credentials("https://me:password-1@host/repo");
+        assert_eq!(refresh.masker().text("password-1"), "***");
+        assert_eq!(secret_store.masker().text("password-1"), "***");
+        assert_eq!(secret_store.job(None).masker().text("password-1"), "password-1");
+        drop(refresh);
+        assert_eq!(secret_store.masker().text("password-1"), "password-1");
     }
 }
