@@ -1,7 +1,7 @@
 //! Lock files, which also work across processes.
 //!
 //! The operating system ties the lock to an open file and releases it when the last copy of that file is closed, even if
-//! the process crashes, so a lock cannot go stale. The content of the file only names the holder for people. A lock file
+//! the process crashes, so a lock cannot go stale. The content of the file only names the holder, for messages. A lock file
 //! is never deleted: a process that still has the deleted file open would hold a lock that no other process can see.
 //!
 //! The folder of a lock file must exist. A symlink in place of the file is an error, because its target is not ours.

@@ -8,5 +8,6 @@ pub mod git_url;
 pub mod lock;
 pub mod process;
 pub(crate) mod retry;
+pub(crate) mod signals;
 pub mod tls;
 pub mod wildcard;

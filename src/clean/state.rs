@@ -34,7 +34,7 @@ pub(super) fn find(folder: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The state file of a local backend, whatever its name.
+/// The state file of a local backend, with any name.
 fn local_backend(folder: &Path) -> Option<PathBuf> {
     let path = named_local_state(folder, &folder.join(".terraform"))?;
     (path.is_file() && has_resources(&path)).then_some(path)

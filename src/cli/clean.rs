@@ -54,7 +54,8 @@ fn print(report: &Report, removed: bool) -> Result<(), Failure> {
     for kept in &report.kept {
         out::line(format_args!("kept {}: {}", kept.path.display(), kept.reason));
     }
-    let (count, bytes) = (report.leftovers.len(), size_text(report.bytes()));
+    let count = report.leftovers.len();
+    let bytes = size_text(report.leftovers.iter().map(|item| item.bytes).sum());
     let items = if count == 1 { "item" } else { "items" };
     match (count, removed) {
         (0, _) => out::line("nothing to remove"),

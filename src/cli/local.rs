@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use hawser_contract::{EngineName, Task};
@@ -12,9 +11,6 @@ use hawser_dev_server::{
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing_subscriber::Layer as _;
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::{Failure, name_and_value, overrides};
 use crate::local::LocalError;
@@ -24,14 +20,16 @@ use crate::local::session::{self, LocalJob};
 use crate::local::snapshot::{self, Snapshot};
 use crate::local::view::{self, Title, Verb};
 use crate::masking::{Rules, SecretStore};
-use crate::observe::log_filter::Levels;
-use crate::observe::masked_writer::{MaskedWriters, mask_panics};
+use crate::observe::log_filter;
+use crate::observe::masked_writer::mask_panics;
 use crate::runner::{self, Options, RunnerError, Shutdown};
 use crate::settings::model::{JobLogStreamSettings, LoggingSettings, Settings};
 use crate::settings::{self, SettingsInputs};
 
 /// The instance name of the runner.
 const INSTANCE: &str = "local";
+
+const STATE_NOTE: &str = "The state in the directory is not used: hawser local keeps its own state.";
 
 /// How long the runner may take to drain after the job.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,14 +90,14 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     };
     let local_job = LocalJob {
         title: Title { verb, subject, engine: engine.to_string() },
+        yes: args.yes,
+        notes: Vec::from_iter(snapshot.leaves_state_behind.then(|| STATE_NOTE.to_owned())),
         spec: JobSpec {
             engine,
             typed_parameters: args.variables.into_iter().collect(),
             needs_approval: !args.plan,
-            ..job_spec(kind, &area, &snapshot)
+            ..job_spec(kind, &area, snapshot)
         },
-        yes: args.yes,
-        notes: notes(&snapshot),
     };
     let finished = runtime.block_on(run_job(&area, local_job, secret_store));
     runtime.shutdown_background();
@@ -116,19 +114,14 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
 }
 
 /// A job for the snapshot, in the module of the area.
-fn job_spec(kind: JobKind, area: &Area, snapshot: &Snapshot) -> JobSpec {
-    let mut spec = JobSpec::new(kind, snapshot.url.clone());
-    spec.source.source_revision.clone_from(&snapshot.commit);
+fn job_spec(kind: JobKind, area: &Area, snapshot: Snapshot) -> JobSpec {
+    let mut spec = JobSpec::new(kind, snapshot.url);
+    spec.source.source_revision = snapshot.commit;
     spec.stack_name = area::STACK.to_owned();
     spec.namespace_name.clone_from(&area.namespace);
     spec.module_name.clone_from(&area.module);
-    spec.subdirectory = Some(snapshot.subdirectory.clone()).filter(|path| !path.is_empty());
+    spec.subdirectory = Some(snapshot.subdirectory).filter(|path| !path.is_empty());
     spec
-}
-
-fn notes(snapshot: &Snapshot) -> Vec<String> {
-    let note = "The state in the directory is not used: hawser local keeps its own state.";
-    if snapshot.leaves_state_behind { vec![note.to_owned()] } else { Vec::new() }
 }
 
 fn plan_destroy_tasks() -> Vec<Task> {
@@ -198,11 +191,8 @@ fn log_to(path: &Path, secret_store: SecretStore) -> Result<(), Failure> {
         Failure::temporary(format!("cannot write the runtime log {}: {error}", path.display()))
     };
     let file = File::create(path).map_err(|error| failed(error.to_string()))?;
-    let layer = tracing_subscriber::fmt::layer()
-        .with_ansi(false)
-        .with_writer(MaskedWriters::new(Mutex::new(file), secret_store))
-        .with_filter(Levels::new(&LoggingSettings::default()));
-    tracing_subscriber::registry().with(layer).try_init().map_err(|error| failed(error.to_string()))
+    log_filter::init(&LoggingSettings::default(), Some(file), secret_store)
+        .map_err(|error| failed(error.to_string()))
 }
 
 impl From<LocalError> for Failure {

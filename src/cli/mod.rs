@@ -16,8 +16,9 @@ mod supervise;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
+use crate::base::signals::Signals;
 pub use exit::Failure;
 
 /// A self-hosted runner for Terraform, OpenTofu and Pulumi.
@@ -75,17 +76,9 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 /// Listens for SIGINT and SIGTERM from now on. The future returns the number of the first one.
 fn stop_signal() -> Result<impl Future<Output = u8>, Failure> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))
-    };
-    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-    Ok(async move {
-        let kind = tokio::select! {
-            _ = interrupt.recv() => SignalKind::interrupt(),
-            _ = terminate.recv() => SignalKind::terminate(),
-        };
-        u8::try_from(kind.as_raw_value()).unwrap_or_default()
-    })
+    let mut signals = Signals::listen(&[SignalKind::interrupt(), SignalKind::terminate()])
+        .map_err(|error| Failure::temporary(format!("cannot listen for signals: {error}")))?;
+    Ok(async move { u8::try_from(signals.next().await.as_raw_value()).unwrap_or_default() })
 }
 
 /// The value of an option such as `--var`.

@@ -4,12 +4,13 @@ use std::io;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::overrides::Overrides;
 use super::{Failure, pid1};
+use crate::base::signals::Signals;
 use crate::masking::SecretStore;
 use crate::observe::masked_writer::mask_panics;
 use crate::runner::{self, Options, RunnerError, Shutdown};
@@ -30,7 +31,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let secret_store = SecretStore::of_this_process(&loaded.settings)
         .map_err(|error| Failure::settings(error.to_string()))?;
     mask_panics(secret_store.clone());
-    crate::observe::log_filter::init(&loaded.settings.logging, secret_store.clone())
+    crate::observe::log_filter::init(&loaded.settings.logging, None, secret_store.clone())
         .map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
         warn!("{warning}");
@@ -93,16 +94,12 @@ fn listen_for_signals(request: watch::Sender<Shutdown>) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::temporary(format!("cannot listen for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let context = runtime.enter();
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut signals = Signals::listen(&[SignalKind::terminate(), SignalKind::interrupt()]).map_err(failed)?;
     drop(context);
     let listen = async move {
         let mut first: Option<Instant> = None;
         loop {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            signals.next().await;
             match first {
                 None => drop(request.send_replace(Shutdown::Drain)),
                 Some(at) if at.elapsed() < SAME_REQUEST => {

@@ -7,13 +7,14 @@ use std::pin::pin;
 
 use hawser_dev_server::{EmbeddedHub, Events, JobSpec, Recorded};
 use jiff::Timestamp;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
 use super::controller::{Action, Controller, Finished, Input};
 use super::view::{self, Event, JobScreen, Title};
+use crate::base::signals::Signals;
 
 /// How many events are handled before their lines are printed.
 const EVENTS_AT_ONCE: usize = 500;
@@ -34,7 +35,9 @@ pub async fn run(
     local_job: LocalJob,
     runner_ended: impl Future<Output = String>,
 ) -> io::Result<Finished> {
-    let mut interrupts = Interrupts::listen()?;
+    // Ctrl-C, and the other signals that ask a program to end.
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let mut interrupts = Signals::listen(&kinds)?;
     let mut runner_ended = pin!(runner_ended);
     let mut refresh = tokio::time::interval(view::REFRESH);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -42,7 +45,7 @@ pub async fn run(
     let mut session = Session::start(hub, local_job);
     loop {
         tokio::select! {
-            () = interrupts.next() => session.feed(Timestamp::now(), Input::Interrupt),
+            _ = interrupts.next() => session.feed(Timestamp::now(), Input::Interrupt),
             answer = session.question.answer() => session.feed(Timestamp::now(), Input::Answer(answer)),
             reason = &mut runner_ended => session.feed(Timestamp::now(), Input::RunnerEnded(reason)),
             recorded = events.next() => session.handle(recorded, &mut events),
@@ -73,7 +76,7 @@ impl<'a> Session<'a> {
             hub,
             controller: Controller::new(local_job.yes),
             screen,
-            question: Question::NotAsked,
+            question: Question::default(),
             finished: None,
             job: hub.submit(local_job.spec),
         };
@@ -126,14 +129,10 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The question before anything is changed. A separate thread waits for the answer, because reading from a terminal
-/// cannot be interrupted and must not keep the program from ending.
-#[derive(Debug)]
-enum Question {
-    NotAsked,
-    Open(mpsc::Receiver<bool>),
-    Closed,
-}
+/// The question before anything is changed, while it is open. A separate thread waits for the answer, because reading from a
+/// terminal cannot be interrupted and must not keep the program from ending.
+#[derive(Debug, Default)]
+struct Question(Option<mpsc::Receiver<bool>>);
 
 impl Question {
     fn ask(&mut self, question: String) {
@@ -143,48 +142,25 @@ impl Question {
             // The receiver is gone if the question was withdrawn.
             let _ = answered.blocking_send(yes);
         });
-        *self = Self::Open(answer);
+        self.0 = Some(answer);
     }
 
     fn is_open(&self) -> bool {
-        matches!(self, Self::Open(_))
+        self.0.is_some()
     }
 
     /// Waits for the answer, forever if no question is open.
     async fn answer(&mut self) -> bool {
-        let Self::Open(answer) = self else { return std::future::pending().await };
+        let Some(answer) = &mut self.0 else { return std::future::pending().await };
         let yes = answer.recv().await.unwrap_or(false);
-        *self = Self::Closed;
+        self.0 = None;
         yes
     }
 
     fn withdraw(&mut self) {
-        if self.is_open() {
+        if self.0.take().is_some() {
             // The cursor is at the end of the question.
             view::write_to_user("\n");
-            *self = Self::Closed;
-        }
-    }
-}
-
-/// Ctrl-C, and the other signals that ask a program to end.
-struct Interrupts {
-    signals: [Signal; 3],
-}
-
-impl Interrupts {
-    fn listen() -> io::Result<Self> {
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(signal);
-        Ok(Self { signals: [interrupt?, terminate?, hangup?] })
-    }
-
-    async fn next(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.signals;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
         }
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! A category is a module path, in the syntax of Rust (`hawser::shipping`) or .NET (`Hawser.Shipping`), case-insensitive, with
 //! or without underscores. It applies to everything below it. The longest match counts, or else `Default`, which is
-//! Information if it is not set. Other crates log at most at Warning, whatever `Default` is, because at Debug they flood the
+//! Information if it is not set. Other crates log at most at Warning, regardless of `Default`, because at Debug they flood the
 //! log and some log what they send. To see their events, set a category for the crate.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::sync::Mutex;
 
-use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 use tracing::{Metadata, Subscriber};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, fmt};
 
 use super::masked_writer::MaskedWriters;
@@ -22,20 +24,23 @@ use crate::settings::model::{Level, LoggingSettings};
 const OURS: &str = "hawser";
 const DEFAULT: &str = "default";
 
-#[derive(Debug, Error)]
-pub enum LevelsError {
-    #[error("cannot install the runtime log: one is already installed")]
-    Installed(#[source] tracing_subscriber::util::TryInitError),
-}
-
-/// Writes events to stdout: time, level, module, message, with the secrets in the store masked.
-pub fn init(logging: &LoggingSettings, secret_store: SecretStore) -> Result<(), LevelsError> {
+/// Writes events to the file or to stdout: time, level, module, message, with the secrets in the store masked.
+pub fn init(
+    logging: &LoggingSettings,
+    file: Option<File>,
+    secret_store: SecretStore,
+) -> Result<(), TryInitError> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let output = fmt::layer()
-        .with_writer(MaskedWriters::new(io::stdout, secret_store))
-        .with_ansi(!no_color && io::stdout().is_terminal())
+    let colors = file.is_none() && !no_color && io::stdout().is_terminal();
+    let output = match file {
+        Some(file) => BoxMakeWriter::new(Mutex::new(file)),
+        None => BoxMakeWriter::new(io::stdout),
+    };
+    let layer = fmt::layer()
+        .with_writer(MaskedWriters::new(output, secret_store))
+        .with_ansi(colors)
         .with_filter(Levels::new(logging));
-    tracing_subscriber::registry().with(output).try_init().map_err(LevelsError::Installed)
+    tracing_subscriber::registry().with(layer).try_init()
 }
 
 #[derive(Debug, Clone)]

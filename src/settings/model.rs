@@ -186,7 +186,7 @@ impl Default for SourceSettings {
     }
 }
 
-/// What this runner refuses to do, whatever a server asks for. A list that is not set allows everything; an empty list allows
+/// What this runner refuses to do, regardless of the server. A list that is not set allows everything; an empty list allows
 /// nothing. `*` matches any text.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]

@@ -1,7 +1,7 @@
 //! Credentials in URLs, wherever they are in a text. The text may be malformed, so these functions guess, and in doubt they
 //! mask too much.
 
-/// The part before the path. In this file, `url` is without its scheme unless the name of the function says otherwise.
+/// The part before the path. In this file, `url` has no scheme, except in `mask_url`.
 pub(super) fn authority(url: &str) -> &str {
     &url[..url.find(['/', '?', '#']).unwrap_or(url.len())]
 }

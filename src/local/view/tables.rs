@@ -109,23 +109,6 @@ fn value(output: &OutputValue, room: usize) -> String {
         return if output.value.is_empty() { "\"\"".to_owned() } else { output.value.clone() };
     }
     let Ok(json) = serde_json::from_str::<Value>(&output.value) else { return output.value.clone() };
-    let short = on_one_line(&json);
+    let short = json.to_string();
     if short.len() <= room { short } else { serde_json::to_string_pretty(&json).unwrap_or(short) }
-}
-
-fn on_one_line(json: &Value) -> String {
-    match json {
-        Value::Array(items) if !items.is_empty() => {
-            let items: Vec<String> = items.iter().map(on_one_line).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Object(members) if !members.is_empty() => {
-            let members: Vec<String> = members
-                .iter()
-                .map(|(name, value)| format!("{}: {}", Value::from(name.as_str()), on_one_line(value)))
-                .collect();
-            format!("{{ {} }}", members.join(", "))
-        }
-        other => other.to_string(),
-    }
 }

@@ -175,7 +175,7 @@ fn a_failure() -> Vec<Event> {
 }
 
 #[test]
-fn a_failure_says_what_failed_why_and_what_is_in_the_state() {
+fn a_failure_shows_the_task_the_reason_and_the_remaining_resources() {
     insta::assert_snapshot!("failure_plain", transcript(PLAIN, Verb::Apply, &a_failure()));
     let live = transcript(LIVE, Verb::Apply, &a_failure());
     insta::assert_snapshot!("failure_live", console::strip_ansi_codes(&live));

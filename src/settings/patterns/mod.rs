@@ -1,20 +1,14 @@
 //! The entries of the lists in `Policy`.
 
-mod backend;
-mod files;
 mod flags;
-mod modules;
+mod names;
 mod sources;
-mod variables;
 
 use serde_json::json;
 
-pub use backend::BackendPattern;
-pub use files::FilePattern;
 pub use flags::FlagName;
-pub use modules::ModulePattern;
+pub use names::{BackendPattern, FilePattern, ModulePattern, VariablePattern};
 pub use sources::{SourcePattern, SourceRule};
-pub use variables::VariablePattern;
 
 use super::bind::Effective;
 use super::diagnostics::Diagnostics;

@@ -9,7 +9,7 @@ use super::seen;
 use crate::support::world::{World, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_in_a_source_url_is_masked_whatever_characters_it_has() {
+async fn a_password_in_a_source_url_is_masked_with_any_characters() {
     let world = World::new().await;
     let runner = world.runner("one");
     for (index, url) in [

@@ -151,13 +151,13 @@ fn runtime_log_child() {
     let log_level = [("Default".to_owned(), Level::Debug), ("Hawser.Hub".to_owned(), Level::Warning)];
     let logging = LoggingSettings { log_level: log_level.into() };
     let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-    hawser::observe::log_filter::init(&logging, secret_store.clone()).unwrap();
+    hawser::observe::log_filter::init(&logging, None, secret_store.clone()).unwrap();
     tracing::debug!(target: "hawser::runner", step = 7, "shown by default");
     tracing::trace!(target: "hawser::runner", "hidden by default");
     tracing::warn!(target: "hawser::hub::codec", "shown by category");
     tracing::info!(target: "hawser::hub::codec", "hidden by category");
     tracing::info!(target: "hyper::client", "hidden, another crate");
-    hawser::observe::log_filter::init(&logging, secret_store.clone()).unwrap_err();
+    hawser::observe::log_filter::init(&logging, None, secret_store.clone()).unwrap_err();
 }
 
 #[test]

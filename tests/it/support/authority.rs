@@ -25,7 +25,7 @@ impl Authority {
         std::fs::write(path, self.issuer.pem()).unwrap();
     }
 
-    /// A server's TLS for a certificate on these names.
+    /// The TLS acceptor of a server whose certificate has these names.
     pub(crate) fn acceptor(&self, names: &[&str]) -> TlsAcceptor {
         self.build(names, false)
     }

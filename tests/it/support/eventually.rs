@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that is busy with other things.
+/// Long enough for a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -28,7 +28,7 @@ impl<T> Sight for Option<T> {
     }
 }
 
-/// Looks again and again until there is something to see.
+/// Polls until the condition is met.
 pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S) -> S::Found {
     let start = Instant::now();
     loop {
@@ -40,13 +40,13 @@ pub(crate) async fn eventually<S: Sight>(what: &str, mut look: impl FnMut() -> S
     }
 }
 
-/// The same outside of a runtime.
+/// Like `eventually`, outside of a runtime.
 #[track_caller]
 pub(crate) fn eventually_blocking<S: Sight>(what: &str, look: impl FnMut() -> S) -> S::Found {
     eventually_or(look, || panic!("timed out after {LIMIT:?}: {what}"))
 }
 
-/// The same for those who have something to say or to clear away when it does not happen.
+/// Like `eventually`, but the caller handles a timeout.
 #[track_caller]
 pub(crate) fn eventually_or<S: Sight>(
     mut look: impl FnMut() -> S,
@@ -64,7 +64,7 @@ pub(crate) fn eventually_or<S: Sight>(
     }
 }
 
-/// Awaits something that must happen.
+/// Awaits a future that must complete.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("timed out after {LIMIT:?}: {what}"))
 }

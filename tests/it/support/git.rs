@@ -17,7 +17,7 @@ impl Repo {
         repo
     }
 
-    /// With one commit that holds these files.
+    /// Has one commit with these files.
     pub(crate) fn with(files: &[(&str, &str)]) -> Self {
         let repo = Self::empty();
         repo.commit(files);
@@ -53,7 +53,7 @@ impl Repo {
         git_in(self.path(), arguments)
     }
 
-    /// Makes the repository unreachable, as a server that went away.
+    /// Makes the repository unreachable, like a server that is down.
     pub(crate) fn vanish(&self) -> PathBuf {
         let elsewhere = self.path().join(".git-vanished");
         fs::rename(self.path().join(".git"), &elsewhere).unwrap();

@@ -1,4 +1,4 @@
-//! Git over real HTTP: a repository's files as they lie there, which is all that git's older protocol needs, and redirects.
+//! Git over real HTTP: serves the files of a repository, which is all that git's dumb protocol needs, and redirects.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ struct Served {
 }
 
 impl GitServer {
-    /// A repository as `/repo.git`. Whoever asks for `/moved.git` is sent to that repository of another server.
+    /// Serves a repository as `/repo.git`, and redirects `/moved.git` to that repository of another server.
     pub(crate) async fn start(repository: &Path, moved_to: Option<String>) -> Self {
         git_in(repository, &["update-server-info"]);
         let asked = Arc::<Mutex<Vec<String>>>::default();
@@ -37,7 +37,7 @@ impl GitServer {
         Self { url, asked }
     }
 
-    /// The paths that were asked for, with their queries.
+    /// The requested paths, with their queries.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }

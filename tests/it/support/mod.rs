@@ -1,4 +1,4 @@
-//! What several test modules share.
+//! Helpers that several test modules share.
 
 pub(crate) mod audit;
 pub(crate) mod authority;
@@ -19,8 +19,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Writes a program that this process is going to start. Another one writes it: what this one has open for writing, a program
-/// that another test is just starting has open too for a moment, and nothing can be executed meanwhile.
+/// Writes a program that this process is going to start. A child process writes it: otherwise a process that another test is
+/// starting may inherit the file open for writing for a moment, and a file that is open for writing cannot be executed.
 pub(crate) fn write_program(path: &Path, text: &str) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
@@ -32,8 +32,8 @@ pub(crate) fn write_program(path: &Path, text: &str) {
     assert!(install.wait().unwrap().success());
 }
 
-/// An address of this machine that nobody else here uses, for a server that goes away and comes back to its port. On
-/// 127.0.0.1 that port may be taken meanwhile, by another test's server or by any connection that is made here.
+/// A loopback address that no other test uses, for a server that goes away and comes back on its port. On 127.0.0.1, another
+/// server or connection could take the port in the meantime.
 pub(crate) fn own_loopback() -> Ipv4Addr {
     static USED: AtomicU32 = AtomicU32::new(1);
     let [_, third, second, first] = USED.fetch_add(1, Ordering::Relaxed).to_be_bytes();

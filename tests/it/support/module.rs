@@ -1,4 +1,4 @@
-//! A module's folder, and what a server would send to have one fetched.
+//! A module folder, and the requests with which a server has it fetched.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,7 +63,7 @@ impl Module {
         Self { folder, metadata, fetcher, log: Mutex::default(), cancel: CancellationToken::new() }
     }
 
-    /// With a cache that it may share with others.
+    /// With a cache that may be shared.
     pub(crate) fn cached(cache: &Path) -> Self {
         let mut module = Self::new();
         module.fetcher = module.fetcher.cache(cache, 1024 * 1024 * 1024);
@@ -98,7 +98,7 @@ impl Module {
         self.get(&git_source(&repo.url(), "main"), &GetModule::default()).await
     }
 
-    /// Asks for a commit as the server does after GetDefinitiveRevision.
+    /// Requests a commit as the server does after GetDefinitiveRevision.
     pub(crate) async fn get_commit(&self, repo: &Repo, commit: &str) -> Result<String, WorkspaceError> {
         let source =
             Source { source_definitive_revision: Some(commit.to_owned()), ..git_source(&repo.url(), "main") };

@@ -12,7 +12,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Names and values, as the process was given them.
+    /// The environment variables that the process was started with.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         let all = self.strings("environ").into_iter();
         all.filter_map(|it| it.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
@@ -23,7 +23,7 @@ impl Process {
         self.strings("cmdline")
     }
 
-    /// Numbers of open files, and what they are.
+    /// Open file descriptors and their targets.
     pub(crate) fn open_files(&self) -> Vec<(u32, PathBuf)> {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.pid)).into_iter().flatten().flatten();
         let number = |name: std::ffi::OsString| name.to_str().unwrap().parse().unwrap();
@@ -38,7 +38,7 @@ impl Process {
     }
 }
 
-/// Everything that runs below a process, itself not included.
+/// All descendants of a process.
 pub(crate) fn below(root: u32) -> Vec<Process> {
     let all: Vec<Process> =
         fs::read_dir("/proc").unwrap().flatten().filter_map(|it| read(&it.path())).collect();
@@ -65,9 +65,9 @@ fn read(folder: &std::path::Path) -> Option<Process> {
     Some(Process { pid, parent, name })
 }
 
-/// Sees to it that what is started from here can be interrupted. What is ignored when the tests are started (`nohup … &`, as some
-/// CI systems do) stays ignored in every program, where bash could not even trap it. What is caught does not; the supervisor
-/// sees to that in the same way. To be called within a runtime.
+/// Makes sure that child processes can be interrupted. Some CI systems start the tests with SIGINT ignored (`nohup … &`). An
+/// ignored signal stays ignored in child processes, and bash cannot even trap it. A caught signal does not, so this catches
+/// it, as the supervisor does. Must be called on a runtime.
 pub(crate) fn heed_interrupts() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! A small HTTP proxy that knows CONNECT and wants credentials.
+//! A small HTTP proxy that supports CONNECT and requires credentials.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-/// `user:pass` as the header carries it.
+/// The header for `user:pass`.
 pub(crate) const USER_PASS_IN_BASE64: &str = "dXNlcjpwYXNz";
 
 pub(crate) struct Proxy {
@@ -15,7 +15,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Whatever host a client asks for, it gets to `target`, if it comes as `user` with `pass`.
+    /// Connects clients that log in as `user` with `pass` to `target`, regardless of the host they request.
     pub(crate) async fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -29,7 +29,7 @@ impl Proxy {
         Self { address, asked_for }
     }
 
-    /// The hosts that clients with the right credentials wanted to reach.
+    /// The hosts that clients with valid credentials requested.
     pub(crate) fn asked_for(&self) -> Vec<String> {
         self.asked_for.lock().unwrap().clone()
     }

@@ -21,11 +21,11 @@ enum Mode {
 struct State {
     mode: Mode,
     target: SocketAddr,
-    /// Cancelled to cut all connections; each cut puts a new one in its place.
+    /// Cancelled to cut all connections, and replaced after each cut.
     scissors: CancellationToken,
 }
 
-/// Stops when it is dropped.
+/// Stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Relay {
     address: SocketAddr,
@@ -64,12 +64,12 @@ impl Relay {
         self.set(Mode::Refuse);
     }
 
-    /// Back to forwarding, after a stall or a refusal.
+    /// Forwards again, after a stall or a refusal.
     pub(crate) fn resume(&self) {
         self.set(Mode::Forward);
     }
 
-    /// Leads new connections elsewhere, as when a server comes back on another port.
+    /// Forwards new connections to another target, as when a server comes back on another port.
     pub(crate) fn lead_to(&self, target: SocketAddr) {
         self.state.send_modify(|state| state.target = target);
     }
@@ -89,7 +89,7 @@ async fn accept(listener: TcpListener, state: watch::Receiver<State>) {
         }
         let state = state.clone();
         tokio::spawn(async move {
-            // A cut drops both sockets wherever they stand, in the middle of a message too.
+            // A cut drops both sockets at once, even in the middle of a message.
             scissors.run_until_cancelled(forward(client, state)).await;
         });
     }
@@ -112,7 +112,7 @@ async fn forward(client: TcpStream, mut state: watch::Receiver<State>) {
 async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<State>) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        // A relay that refuses still serves the connections that it has.
+        // A relay that refuses still serves existing connections.
         if state.wait_for(|state| state.mode != Mode::Stall).await.is_err() {
             return;
         }

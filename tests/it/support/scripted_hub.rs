@@ -1,5 +1,5 @@
-//! A server whose every answer the test decides: token, negotiate and upgrade by script, and the WebSocket itself
-//! handed to the test. It knows nothing of the contract, so it can break it in any way.
+//! A server whose answers are scripted by the test: token, negotiate, and upgrade. The test gets the WebSocket itself.
+//! The server does not implement the contract, so it can break it in any way.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ impl Answer {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// The lifetime of the tokens that the server gives out, which are named `token-1`, `token-2` …
+    /// The lifetime of the tokens that the server issues, which are named `token-1`, `token-2` …
     pub(crate) expires_in: Value,
     /// Instead of a token.
     pub(crate) token: Option<Answer>,
@@ -45,7 +45,7 @@ pub(crate) struct Script {
     pub(crate) upgrade: Option<Answer>,
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: String,
@@ -105,7 +105,7 @@ impl ScriptedHub {
         change(&mut self.shared.script.lock().unwrap());
     }
 
-    /// All requests so far whose path ends so.
+    /// All requests so far whose path has this suffix.
     pub(crate) fn seen(&self, path_end: &str) -> Vec<Seen> {
         let seen = self.shared.seen.lock().unwrap();
         let ends = |seen: &&Seen| seen.uri.split('?').next().is_some_and(|path| path.ends_with(path_end));
@@ -143,7 +143,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     };
     let scripted = if path.ends_with("/connect/token") {
         script.token.unwrap_or_else(|| {
-            // Neither case nor order of the names is what the standard has.
+            // The names differ in case and order from the standard ones.
             let expires_in = script.expires_in;
             let token = format!("token-{number}");
             Answer::new(200, json!({"Access_Token": token, "token_type": "Bearer", "EXPIRES_IN": expires_in}))
@@ -207,7 +207,7 @@ impl Peer {
         self.write(&format!("{message}\u{1e}")).await;
     }
 
-    /// Waits until the client is gone; says with which code it took its leave, if it did.
+    /// Waits until the client disconnects. Returns the code of its close frame, if it sent one.
     pub(crate) async fn gone(&mut self) -> Option<u16> {
         loop {
             match in_time("the end of the socket", self.0.recv()).await {

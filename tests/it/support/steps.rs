@@ -1,4 +1,4 @@
-//! Runs tasks as the runner does, with plain bash in the supervisor's place.
+//! Runs tasks as the runner does, with plain bash instead of the supervisor.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read};
@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     steps: AtomicU32,
 }
 
-/// A task that has been through all of its parts.
+/// A task that was prepared, executed, and concluded.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) result: Result<Success, TaskError>,
@@ -62,14 +62,14 @@ impl Ran {
     }
 }
 
-/// When to interrupt a script: once its log has this text.
+/// Interrupt a script when its log contains this text.
 pub(crate) struct Interrupt<'a> {
     pub(crate) at: &'a str,
     pub(crate) kind: CancelKind,
 }
 
 impl Bench {
-    /// The module's folder holds these files, as GetModule would have left them.
+    /// The module folder contains these files, as if GetModule had fetched them.
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
         let root = tempfile::tempdir().unwrap();
         let bench = Self {
@@ -174,7 +174,7 @@ impl Bench {
         Ran { result, log: log(&context.folder) }
     }
 
-    /// Prepare and execute, but for the conclusion: a runner that was stopped in between concludes later.
+    /// Prepares and executes, but does not conclude, like a runner that was stopped in between.
     pub(crate) async fn executed(&self, request: TaskRequest) -> Executed {
         let context = self.context();
         let Ok(Prepared::Run(launch)) = prepare(&context, &request).await else {
@@ -185,7 +185,7 @@ impl Bench {
     }
 }
 
-/// A task whose script has ended.
+/// A task whose script has exited.
 pub(crate) struct Executed {
     context: TaskContext,
     request: TaskRequest,
@@ -213,7 +213,7 @@ pub(crate) fn log(folder: &StepFolder) -> Vec<(Stream, String)> {
     lines
 }
 
-/// Runs a script in a process group of its own and keeps its output, as the supervisor does.
+/// Runs a script in a separate process group and keeps its output, as the supervisor does.
 pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&Interrupt<'_>>) -> Exit {
     super::processes::heed_interrupts();
     folder.set_script(&launch.script).unwrap();
@@ -255,7 +255,7 @@ pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&I
     status.code().map(Exit::Code).or(status.signal().map(Exit::Signal)).unwrap()
 }
 
-/// Waits for the script's end; one that does not come ends the script and the test.
+/// Waits for the script to exit. After a timeout, kills it and fails the test.
 fn end(child: &mut Child, group: Pid, script: &str) -> ExitStatus {
     let look = || child.try_wait().unwrap();
     eventually_or(look, || {

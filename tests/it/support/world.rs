@@ -1,4 +1,4 @@
-//! A hub in this process, git repositories, and runners as processes of their own.
+//! A hub in this process, git repositories, and runners as separate processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl World {
         self.dir.path().join(name)
     }
 
-    /// A git repository with one commit that holds these files.
+    /// A git repository with one commit that contains these files.
     pub(crate) fn repository(&self, name: &str, files: &[(&str, &str)]) -> String {
         let path = self.path(name);
         for (file, contents) in files {
@@ -96,13 +96,13 @@ impl World {
         in_time("the runners are connected", self.hub.runners_until(count)).await;
     }
 
-    /// Waits for a job's end.
+    /// Waits for a job to end.
     pub(crate) async fn ended(&self, job: Uuid) -> JobSnapshot {
         let ended = tokio::time::timeout(JOB_LIMIT, self.hub.ended(job)).await;
         ended.unwrap_or_else(|_| panic!("the job did not end in {JOB_LIMIT:?}"))
     }
 
-    /// The messages of a job's log, in the order in which they arrived.
+    /// The messages of a job's log, in the order of their arrival.
     pub(crate) fn messages(&self, job: Uuid) -> Vec<String> {
         self.hub.logs(job, 0).iter().map(|entry| entry.message.to_string()).collect()
     }
@@ -126,7 +126,7 @@ pub(crate) fn waiting(world: &World, url: &str, module: &str, gate: &Path) -> Jo
     spec.source.source_definitive_revision = Some(git_in(Path::new(url), &["rev-parse", "HEAD"]));
     let ran = world.path(&format!("{module}.ran"));
     spec.hooks.validate_before =
-        // A script that is still waiting when its test is over ends with the test's folder.
+        // A script that is still waiting when its test ends exits when the test's folder is removed.
         Some(format!(
             "touch '{}'; while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done",
             ran.display(),
@@ -150,7 +150,7 @@ impl Runner {
         Self { command, child, working, log }
     }
 
-    /// Starts it once more, as it was started before. If it still runs, it is killed first.
+    /// Starts it again with the same command. Kills it first if it is still running.
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = self.command.spawn().expect("hawser run starts");
@@ -179,14 +179,14 @@ impl Runner {
         eventually("the runner exits", || self.child.try_wait().unwrap()).await
     }
 
-    /// The most memory that the process has had, in bytes.
+    /// The peak memory of the process, in bytes.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// The step folders that are there now.
+    /// The current step folders.
     pub(crate) fn steps(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let Ok(records) = fs::read_dir(self.working.join(".hawser")) else { return found };
