@@ -65,25 +65,22 @@ impl Audit {
 
     /// The step enters the queue. For a step of an earlier process, this writes the missing events.
     pub async fn accepted(&self, step: &Step) {
-        let step = step.clone();
-        self.blocking(move |log| {
-            let mut audited = audited(&step.folder);
+        self.on_step(step, |log, step, mut audited| {
             // It was refused before a crash, and the current settings allow it.
             if audited.refused {
                 (audited.refused, audited.accepted) = (false, false);
             }
-            log.write_missing(&step, &mut audited);
+            log.write_missing(step, &mut audited);
         })
         .await;
     }
 
     /// The step is refused, before or after it was accepted.
     pub async fn refused(&self, step: &Step, refusal: &Refusal) {
-        let (step, refusal) = (step.clone(), refusal.clone());
-        self.blocking(move |log| {
-            let mut audited = audited(&step.folder);
+        let refusal = refusal.clone();
+        self.on_step(step, move |log, step, mut audited| {
             if !audited.refused {
-                audited.refused = log.write(AuditEvent::of(EventKind::Refused, &step).refused(&refusal));
+                audited.refused = log.write(AuditEvent::of(EventKind::Refused, step).refused(&refusal));
                 save(&step.folder, &audited);
             }
         })
@@ -92,11 +89,10 @@ impl Audit {
 
     /// A cancel was recorded in the step folder.
     pub async fn cancelled(&self, step: &Step) {
-        let step = step.clone();
-        self.blocking(move |log| {
+        self.on_step(step, |log, step, mut audited| {
             // If the folder is gone, `finished` has already written the cancel.
             if step.folder.path().exists() {
-                log.write_missing(&step, &mut audited(&step.folder));
+                log.write_missing(step, &mut audited);
             }
         })
         .await;
@@ -104,20 +100,18 @@ impl Audit {
 
     /// The step ended with this outcome.
     pub async fn finished(&self, step: &Step, outcome: &StepOutcome) {
-        let (step, outcome) = (step.clone(), outcome.clone());
-        self.blocking(move |log| log.finish(&step, &outcome)).await;
+        let outcome = outcome.clone();
+        self.on_step(step, move |log, step, audited| log.finish(step, audited, &outcome)).await;
     }
 
     /// Writes the missing events of a step that already had its outcome at start.
     pub async fn found_finished(&self, step: &Step) {
-        let step = step.clone();
-        self.blocking(move |log| {
-            let audited = audited(&step.folder);
+        self.on_step(step, |log, step, audited| {
             let never_accepted = audited.refused && !audited.accepted;
             if let Ok(Some(outcome)) = step.folder.outcome()
                 && !never_accepted
             {
-                log.finish(&step, &outcome);
+                log.finish(step, audited, &outcome);
             }
         })
         .await;
@@ -136,6 +130,17 @@ impl Audit {
         self.blocking(|log| _ = log.write(event)).await;
     }
 
+    /// Runs `work` with the events that are recorded in the step folder. An unreadable file counts as absent: a duplicate event
+    /// is better than a missing one.
+    async fn on_step(&self, step: &Step, work: impl FnOnce(&mut AuditLog, &Step, Audited) + Send + 'static) {
+        let step = step.clone();
+        self.blocking(move |log| {
+            let audited = step.folder.audited().ok().flatten().unwrap_or_default();
+            work(log, &step, audited);
+        })
+        .await;
+    }
+
     /// A panic in `work` is already in the runtime log.
     async fn blocking(&self, work: impl FnOnce(&mut AuditLog) + Send + 'static) {
         let log = Arc::clone(&self.0);
@@ -148,8 +153,7 @@ impl Audit {
 }
 
 impl AuditLog {
-    fn finish(&mut self, step: &Step, outcome: &StepOutcome) {
-        let mut audited = audited(&step.folder);
+    fn finish(&mut self, step: &Step, mut audited: Audited, outcome: &StepOutcome) {
         self.write_missing(step, &mut audited);
         // After a crash, a repeated conclusion may have another result than the recorded one.
         let method = outcome.method();
@@ -193,11 +197,6 @@ impl AuditLog {
         }
         written.is_ok()
     }
-}
-
-/// An unreadable file counts as absent: a duplicate event is better than a missing one.
-fn audited(folder: &StepFolder) -> Audited {
-    folder.audited().ok().flatten().unwrap_or_default()
 }
 
 fn save(folder: &StepFolder, audited: &Audited) {

@@ -4,8 +4,8 @@
 //! callers that need the same masker wait. Nothing is logged while a lock is held, because this store masks the runtime log.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use tracing::{error, warn};
@@ -20,6 +20,10 @@ const MAX_RECENT: usize = 12;
 /// How often a panic hook checks whether the masker is free.
 const PANIC_ATTEMPTS: usize = 100;
 
+/// These are logged once, because a job asks for its masker often.
+static EVERYTHING_LOGGED: Once = Once::new();
+static REDUCED_LOGGED: Once = Once::new();
+
 /// All secrets of the process. Cheap to clone; every clone is the same store.
 #[derive(Clone)]
 pub struct SecretStore(Arc<StoreInner>);
@@ -32,10 +36,6 @@ struct StoreInner {
     compiled: Compiled,
     /// Incremented with every new secret and every dropped job.
     changes: Arc<AtomicU64>,
-    /// The error about masking everything was logged.
-    everything_logged: AtomicBool,
-    /// The warning about missing encodings was logged.
-    reduced_logged: AtomicBool,
 }
 
 /// Secrets with a version that changes with them.
@@ -106,8 +106,6 @@ impl SecretStore {
             jobs: Mutex::default(),
             compiled: Compiled::default(),
             changes: Arc::default(),
-            everything_logged: AtomicBool::new(false),
-            reduced_logged: AtomicBool::new(false),
         }))
     }
 
@@ -217,16 +215,16 @@ impl JobSecrets {
             drop(set);
             Masker::new(secrets.iter().map(String::as_str), &inner.rules)
         });
-        if let Some(reason) = masker.masks_everything()
-            && !inner.everything_logged.swap(true, Ordering::Relaxed)
-        {
-            error!(reason, "masking all lines of a job");
+        if let Some(reason) = masker.masks_everything() {
+            EVERYTHING_LOGGED.call_once(|| error!(reason, "masking all lines of a job"));
         }
-        if masker.is_reduced() && !inner.reduced_logged.swap(true, Ordering::Relaxed) {
-            warn!(
-                "masking a job's secrets only in their common encodings, because they are too many or too long; \
-                 long secrets may be masked only as plain text"
-            );
+        if masker.is_reduced() {
+            REDUCED_LOGGED.call_once(|| {
+                warn!(
+                    "masking a job's secrets only in their common encodings, because they are too many or too long; \
+                     long secrets may be masked only as plain text"
+                );
+            });
         }
         masker
     }

@@ -9,11 +9,11 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::sync::Mutex;
 
+use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
-use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::{FilterFn, filter_fn};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, fmt};
 
@@ -39,7 +39,7 @@ pub fn init(
     let layer = fmt::layer()
         .with_writer(MaskedWriters::new(output, secret_store))
         .with_ansi(colors)
-        .with_filter(Levels::new(logging));
+        .with_filter(Levels::new(logging).into_filter());
     tracing_subscriber::registry().with(layer).try_init()
 }
 
@@ -74,24 +74,12 @@ impl Levels {
             None => self.default.min(LevelFilter::WARN),
         }
     }
-}
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Filter<S> for Levels {
-    // The answer depends only on the call site, so tracing asks once per call site and caches it.
-    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        *metadata.level() <= self.of(metadata.target())
-    }
-
-    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> tracing::subscriber::Interest {
-        if *metadata.level() <= self.of(metadata.target()) {
-            tracing::subscriber::Interest::always()
-        } else {
-            tracing::subscriber::Interest::never()
-        }
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.categories.iter().map(|(_, level)| *level).chain([self.default]).max()
+    /// The answer depends only on the call site, so tracing asks once per call site and caches it.
+    fn into_filter(self) -> FilterFn<impl Fn(&Metadata<'_>) -> bool> {
+        let most_talkative = self.categories.iter().map(|(_, level)| *level).chain([self.default]).max();
+        let filter = filter_fn(move |metadata| *metadata.level() <= self.of(metadata.target()));
+        filter.with_max_level_hint(most_talkative.unwrap_or(LevelFilter::OFF))
     }
 }
 

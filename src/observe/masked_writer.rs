@@ -27,10 +27,6 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for MaskedWriters<M> {
     fn make_writer(&'a self) -> Self::Writer {
         MaskedWriter { inner: self.inner.make_writer(), secret_store: &self.secret_store }
     }
-
-    fn make_writer_for(&'a self, meta: &tracing::Metadata<'_>) -> Self::Writer {
-        MaskedWriter { inner: self.inner.make_writer_for(meta), secret_store: &self.secret_store }
-    }
 }
 
 #[derive(Debug)]

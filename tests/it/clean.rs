@@ -188,7 +188,7 @@ async fn a_rescued_state_is_removed_only_by_its_path_and_wrong_arguments_are_ref
         (&["--rescued", rescued.join("link").to_str().unwrap()], "not in"),
         (&["--rescued", rescued.to_str().unwrap()], "not a file"),
         (&["--rescued", "/nowhere"], "No such file"),
-        (&["--older-than", "soon"], "whole number and a unit"),
+        (&["--older-than", "soon"], "number and a unit"),
         (&["--with-state"], "--modules"),
         (&["--everything"], "--everything is not an option"),
         (&["--older-then=1d"], "--older-then is not an option"),
