@@ -163,12 +163,9 @@ impl ConfinedDir {
     }
 
     pub fn folder(&self, name: &OsStr) -> io::Result<Self> {
-        match rustix::fs::openat(&self.fd, entry_name(name)?, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
-            Ok(fd) => Ok(Self { fd }),
-            // A symlink. The error differs between systems.
-            Err(rustix::io::Errno::LOOP | rustix::io::Errno::MLINK) => Err(rustix::io::Errno::NOTDIR.into()),
-            Err(error) => Err(error.into()),
-        }
+        // A symlink is ENOTDIR.
+        let fd = rustix::fs::openat(&self.fd, entry_name(name)?, FOLDER | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { fd })
     }
 
     /// Opens a folder, and creates it if it is missing.

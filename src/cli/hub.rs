@@ -76,12 +76,8 @@ async fn serve(args: Args) -> Result<(), Failure> {
             .hint("another `hawser hub` may be running; use another address with --listen")
     })?;
     let url = reachable_url(hub.address());
-    let _note = if args.stateless {
-        None
-    } else {
-        let note = ListeningNote::write(&args.data, &url);
-        Some(note.map_err(data_failure)?)
-    };
+    let note = (!args.stateless).then(|| ListeningNote::write(&args.data, &url));
+    let _note = note.transpose().map_err(data_failure)?;
     // A signal sent as soon as the instructions are out must not kill the process.
     let stop = stop_signal()?;
     print_instructions(&hub, &url, &args, &data);

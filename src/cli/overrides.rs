@@ -36,6 +36,7 @@ impl Overrides {
 pub(super) fn failure(error: &SettingsError) -> Failure {
     match error {
         SettingsError::CurrentDirectory(source) => Failure::temporary(format!("{error}: {source}")),
+        SettingsError::Inconsistent(_) => Failure::settings(error.to_string()),
         SettingsError::Invalid { warnings, .. } => {
             for warning in warnings {
                 out::aside(format_args!("warning: {warning}"));

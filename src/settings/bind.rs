@@ -119,7 +119,7 @@ impl Binder<'_> {
         }
         if key.required || name == "Runner.Instance" {
             let how = how_to_set(path, leaf.secret);
-            self.diagnostics.problem(&name, None, origin.as_ref(), SettingFault::Missing { how });
+            self.diagnostics.problem_with_value(&name, None, origin.as_ref(), SettingFault::Missing { how });
             self.effect(name, "not set (required)", Origin::NotSet);
             return None;
         }
@@ -147,7 +147,7 @@ impl Binder<'_> {
             }
             Err(fault) => {
                 let value = (!leaf.secret).then(|| values::for_message(&leaf.kind, text));
-                self.diagnostics.problem(key, value, Some(origin), fault);
+                self.diagnostics.problem_with_value(key, value, Some(origin), fault);
                 None
             }
         }

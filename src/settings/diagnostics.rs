@@ -105,7 +105,11 @@ pub(super) struct Diagnostics {
 }
 
 impl Diagnostics {
-    pub(super) fn problem(
+    pub(super) fn problem(&mut self, key: &str, origin: &Origin, fault: SettingFault) {
+        self.problem_with_value(key, None, Some(origin), fault);
+    }
+
+    pub(super) fn problem_with_value(
         &mut self,
         key: &str,
         value: Option<String>,

@@ -70,6 +70,9 @@ pub struct Loaded {
 pub enum SettingsError {
     #[error("cannot determine the current directory")]
     CurrentDirectory(#[source] io::Error),
+    /// A value that the loader accepted does not fit the types in [`model`].
+    #[error("the settings are inconsistent: {0}")]
+    Inconsistent(#[from] serde_json::Error),
     #[error("{}", summary(problems))]
     Invalid {
         problems: Vec<SettingsProblem>,
@@ -93,23 +96,19 @@ fn summary(problems: &[SettingsProblem]) -> String {
 pub fn load(inputs: &SettingsInputs) -> Result<Loaded, SettingsError> {
     let Read { object, mut diagnostics, effective } = read(inputs);
     diagnostics.drop_consequences();
-    let Diagnostics { mut problems, mut warnings } = diagnostics;
-    if problems.is_empty() {
-        match serde_path_to_error::deserialize::<_, Settings>(serde_json::Value::Object(object)) {
-            Ok(settings) => {
-                let hooks = &settings.hooks_preapproval;
-                let needs_approval = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
-                if needs_approval
-                    && !hooks.preapproved_hooks_directory.as_ref().is_some_and(|directory| directory.is_dir())
-                {
-                    warnings.push(Warning::NothingPreapproved);
-                }
-                return Ok(Loaded { settings, warnings, effective });
-            }
-            Err(error) => problems.push(invalid(error)),
-        }
+    let Diagnostics { problems, mut warnings } = diagnostics;
+    if !problems.is_empty() {
+        return Err(SettingsError::Invalid { problems, warnings, effective });
     }
-    Err(SettingsError::Invalid { problems, warnings, effective })
+    let settings: Settings = serde_json::from_value(serde_json::Value::Object(object))?;
+    let hooks = &settings.hooks_preapproval;
+    let needs_approval = hooks.enabled || settings.policy.hooks == model::HookPolicy::Preapproved;
+    if needs_approval
+        && !hooks.preapproved_hooks_directory.as_ref().is_some_and(|directory| directory.is_dir())
+    {
+        warnings.push(Warning::NothingPreapproved);
+    }
+    Ok(Loaded { settings, warnings, effective })
 }
 
 /// Reads all layers for the section that `hawser clean` needs, and ignores problems with other settings. Unreadable layers
@@ -124,22 +123,10 @@ pub fn load_working_directory(
         section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
             || matches!(origin, Some(Origin::CommandLine | Origin::Option(_)))
     });
-    if problems.is_empty() {
-        match serde_path_to_error::deserialize(object.remove(SECTION).unwrap_or_default()) {
-            Ok(section) => return Ok((section, warnings)),
-            Err(error) => problems.push(invalid(error)),
-        }
+    if !problems.is_empty() {
+        return Err(SettingsError::Invalid { problems, warnings, effective });
     }
-    Err(SettingsError::Invalid { problems, warnings, effective })
-}
-
-fn invalid(error: serde_path_to_error::Error<serde_json::Error>) -> SettingsProblem {
-    SettingsProblem {
-        key: Some(error.path().to_string()),
-        value: None,
-        origin: None,
-        fault: SettingFault::Invalid(error.into_inner().to_string()),
-    }
+    Ok((serde_json::from_value(object.remove(SECTION).unwrap_or_default())?, warnings))
 }
 
 /// The merged layers.
@@ -172,7 +159,7 @@ fn read(inputs: &SettingsInputs) -> Read {
     {
         let fault = SettingFault::NotAuthorities(error);
         let origin = effective.iter().find(|setting| setting.key == CA_FILE).map(|setting| &setting.origin);
-        diagnostics.problem(CA_FILE, Some(path.to_owned()), origin, fault);
+        diagnostics.problem_with_value(CA_FILE, Some(path.to_owned()), origin, fault);
     }
     Read { object, diagnostics, effective }
 }

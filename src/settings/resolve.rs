@@ -137,7 +137,7 @@ impl<'a> Resolver<'a> {
                     merged.retain(|known, _| !known.starts_with(&path) && !path.starts_with(known));
                     merged.insert(path, ResolvedValue { text, origin });
                 }
-                Err(fault) => diagnostics.problem(&key, None, Some(&origin), fault),
+                Err(fault) => diagnostics.problem(&key, &origin, fault),
             }
         }
     }
@@ -172,7 +172,7 @@ impl<'a> Resolver<'a> {
             && !known.is_empty()
             && wrong.parse::<u32>().is_ok()
         {
-            return diagnostics.problem(&known.join("."), None, Some(&origin), is_section(keys));
+            return diagnostics.problem(&known.join("."), &origin, is_section(keys));
         }
         let sibling = node.keys().iter().find(|key| is_one_typo_from(&key.name, wrong));
         let sibling = sibling.map(|key| [known, std::slice::from_ref(&key.name)].concat().join("."));
@@ -187,16 +187,11 @@ impl<'a> Resolver<'a> {
         if let Some((depth, rule)) = rule {
             // Every layer accepts a colon.
             let fault = SettingFault::NotRule { nearest: Some(format!("{POLICY}:{rule}")) };
-            return diagnostics.problem(&path[..=depth].join("."), None, Some(&origin), fault);
+            return diagnostics.problem(&path[..=depth].join("."), &origin, fault);
         }
         let key = path[..=known.len()].join(".");
         if known.first().or(sibling.as_ref()).is_some_and(|section| section == POLICY) {
-            return diagnostics.problem(
-                &key,
-                None,
-                Some(&origin),
-                SettingFault::NotRule { nearest: sibling },
-            );
+            return diagnostics.problem(&key, &origin, SettingFault::NotRule { nearest: sibling });
         }
         // The documentation writes keys with dots, which no layer accepts.
         let is_dotted = wrong.split_once('.').is_some_and(|(section, _)| node.key(section).is_some());

@@ -82,8 +82,6 @@ pub enum SettingFault {
     NotEnvironment,
     #[error("{0}")]
     NotPattern(String),
-    #[error("is invalid: {0}")]
-    Invalid(String),
 }
 
 /// The directories that make a path absolute.

@@ -42,7 +42,7 @@ pub(super) fn from_environment(
         let origin = Origin::Variable(name.to_owned());
         match value.to_str() {
             Some(text) => values.push(LayerValue { path, value: Value::from(text), origin }),
-            None => diagnostics.problem(&path.join("."), None, Some(&origin), SettingFault::NotUnicode),
+            None => diagnostics.problem(&path.join("."), &origin, SettingFault::NotUnicode),
         }
     }
     values
@@ -78,7 +78,7 @@ pub(super) fn from_command_line(arguments: &[String], diagnostics: &mut Diagnost
             Some(value) => values.push(LayerValue { path, value: Value::from(value), origin }),
             None => {
                 let fault = SettingFault::NoValue { option: name.to_owned() };
-                diagnostics.problem(&path.join("."), None, Some(&origin), fault);
+                diagnostics.problem(&path.join("."), &origin, fault);
             }
         }
     }

@@ -24,7 +24,7 @@ pub(super) fn check(effective: &[Effective], diagnostics: &mut Diagnostics) {
             continue;
         };
         if let Err(error) = serde_json::from_value::<PolicySettings>(json!({ list: [value] })) {
-            diagnostics.problem(
+            diagnostics.problem_with_value(
                 key,
                 Some(mask_url(value)),
                 Some(origin),
