@@ -36,7 +36,8 @@ use lines::{LastLines, read_lines};
 /// Enough for the JSON plan of a large estate.
 const DEFAULT_MAX_STDOUT: usize = 256 * 1024 * 1024;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
-const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+/// The time between the interrupt and the kill.
+const GRACE: Duration = Duration::from_secs(5);
 /// A daemon that the program left behind may hold the pipes open forever. Output that is not complete by then does not
 /// count as the program's answer.
 const PIPES_AFTER_EXIT: Duration = Duration::from_secs(2);
@@ -103,8 +104,6 @@ pub struct Tool {
     purpose: String,
     command: Command,
     timeout: Duration,
-    /// The time between the interrupt and the kill.
-    grace: Duration,
     max_stdout: usize,
     clean: fn(&str) -> String,
 }
@@ -134,7 +133,6 @@ impl Tool {
             purpose,
             command,
             timeout: DEFAULT_TIMEOUT,
-            grace: DEFAULT_GRACE,
             max_stdout: DEFAULT_MAX_STDOUT,
             clean: str::to_owned,
         }
@@ -223,7 +221,7 @@ impl Tool {
                 ended = run_to_end(&mut child, reading.as_mut()) => ended,
             };
             if ended.is_err() {
-                group.end(&mut child, reading.as_mut(), self.grace).await;
+                group.end(&mut child, reading.as_mut(), GRACE).await;
             }
             ended
         };

@@ -84,7 +84,7 @@ async fn a_cancel_interrupts_first_and_returns_when_the_whole_group_is_gone() {
         pids = pids.display()
     );
     let cancel = CancellationToken::new();
-    let tool = Tool { grace: Duration::from_secs(5), ..bash(&script) };
+    let tool = bash(&script);
     let run = tokio::spawn({
         let cancel = cancel.clone();
         async move { tool.run(&cancel).await }
