@@ -46,7 +46,7 @@ const PIPES_AFTER_EXIT: Duration = Duration::from_secs(2);
 pub enum ProcessError {
     #[error(transparent)]
     NotFound(#[from] NotFound),
-    #[error("{program} failed to {purpose}: {status}{}", last_lines(.stderr))]
+    #[error("{program} failed to {purpose}: {}{}", describe(.status), last_lines(.stderr))]
     Failed { program: String, purpose: String, status: ExitStatus, stderr: Vec<String> },
     #[error("{program} could not {purpose}: {stop}{}", last_lines(.stderr))]
     Stopped { program: String, purpose: String, stop: Stop, stderr: Vec<String> },
@@ -73,6 +73,10 @@ impl ProcessError {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Self::Stopped { stop: Stop::Cancelled, .. })
     }
+}
+
+fn describe(status: &ExitStatus) -> String {
+    status.code().map_or_else(|| status.to_string(), |code| format!("exit code {code}"))
 }
 
 fn last_lines(stderr: &[String]) -> String {

@@ -55,7 +55,7 @@ async fn a_failure_names_the_program_the_purpose_the_code_and_the_last_lines() {
         .await
         .unwrap_err()
         .to_string();
-    assert_eq!(error, "bash failed to run a test: exit status: 3\n*** went wrong");
+    assert_eq!(error, "bash failed to run a test: exit code 3\n*** went wrong");
 }
 
 #[tokio::test]
