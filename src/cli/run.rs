@@ -34,7 +34,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     crate::observe::log_filter::init(&loaded.settings.logging, None, secret_store.clone())
         .map_err(|error| Failure::temporary(error.to_string()))?;
     for warning in &loaded.warnings {
-        warn!("{warning}");
+        warn!(%warning, "settings warning");
     }
     info!(
         version = env!("CARGO_PKG_VERSION"),
