@@ -51,7 +51,8 @@ pub struct RunnerSettings {
     pub id: Uuid,
     /// Identifier of the organization that the runner record belongs to.
     pub organization_id: Uuid,
-    /// Name that tells the replicas of one runner record apart. Not set: the host name.
+    /// Name that tells the replicas of one runner record apart. The server accepts one connection per name, and unsent results
+    /// are stored under it, so choose a name that stays the same when a container is recreated. Not set: the host name.
     #[schemars(with = "Option<String>")]
     pub instance: String,
     pub credentials: CredentialSettings,

@@ -1,6 +1,6 @@
 //! Checks the documentation against the program: links, commands, settings, and examples.
 //!
-//! `UPDATE_DOCS=1 cargo test --test it documents::` writes `docs/cli.md` again.
+//! `UPDATE_DOCS=1 cargo test --test it documents::` generates `docs/cli.md` and the tables of `docs/settings.md` again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -135,12 +135,17 @@ fn the_command_line_reference_is_the_help_of_the_program() {
     );
     add_help(&[], &mut page);
     assert!(page.contains("\n## hawser job cancel\n"), "{page}");
-    let path = root().join("docs/cli.md");
+    assert_generated("docs/cli.md", &page);
+}
+
+/// Fails if a page is not what its generator returns, or writes it in update mode.
+fn assert_generated(file: &str, page: &str) {
+    let path = root().join(file);
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&path, &page).unwrap();
+        fs::write(&path, page).unwrap();
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page, "docs/cli.md is stale: run `UPDATE_DOCS=1 cargo test --test it documents::`");
+    assert!(written == page, "{file} is stale: run `UPDATE_DOCS=1 cargo test --test it documents::`");
 }
 
 /// `Section.Key` of every setting, from the schema.
@@ -160,16 +165,105 @@ fn keys(schema: &Value, of: &Value, before: &str, found: &mut BTreeSet<String>) 
     }
 }
 
+/// The sections of the settings page in their order, each with the page that explains more.
+const SECTIONS: [(&str, &str); 10] = [
+    ("Runner", "[Operations](operations.md)"),
+    ("Server", "[Security](security.md)"),
+    ("WorkingDirectory", "[Working directory](operations.md#working-directory)"),
+    ("Engine", "[Engines, caches, and hooks](engines.md)"),
+    ("Source", "[Engines, caches, and hooks](engines.md)"),
+    ("HooksPreapproval", "[Policy](policy.md)"),
+    ("Policy", "[Policy](policy.md)"),
+    ("Audit", "[Audit log](policy.md#audit-log)"),
+    ("JobLogStream", "[Masking](security.md#what-is-masked)"),
+    ("Logging", "[Logs](operations.md#logs)"),
+];
+
+const TABLES: &str =
+    "<!-- Everything below is generated from the schema: change `src/settings/model.rs`. -->\n";
+
+/// The text of a description, and whether the setting is required.
+fn description(property: &Value) -> (String, bool) {
+    let text = property["description"].as_str().unwrap_or_default().replace('\n', " ");
+    match text.strip_suffix(" Required, in this layer or another.") {
+        Some(text) => (text.to_owned(), true),
+        None => (text, false),
+    }
+}
+
+fn default_of(property: &Value, is_required: bool) -> String {
+    match &property["default"] {
+        _ if is_required => "required".to_owned(),
+        Value::Null => "not set".to_owned(),
+        Value::Array(items) if items.len() > 3 => {
+            format!("`{}`, `{}`, …", items[0], items[1]).replace('"', "")
+        }
+        Value::String(text) => format!("`{text}`"),
+        value => format!("`{value}`"),
+    }
+}
+
+fn type_of(name: &str, property: &Value) -> String {
+    let types = property["type"].to_string();
+    let words: Vec<String> =
+        property["enum"].as_array().into_iter().flatten().map(Value::to_string).collect();
+    let range = match (&property["minimum"], &property["maximum"]) {
+        (Value::Number(least), Value::Number(most)) => format!(", {least} to {most}"),
+        _ => String::new(),
+    };
+    match property["format"].as_str().unwrap_or_default() {
+        _ if property["writeOnly"] == true => "secret".to_owned(),
+        _ if !words.is_empty() => words.join(", ").replace('"', "`"),
+        _ if types.contains("array") => match type_of(name, &property["items"]) {
+            words if words.contains('`') => format!("list of {words}"),
+            item => format!("list of {item}s"),
+        },
+        _ if types.contains("object") => {
+            format!("map to {}", type_of(name, &property["additionalProperties"]))
+        }
+        _ if types.contains("boolean") => "boolean".to_owned(),
+        _ if types.contains("integer") && name.ends_with("Seconds") => format!("seconds{range}"),
+        _ if types.contains("integer") && name.ends_with("Bytes") => format!("bytes{range}"),
+        _ if types.contains("integer") => format!("integer{range}"),
+        "uuid" => "GUID".to_owned(),
+        "uri" => "URL".to_owned(),
+        "path" => "path".to_owned(),
+        "regex" => "regular expression".to_owned(),
+        _ => "string".to_owned(),
+    }
+}
+
+fn add_rows(before: &str, section: &Value, page: &mut String) {
+    for (name, property) in section["properties"].as_object().unwrap() {
+        let key = format!("{before}.{name}");
+        if property.get("properties").is_some() {
+            add_rows(&key, property, page);
+            continue;
+        }
+        let (text, is_required) = description(property);
+        let (default, kind) = (default_of(property, is_required), type_of(name, property));
+        writeln!(page, "| `{key}` | {default} | {kind} | {} |", text.replace('|', "\\|")).unwrap();
+    }
+}
+
 #[test]
-fn the_settings_page_lists_every_setting() {
+fn the_tables_of_the_settings_page_are_generated_from_the_schema() {
     let schema: Value = serde_json::from_str(&project("schema/appsettings.schema.json")).unwrap();
-    let mut found = BTreeSet::new();
-    keys(&schema, &schema, "", &mut found);
-    found.retain(|key| !key.starts_with('$'));
-    assert!(found.len() >= 15, "{found:?}");
-    let page = project("docs/settings.md");
-    let missing: Vec<_> = found.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
-    assert!(missing.is_empty(), "not in docs/settings.md: {missing:?}");
+    let named: BTreeSet<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
+    let sections = schema["properties"].as_object().unwrap();
+    let existing: BTreeSet<&str> =
+        sections.keys().map(String::as_str).filter(|name| *name != "$schema").collect();
+    assert_eq!(named, existing);
+    let written = project("docs/settings.md");
+    let (introduction, _) = written.split_once(TABLES).expect("the marker of the generated part");
+    let mut page = format!("{introduction}{TABLES}");
+    for (name, more) in SECTIONS {
+        let text = description(&sections[name]).0;
+        write!(page, "\n## {name}\n\n{text} See {more}.\n\n").unwrap();
+        page.push_str("| Setting | Default | Type | Description |\n|---|---|---|---|\n");
+        add_rows(name, &sections[name], &mut page);
+    }
+    assert_generated("docs/settings.md", &page);
 }
 
 #[test]
