@@ -142,12 +142,6 @@ pub enum HubEvent {
         method: String,
         reason: String,
     },
-    /// The hub caused a fault on purpose.
-    #[cfg(feature = "faults")]
-    Misbehaved {
-        instance: Option<String>,
-        what: String,
-    },
 }
 
 /// An event with its time. Numbers start at 0 and have no gaps.
@@ -310,8 +304,6 @@ impl fmt::Display for HubEvent {
             Self::Violation { instance, method, reason } => {
                 write!(f, "VIOLATION by {instance} in {method}: {reason}")
             }
-            #[cfg(feature = "faults")]
-            Self::Misbehaved { what, .. } => write!(f, "misbehaved on purpose: {what}"),
         }
     }
 }

@@ -26,8 +26,6 @@ use uuid::Uuid;
 
 use crate::connection::{Connection, QUEUED_MESSAGES, Reservation};
 use crate::events::HubEvent;
-#[cfg(feature = "faults")]
-use crate::faults::Moment;
 use crate::shared::Shared;
 use crate::{admin, tokens};
 
@@ -66,10 +64,6 @@ struct Hub {
 }
 
 async fn token(State(Hub { shared, .. }): State<Hub>, headers: HeaderMap, form: Bytes) -> Response {
-    #[cfg(feature = "faults")]
-    if let Some(response) = shared.request_fault(&Moment::Token, None) {
-        return response;
-    }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("application/x-www-form-urlencoded") {
         let reason = format!("content type is {kind:?}, not application/x-www-form-urlencoded");
@@ -96,10 +90,6 @@ async fn negotiate(State(Hub { shared, .. }): State<Hub>, headers: HeaderMap, pa
         Ok(caller) => caller,
         Err(Refused { status, reason }) => return refused(&shared, instance_name(&params), status, &reason),
     };
-    #[cfg(feature = "faults")]
-    if let Some(response) = shared.request_fault(&Moment::Negotiate, Some(&caller.instance)) {
-        return response;
-    }
     let version = match params.get("negotiateVersion").map(|text| text.parse::<u32>()) {
         None => 0,
         Some(Ok(version)) => version.min(1),

@@ -11,10 +11,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
-use crate::connection::Outgoing;
 use crate::events::{EventLog, HubEvent};
-#[cfg(feature = "faults")]
-use crate::faults::Faults;
 use crate::identity::Identity;
 use crate::orchestrator::{Action, DispatchRules, Event, Orchestrator, Refusal};
 use crate::registry::Registry;
@@ -112,8 +109,6 @@ pub(super) struct Shared {
     pub(super) events: Arc<EventLog>,
     pub(super) tokens: Tokens,
     core: Mutex<Core>,
-    #[cfg(feature = "faults")]
-    faults: Mutex<Faults>,
     /// Counts the changes of jobs and connections.
     changes: watch::Sender<u64>,
 }
@@ -131,8 +126,6 @@ impl Shared {
             events: Arc::new(EventLog::new(options.keep_events)),
             tokens: Tokens::new(options.token_lifetime),
             core: Mutex::new(Core { orchestrator: Orchestrator::new(rules), registry: Registry::default() }),
-            #[cfg(feature = "faults")]
-            faults: Mutex::default(),
             changes: watch::Sender::new(0),
             options,
             identity,
@@ -141,11 +134,6 @@ impl Shared {
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[cfg(feature = "faults")]
-    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn record(&self, event: HubEvent) {
@@ -233,7 +221,7 @@ impl Shared {
 pub(super) fn push(handle: &crate::registry::Handle, method: &str, payload: Value) {
     let push =
         Message::Invocation { invocation_id: None, target: method.to_owned(), arguments: vec![payload] };
-    if let Err(mpsc::error::TrySendError::Full(_)) = handle.outgoing.try_send(Outgoing::Message(push)) {
+    if let Err(mpsc::error::TrySendError::Full(_)) = handle.outgoing.try_send(push) {
         handle.cut.cancel();
     }
 }

@@ -41,11 +41,6 @@ impl Tokens {
         self.issued().get(token).copied().filter(|until| *until > Instant::now())
     }
 
-    #[cfg(feature = "faults")]
-    pub(super) fn forget(&self) {
-        self.issued().clear();
-    }
-
     fn issued(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
