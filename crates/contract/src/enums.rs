@@ -80,6 +80,12 @@ pub(crate) fn read<'de, D: Deserializer<'de>, E: WireEnum>(deserializer: D) -> R
         .ok_or_else(|| D::Error::custom(format!("{value} is not a {} (number or name)", E::NAME)))
 }
 
+/// Reads only the number, which is the form that is written.
+pub(crate) fn read_number<'de, D: Deserializer<'de>, E: WireEnum>(deserializer: D) -> Result<E, D::Error> {
+    let number = u8::deserialize(deserializer)?;
+    E::from_wire(&number.into()).ok_or_else(|| D::Error::custom(format!("{number} is not a {}", E::NAME)))
+}
+
 pub(crate) fn schema<E: WireEnum>() -> schemars::Schema {
     let numbers: Vec<u8> = E::ALL.iter().map(|it| it.number()).collect();
     let names: Vec<String> = E::ALL.iter().map(|it| format!("{} {}", it.number(), it.name())).collect();

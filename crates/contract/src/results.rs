@@ -121,8 +121,8 @@ impl Subject {
         }
     }
 
-    /// The first arguments of the call: they identify what the outcome belongs to.
-    fn identity(&self) -> Vec<Value> {
+    /// The first arguments of the call, which identify what the outcome belongs to.
+    pub fn identity(&self) -> Vec<Value> {
         match self {
             Self::Task { job_id, .. } | Self::Cancel { job_id, .. } => vec![json!(job_id)],
             Self::SourceRefresh(refresh) => vec![

@@ -34,7 +34,7 @@ pub fn hub_schema() -> Value {
     let refresh_and = |more: &[Value]| arguments(&[&refresh, more].concat());
     calls.insert(method::SOURCE_REFRESH_COMPLETED.to_owned(), refresh_and(&[text()]));
     calls.insert(method::SOURCE_REFRESH_FAULTED.to_owned(), refresh_and(&[text(), text()]));
-    let entries = of::<Vec<LogEntry<'static>>>(&mut generator);
+    let entries = of::<Vec<LogEntry>>(&mut generator);
     calls.insert(method::ADD_LOGS.to_owned(), arguments(&[entries]));
     calls.insert(method::REPORT_RUNNING_TASK.to_owned(), arguments(&[guid(), text(), guid(), text()]));
     calls.insert(method::CANCEL_GRACEFUL_COMPLETED.to_owned(), arguments(&[guid()]));

@@ -116,10 +116,9 @@ impl EmbeddedHub {
         self.shared.act(Event::CancelAsked { job, kind })
     }
 
-    /// Asks a runner, or this one, which commit a revision points to. The answer is an event.
-    pub fn refresh(&self, refresh: SourceRefresh, instance: Option<&str>) {
-        // Never refused: without a runner it is queued.
-        let _ = self.shared.act(Event::RefreshAsked { refresh, instance: instance.map(str::to_owned) });
+    /// Asks this runner, or any, which commit a revision points to. The answer is an event.
+    pub fn refresh(&self, refresh: SourceRefresh, instance: Option<&str>) -> Result<(), Refusal> {
+        self.shared.act(Event::RefreshAsked { refresh, instance: instance.map(str::to_owned) })
     }
 
     pub fn job(&self, job: Uuid) -> Option<JobSnapshot> {
@@ -132,7 +131,7 @@ impl EmbeddedHub {
     }
 
     /// The job's log entries from this index on. Empty unless the hub keeps them ([`LogKeeping::All`]).
-    pub fn logs(&self, job: Uuid, from: usize) -> Vec<Arc<LogEntry<'static>>> {
+    pub fn logs(&self, job: Uuid, from: usize) -> Vec<Arc<LogEntry>> {
         self.shared.core().orchestrator.logs(job, from).unwrap_or_default()
     }
 

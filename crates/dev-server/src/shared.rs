@@ -18,7 +18,7 @@ use crate::registry::Registry;
 use crate::tokens::Tokens;
 
 /// Called with every log entry before its batch is acknowledged, in the order of arrival per connection.
-pub type LogObserver = Arc<dyn Fn(&LogEntry<'static>) + Send + Sync>;
+pub type LogObserver = Arc<dyn Fn(&LogEntry) + Send + Sync>;
 
 /// Which log entries the hub keeps. Count and digest are always kept.
 #[derive(Clone, Default)]

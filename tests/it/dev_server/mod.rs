@@ -214,7 +214,7 @@ async fn a_refresh_is_pushed_and_its_answer_is_an_event() {
         source_type: SourceType::Git,
         source_revision_type: SourceRevisionType::Default,
     };
-    hub.refresh(refresh, None);
+    hub.refresh(refresh, None).unwrap();
     assert_eq!(client.pushed("SourceRefresh").await["sourceUrl"], "u");
     let answer = vec![json!("u"), json!("main"), json!(0), json!(0), json!("abc")];
     client.call("SourceRefreshCompleted", answer).await.unwrap();

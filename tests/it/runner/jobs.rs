@@ -154,7 +154,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
     };
     let mut events = world.hub.events();
     let mut ended = async |revision: &str| {
-        world.hub.refresh(refresh(revision), None);
+        world.hub.refresh(refresh(revision), None).unwrap();
         let found = events.find(|event| match event {
             HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
             _ => None,

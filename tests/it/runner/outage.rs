@@ -25,7 +25,7 @@ struct Counter {
 fn counting_hub() -> (HubOptions, Arc<Mutex<Counter>>) {
     let counter = Arc::new(Mutex::new(Counter::default()));
     let count = Arc::clone(&counter);
-    let observe = move |entry: &LogEntry<'static>| {
+    let observe = move |entry: &LogEntry| {
         let Some(number) = entry.message.strip_prefix("line ").and_then(|rest| rest.parse::<u32>().ok())
         else {
             return;

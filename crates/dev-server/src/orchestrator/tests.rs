@@ -6,13 +6,14 @@ use hawser_contract::{
 };
 use jiff::Timestamp;
 use proptest::prelude::*;
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{Action, DispatchRules, Event, Orchestrator, Refusal};
 use crate::events::{ConnectionId, HubEvent};
 use crate::job_record::{JobState, TaskState};
 use crate::job_spec::{JobKind, JobSpec};
-use crate::reports::{Refreshed, Report};
+use crate::reports::Report;
 
 struct Bench {
     machine: Orchestrator,
@@ -88,7 +89,7 @@ impl Bench {
         pushes(&self.outcome(from, job, task, success(task)).unwrap())
     }
 
-    fn entry(&self, job: Uuid, task: Task, message: &str) -> LogEntry<'static> {
+    fn entry(&self, job: Uuid, task: Task, message: &str) -> LogEntry {
         let spec = spec(JobKind::Apply).metadata();
         assert!(self.machine.snapshot(job).is_some());
         LogEntry {
@@ -98,12 +99,12 @@ impl Bench {
             stack_id: None,
             namespace_id: None,
             module_id: spec.module_id,
-            stack_name: spec.stack_name.into(),
-            namespace_name: spec.namespace_name.into(),
-            module_name: spec.module_name.into(),
+            stack_name: spec.stack_name,
+            namespace_name: spec.namespace_name,
+            module_name: spec.module_name,
             level: LogLevel::Information,
-            message: message.to_owned().into(),
-            task_name: task.name().into(),
+            message: message.to_owned(),
+            task_name: task,
             tags: None,
         }
     }
@@ -319,7 +320,10 @@ fn a_log_entry_with_a_wrong_name_is_refused() {
         LogEntry { module_id: Uuid::nil(), ..right.clone() },
     ];
     for entry in wrong {
-        assert!(matches!(bench.report((a, "a"), Report::Logs(vec![entry])), Err(Refusal::WrongName { .. })));
+        assert!(matches!(
+            bench.report((a, "a"), Report::Logs(vec![entry])),
+            Err(Refusal::WrongModule { .. })
+        ));
     }
     let unknown = LogEntry { job_id: Uuid::nil(), ..right };
     assert_eq!(bench.report((a, "a"), Report::Logs(vec![unknown])), Err(Refusal::UnknownJob(Uuid::nil())));
@@ -416,25 +420,23 @@ fn a_refresh_goes_to_one_runner_and_its_answer_is_matched() {
         source_type: SourceType::Git,
         source_revision_type: SourceRevisionType::Default,
     };
-    let asked = bench.on(Event::RefreshAsked { refresh, instance: None }).unwrap();
-    assert_eq!(pushes(&asked), []);
-    let (a, pushed) = bench.connect("a");
-    assert_eq!(pushed, [(a, "SourceRefresh")]);
-    assert_eq!(bench.connect("b").1, []);
-    let answer = |revision: &str| {
-        Report::Refreshed(Refreshed {
-            source_url: "u".into(),
-            source_revision: revision.into(),
-            source_type: SourceType::Git,
-            source_revision_type: SourceRevisionType::Default,
-            result: Ok("c0ffee".into()),
-        })
+    let ask = |instance: Option<&str>| Event::RefreshAsked {
+        refresh: refresh.clone(),
+        instance: instance.map(str::to_owned),
     };
-    assert!(matches!(bench.report((a, "a"), answer("other")), Err(Refusal::RefreshNotRequested { .. })));
+    assert_eq!(bench.on(ask(None)), Err(Refusal::NoRunner));
+    let ((a, _), (b, _)) = (bench.connect("a"), bench.connect("b"));
+    assert_eq!(pushes(&bench.on(ask(None)).unwrap()), [(a, "SourceRefresh")]);
+    let answer = |revision: &str| Report::Refreshed {
+        source: vec![json!("u"), json!(revision), json!(0), json!(0)],
+        result: Ok("c0ffee".into()),
+    };
+    for wrong in [((a, "a"), "other"), ((b, "b"), "main")] {
+        assert!(matches!(bench.report(wrong.0, answer(wrong.1)), Err(Refusal::RefreshNotPushed { .. })));
+    }
     let answered = bench.report((a, "a"), answer("main")).unwrap();
     assert!(matches!(notes(&answered)[..], [HubEvent::RefreshEnded { .. }]));
-    let again = bench.report((a, "a"), answer("main")).unwrap();
-    assert!(matches!(notes(&again)[..], [HubEvent::DuplicateRefresh { .. }]));
+    assert_eq!(pushes(&bench.on(ask(Some("b"))).unwrap()), [(b, "SourceRefresh")]);
 }
 
 #[test]
