@@ -118,7 +118,7 @@ wire_enum! {
 
 /// The name of an engine, which is also the name of its program: lower-case letters, digits, `-` and `_`. It is read in
 /// any case, and a missing or blank name is `tofu`. Whether a runner has such an engine is up to the runner.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct EngineName(Cow<'static, str>);
 
 impl EngineName {
@@ -163,12 +163,6 @@ pub struct InvalidEngineName(pub String);
 impl std::fmt::Display for EngineName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl Serialize for EngineName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
     }
 }
 

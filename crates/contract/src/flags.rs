@@ -94,7 +94,7 @@ impl<'de, T: WireEnum> Deserialize<'de> for FlagList<T> {
             value: Option<String>,
         }
         let mut list = Self::default();
-        for entry in Option::<Vec<Entry>>::deserialize(deserializer)?.unwrap_or_default() {
+        for entry in Vec::<Entry>::deserialize(deserializer)? {
             match T::from_wire(&entry.flag) {
                 Some(flag) => list.known.push(Flag {
                     task: CommandTask::from_wire(&entry.task),
@@ -154,7 +154,6 @@ mod tests {
                 {"task": "Plan", "flag": "Brandnew", "value": null},
                 {"task": 77, "flag": "noColor", "value": null},
             ],
-            "terraformArrayFlags": null,
         }))
         .unwrap();
         let known: Vec<_> = lists.terraform_flags.known.iter().map(|it| it.flag).collect();

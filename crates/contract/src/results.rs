@@ -58,19 +58,14 @@ pub struct Fault {
 
 /// The push that an outcome answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Subject {
-    #[serde(rename_all = "camelCase")]
-    Task {
-        task: Task,
-        job_id: Uuid,
-    },
+    /// A task of a job.
+    Task { task: Task, job_id: Uuid },
+    /// A refresh, which belongs to no job.
     SourceRefresh(SourceRefresh),
-    #[serde(rename_all = "camelCase")]
-    Cancel {
-        kind: CancelKind,
-        job_id: Uuid,
-    },
+    /// A cancel of a job.
+    Cancel { kind: CancelKind, job_id: Uuid },
 }
 
 /// The outcome of a step: stored until the server has acknowledged the call that reports it.
@@ -103,11 +98,7 @@ impl Outcome {
 
 impl fmt::Display for OutcomeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Completed => "Completed",
-            Self::Cancelled => "Cancelled",
-            Self::Faulted => "Faulted",
-        })
+        fmt::Debug::fmt(self, f)
     }
 }
 
@@ -132,10 +123,6 @@ impl Subject {
                 json!(refresh.source_revision_type),
             ],
         }
-    }
-
-    fn counts_resources(&self) -> bool {
-        matches!(self, Self::Task { task: Task::ApplyFromPlan | Task::DestroyFromPlan, .. })
     }
 }
 
@@ -166,7 +153,7 @@ impl StepOutcome {
             Outcome::Completed(Success::Outputs(set)) => arguments.push(json!(set)),
             Outcome::Faulted(fault) => {
                 arguments.extend([json!(fault.message), json!(fault.details)]);
-                if self.subject.counts_resources() {
+                if matches!(self.subject, Subject::Task { task, .. } if task.applies()) {
                     arguments.push(json!(fault.resources));
                 }
             }

@@ -214,7 +214,7 @@ impl fmt::Display for HubEvent {
                 write!(f, "job {job} {} pushed to {instance}", kind.pushed_as())
             }
             Self::CancelAnswered { job, kind, instance } => {
-                write!(f, "job {job} {} from {instance}", kind.completed_method())
+                write!(f, "job {job} {}Completed from {instance}", kind.pushed_as())
             }
             Self::JobEnded { job, state } => write!(f, "job {job} ended: {state}"),
             Self::RefreshPushed { refresh, instance } => {

@@ -111,16 +111,11 @@ fn lists_and_objects_may_be_null_or_missing_and_unknown_members_are_ignored() {
     }
     .write();
     let members = payload.as_object_mut().unwrap();
-    for name in [
-        "backendConfiguration",
-        "flags",
-        "resolvedEnvVars",
-        "engine",
-        "cleanInitEnabled",
-        "reportActiveJobFrequencySeconds",
-    ] {
+    for name in ["flags", "resolvedEnvVars", "engine", "cleanInitEnabled", "reportActiveJobFrequencySeconds"]
+    {
         members.insert(name.to_owned(), Value::Null);
     }
+    members["backendConfiguration"] = json!({"terraformArrayFlags": null, "moduleBackendConfigs": null});
     members.remove("initBeforeHook");
     members.insert("somethingNew".to_owned(), json!({"a": [1, 2]}));
     Push::read("Init", &[payload]).unwrap();
