@@ -1,4 +1,4 @@
-//! Warns about insecure connections to the server, and refuses them if the settings say so.
+//! Warns about insecure connections to the server, or refuses them, depending on the settings.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use url::Url;
 use super::endpoint::Endpoint;
 use super::http::{SetupError, is_this_machine};
 
-/// Whether others on the network can read requests to this URL.
-fn is_readable_by_others(url: &Url) -> bool {
+/// Whether requests to this URL cross the network in plain text.
+fn is_exposed(url: &Url) -> bool {
     url.scheme() == "http" && !is_this_machine(url)
 }
 
 /// Refuses or warns about dangerous settings. Called at every start.
 pub(super) fn check_start(endpoint: &Endpoint) -> Result<(), SetupError> {
     let url = &endpoint.server_url;
-    if is_readable_by_others(url) {
+    if is_exposed(url) {
         if endpoint.refuse_plain_http {
             return Err(SetupError::PlainHttp { url: without_login(url) });
         }
@@ -39,22 +39,21 @@ pub(super) fn check_start(endpoint: &Endpoint) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Why a redirect in a negotiate response must not be followed. The token would be sent there.
-pub(super) fn forbids_redirect(from: &Url, to: &Url, refuse_plain_http: bool) -> Option<&'static str> {
+/// Checks the target of a redirect in a negotiate response. The token would be sent there.
+pub(super) fn check_redirect(from: &Url, to: &Url, refuse_plain_http: bool) -> Result<(), String> {
     if from.scheme() == "https" && to.scheme() == "http" {
-        return Some("the token is not sent from https to plain http");
+        return Err("the token is not sent from https to plain http".to_owned());
     }
-    if !is_readable_by_others(to) {
-        return None;
+    if is_exposed(to) {
+        if refuse_plain_http {
+            return Err("plain http is forbidden by Server.RefusePlainHttp".to_owned());
+        }
+        // The server's own URL was reported at the start.
+        if from.origin() != to.origin() {
+            warn!(url = without_login(to), "server redirects to plain http");
+        }
     }
-    if refuse_plain_http {
-        return Some("plain http is forbidden by Server.RefusePlainHttp");
-    }
-    // The server's own URL was reported at the start.
-    if from.origin() != to.origin() {
-        warn!(url = without_login(to), "server redirects to plain http");
-    }
-    None
+    Ok(())
 }
 
 fn without_login(url: &Url) -> String {
@@ -126,7 +125,7 @@ mod tests {
             "http://[::ffff:127.0.0.1]",
             "https://example.com",
         ] {
-            assert!(!is_readable_by_others(&url(here)), "{here}");
+            assert!(!is_exposed(&url(here)), "{here}");
         }
         for open in [
             "http://example.com",
@@ -136,13 +135,13 @@ mod tests {
             "http://localhost.example.com",
             "http://notlocalhost",
         ] {
-            assert!(is_readable_by_others(&url(open)), "{open}");
+            assert!(is_exposed(&url(open)), "{open}");
         }
     }
 
     #[test]
     fn a_token_is_never_redirected_from_https_to_http() {
-        let forbids = |from, to, refuse| forbids_redirect(&url(from), &url(to), refuse).is_some();
+        let forbids = |from, to, refuse| check_redirect(&url(from), &url(to), refuse).is_err();
         for refuse in [false, true] {
             assert!(forbids("https://a", "http://a", refuse));
             assert!(forbids("https://a", "http://localhost", refuse));
