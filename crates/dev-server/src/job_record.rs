@@ -10,7 +10,6 @@ use hawser_contract::{
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::events::ConnectionId;
@@ -115,13 +114,11 @@ pub struct JobError {
     pub resources: Option<u64>,
 }
 
-/// Enough to compare the logs with the original, without keeping them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The number of log entries and the last message, known even if the hub does not keep the entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogSummary {
     pub count: u64,
-    /// Lowercase hex SHA-256 over each message followed by a line feed, in the order of arrival.
-    pub digest: String,
     pub last: Option<String>,
 }
 
@@ -174,7 +171,6 @@ impl Job {
             ended_at: None,
         };
         let tasks: Vec<_> = spec.kind.tasks().into_iter().map(pending).collect();
-        let logs = Logs::new(keep_logs);
         let shown = JobSnapshot {
             id,
             kind: spec.kind.name().to_owned(),
@@ -189,7 +185,7 @@ impl Job {
             resources: None,
             outputs: None,
             error: None,
-            logs: logs.summary(),
+            logs: LogSummary::default(),
             tasks,
         };
         Self {
@@ -200,7 +196,7 @@ impl Job {
             current: 0,
             cancel: None,
             cancels_pushed: BTreeMap::new(),
-            logs,
+            logs: Logs::new(keep_logs),
             variables_incomplete: false,
         }
     }
@@ -326,19 +322,16 @@ impl Job {
 pub(super) struct Logs {
     kept: Option<Vec<Arc<LogEntry>>>,
     count: u64,
-    hash: Sha256,
     last: Option<Arc<LogEntry>>,
 }
 
 impl Logs {
     fn new(keep: bool) -> Self {
-        Self { kept: keep.then(Vec::new), count: 0, hash: Sha256::new(), last: None }
+        Self { kept: keep.then(Vec::new), count: 0, last: None }
     }
 
     fn add(&mut self, entry: &Arc<LogEntry>) {
         self.count += 1;
-        self.hash.update(entry.message.as_bytes());
-        self.hash.update(b"\n");
         self.last = Some(Arc::clone(entry));
         if let Some(kept) = &mut self.kept {
             kept.push(Arc::clone(entry));
@@ -351,10 +344,6 @@ impl Logs {
     }
 
     fn summary(&self) -> LogSummary {
-        LogSummary {
-            count: self.count,
-            digest: self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
-            last: self.last.as_ref().map(|entry| entry.message.clone()),
-        }
+        LogSummary { count: self.count, last: self.last.as_ref().map(|entry| entry.message.clone()) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A job's first task is pushed to every eligible runner. The first one that reports on it gets the job and all its
 //! other tasks. Pushes are not acknowledged, so a task without any report is pushed again when the runner reconnects.
-//! A running task is not, unless [`DispatchRules::redispatch_on_reconnect`] is set. A refused event changes nothing.
+//! A running task is not, unless [`HubOptions::redispatch_on_reconnect`] is set. A refused event changes nothing.
 
 mod reported;
 
@@ -17,18 +17,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::events::{ConnectionId, HubEvent};
+use crate::identity::Identity;
 use crate::job_record::{Job, JobSnapshot, JobState, TaskState};
 use crate::job_spec::JobSpec;
 use crate::reports::Report;
-
-#[derive(Debug, Clone)]
-pub(super) struct DispatchRules {
-    pub(super) organization_id: Uuid,
-    pub(super) runner_id: Uuid,
-    pub(super) redispatch_on_reconnect: bool,
-    pub(super) acknowledge_unknown_jobs: bool,
-    pub(super) keep_logs: bool,
-}
+use crate::shared::{HubOptions, LogKeeping};
 
 #[derive(Debug)]
 pub(super) enum Event {
@@ -78,7 +71,8 @@ pub enum Refusal {
 
 #[derive(Debug)]
 pub(super) struct Orchestrator {
-    rules: DispatchRules,
+    options: HubOptions,
+    identity: Identity,
     jobs: BTreeMap<Uuid, Job>,
     /// Job ids in the order of submission.
     order: Vec<Uuid>,
@@ -90,9 +84,10 @@ pub(super) struct Orchestrator {
 type Actions = Vec<Action>;
 
 impl Orchestrator {
-    pub(super) fn new(rules: DispatchRules) -> Self {
+    pub(super) fn new(options: HubOptions, identity: Identity) -> Self {
         Self {
-            rules,
+            options,
+            identity,
             jobs: BTreeMap::new(),
             order: Vec::new(),
             runners: BTreeMap::new(),
@@ -141,7 +136,7 @@ impl Orchestrator {
 
     fn submitted(&mut self, now: Timestamp, id: Uuid, spec: JobSpec) -> Actions {
         let kind = spec.kind.name();
-        let job = Job::new(id, spec, now, self.rules.keep_logs);
+        let job = Job::new(id, spec, now, matches!(self.options.logs, LogKeeping::All));
         let mut actions = vec![Action::Record(HubEvent::Submitted { job: id, kind })];
         if job.shown.state.is_ended() {
             actions.push(Action::Record(HubEvent::JobEnded { job: id, state: job.shown.state.clone() }));
@@ -154,7 +149,7 @@ impl Orchestrator {
 
     /// Pushes the job's current task to every eligible runner.
     fn dispatch(&mut self, now: Timestamp, id: Uuid) -> Actions {
-        let Self { jobs, runners, rules, .. } = self;
+        let Self { jobs, runners, identity, .. } = self;
         let Some(job) = jobs.get_mut(&id) else { return Vec::new() };
         runners
             .iter()
@@ -162,7 +157,7 @@ impl Orchestrator {
             .map(|(instance, connection)| (instance.clone(), *connection))
             .collect::<Vec<_>>()
             .into_iter()
-            .flat_map(|(instance, connection)| push_task(job, rules, now, &instance, connection))
+            .flat_map(|(instance, connection)| push_task(job, identity, now, &instance, connection))
             .collect()
     }
 
@@ -170,12 +165,12 @@ impl Orchestrator {
         let mut actions =
             vec![Action::Record(HubEvent::Connected { instance: instance.to_owned(), connection })];
         self.runners.insert(instance.to_owned(), connection);
-        let Self { jobs, order, rules, .. } = self;
+        let Self { jobs, order, options, identity, .. } = self;
         for id in order.iter() {
             let Some(job) = jobs.get_mut(id) else { continue };
             let Some(current) = job.current().filter(|_| job.is_for(instance)) else { continue };
-            if job.shown.tasks[current].state != TaskState::Running || rules.redispatch_on_reconnect {
-                actions.extend(push_task(job, rules, now, instance, connection));
+            if job.shown.tasks[current].state != TaskState::Running || options.redispatch_on_reconnect {
+                actions.extend(push_task(job, identity, now, instance, connection));
             }
             actions.extend(push_cancel(job, instance, connection));
         }
@@ -235,7 +230,7 @@ fn end(job: &mut Job, state: JobState) -> Actions {
 
 fn push_task(
     job: &mut Job,
-    rules: &DispatchRules,
+    identity: &Identity,
     now: Timestamp,
     instance: &str,
     connection: ConnectionId,
@@ -251,7 +246,7 @@ fn push_task(
     }
     shown.state = JobState::Running;
     let (revision, variables) = (shown.definitive_revision.as_deref(), shown.variables.as_ref());
-    let request = job.spec.request(task, id, rules.organization_id, revision, variables);
+    let request = job.spec.request(task, id, identity.organization_id, revision, variables);
     vec![
         Action::Push { connection, method: task.pushed_as(), payload: request.write() },
         Action::Record(HubEvent::Dispatched { job: id, task, instance: instance.to_owned(), again }),

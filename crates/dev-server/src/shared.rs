@@ -13,14 +13,14 @@ use uuid::Uuid;
 
 use crate::events::{EventLog, HubEvent};
 use crate::identity::Identity;
-use crate::orchestrator::{Action, DispatchRules, Event, Orchestrator, Refusal};
+use crate::orchestrator::{Action, Event, Orchestrator, Refusal};
 use crate::registry::Registry;
 use crate::tokens::Tokens;
 
 /// Called with every log entry before its batch is acknowledged, in the order of arrival per connection.
 pub type LogObserver = Arc<dyn Fn(&LogEntry) + Send + Sync>;
 
-/// Which log entries the hub keeps. Count and digest are always kept.
+/// Which log entries the hub keeps. Their number and the last message are always known.
 #[derive(Clone, Default)]
 pub enum LogKeeping {
     /// In memory, with the job and as events.
@@ -28,9 +28,7 @@ pub enum LogKeeping {
     All,
     /// Only as events, for a reader that takes them.
     Events,
-    /// Only count and digest.
-    Digest,
-    /// Like `Digest`, and each entry is passed to the observer.
+    /// None. Each entry is passed to the observer.
     Observe(LogObserver),
 }
 
@@ -39,7 +37,6 @@ impl fmt::Debug for LogKeeping {
         f.write_str(match self {
             Self::All => "All",
             Self::Events => "Events",
-            Self::Digest => "Digest",
             Self::Observe(_) => "Observe",
         })
     }
@@ -115,17 +112,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(options: HubOptions, identity: Identity) -> Self {
-        let rules = DispatchRules {
-            organization_id: identity.organization_id,
-            runner_id: identity.runner_id,
-            redispatch_on_reconnect: options.redispatch_on_reconnect,
-            acknowledge_unknown_jobs: options.acknowledge_unknown_jobs,
-            keep_logs: matches!(options.logs, LogKeeping::All),
-        };
+        let orchestrator = Orchestrator::new(options.clone(), identity.clone());
         Self {
             events: Arc::new(EventLog::new(options.keep_events)),
             tokens: Tokens::new(options.token_lifetime),
-            core: Mutex::new(Core { orchestrator: Orchestrator::new(rules), registry: Registry::default() }),
+            core: Mutex::new(Core { orchestrator, registry: Registry::default() }),
             changes: watch::Sender::new(0),
             options,
             identity,

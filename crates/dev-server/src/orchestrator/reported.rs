@@ -23,15 +23,15 @@ impl Orchestrator {
         instance: &str,
         report: Report,
     ) -> Result<Actions, Refusal> {
-        if self.rules.acknowledge_unknown_jobs
+        if self.options.acknowledge_unknown_jobs
             && let Some(job) = job_of(&report).filter(|job| !self.jobs.contains_key(job))
         {
             return Ok(vec![Action::Record(HubEvent::UnknownJob { job, instance: instance.to_owned() })]);
         }
         match report {
             Report::Running { job, task, runner, instance: reported } => {
-                if runner != self.rules.runner_id || reported != instance {
-                    let expected = format!("{} {instance}", self.rules.runner_id);
+                if runner != self.identity.runner_id || reported != instance {
+                    let expected = format!("{} {instance}", self.identity.runner_id);
                     return Err(Refusal::WrongRunner { expected, actual: format!("{runner} {reported}") });
                 }
                 running(self.job(job)?, now, instance, task)
