@@ -7,7 +7,7 @@ use url::Url;
 use super::endpoint::Endpoint;
 use super::unreachable::unreachable;
 
-/// Why there is no connection. The text says what to check.
+/// Why there is no connection. The text names the setting to check.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct ConnectError {

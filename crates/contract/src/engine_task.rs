@@ -1,4 +1,4 @@
-//! The tasks that work with an engine, which differ only in which members they have.
+//! The tasks that run an engine. They differ only in their members.
 //!
 //! | task | hooks | more members |
 //! |---|---|---|
@@ -70,7 +70,7 @@ pub struct InitFlags {
     pub auto_migrate_enabled: bool,
 }
 
-/// A hook with the name that users know, such as `ApplyBeforeHook`.
+/// A hook with its name for users, such as `ApplyBeforeHook`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook<'a> {
     pub name: &'static str,
@@ -86,7 +86,7 @@ impl<'a> Hook<'a> {
 
 /// Which members a task has on the wire besides its engine.
 struct Members {
-    /// The names of both hooks; on the wire the first letter is in lower case.
+    /// The names of both hooks. On the wire, the first letter is lowercase.
     hooks: Option<[&'static str; 2]>,
     flags: bool,
     parameters: bool,

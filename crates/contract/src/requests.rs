@@ -28,7 +28,7 @@ fn default_report_frequency() -> u64 {
     60
 }
 
-/// Which module the task is for.
+/// The module of the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
@@ -64,7 +64,7 @@ pub struct GetModule {
     pub extra_files: Vec<ExtraFile>,
 }
 
-/// A file that the server wants in the init directory beside the source.
+/// A file to add to the init directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExtraFile {

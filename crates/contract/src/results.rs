@@ -25,7 +25,7 @@ pub enum Outcome {
     Faulted(Fault),
 }
 
-/// An outcome without its payload. Its text is the end of the method that reports it.
+/// An outcome without its payload. The method that reports it ends with its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OutcomeKind {
@@ -43,7 +43,7 @@ pub enum Success {
     Revision(String),
     Variables(Option<VariableSet>),
     Plan(Box<PlanData>),
-    /// Apply and destroy: how many managed resources the state holds now.
+    /// Apply and destroy: the number of managed resources in the state.
     Resources(u64),
     Outputs(Option<OutputSet>),
 }
@@ -68,7 +68,7 @@ pub enum Subject {
     Cancel { kind: CancelKind, job_id: Uuid },
 }
 
-/// The outcome of a step: stored until the server has acknowledged the call that reports it.
+/// The outcome of a step, stored until the server has acknowledged the call that reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepOutcome {
     pub subject: Subject,
@@ -90,7 +90,7 @@ impl Outcome {
         }
     }
 
-    /// This outcome as that of a job's task.
+    /// The outcome of a job's task.
     pub fn of(self, task: Task, job_id: Uuid) -> StepOutcome {
         StepOutcome { subject: Subject::Task { task, job_id }, outcome: self }
     }
@@ -103,7 +103,7 @@ impl fmt::Display for OutcomeKind {
 }
 
 impl Subject {
-    /// The name of the task: the start of the method that reports its outcome.
+    /// The name of the task, with which the method that reports its outcome starts.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Task { task, .. } => task.name(),
@@ -162,7 +162,7 @@ impl StepOutcome {
     }
 }
 
-/// What a plan would do, in numbers.
+/// The changes in a plan, counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanData {
@@ -206,7 +206,7 @@ pub struct OutputValue {
     pub sensitive: Option<bool>,
     #[serde(rename = "type")]
     pub kind: String,
-    /// Strings as they are, everything else as compact JSON.
+    /// Strings are unchanged. Everything else is compact JSON.
     pub value: String,
     pub from_extra_file: bool,
 }
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_outcome_is_the_call_that_the_contract_names() {
+    fn each_outcome_becomes_the_call_of_the_contract() {
         let job = Uuid::from_u128(1);
         let completed = |task, success| Outcome::Completed(success).of(task, job).call();
         let fault = Outcome::Faulted(Fault { message: "m".into(), details: "d".into(), resources: Some(3) });
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_outcome_is_read_back_as_it_was() {
+    fn a_stored_outcome_is_read_back_unchanged() {
         let outcomes = [
             Outcome::Completed(Success::Plan(Box::default())).of(Task::Plan, Uuid::nil()),
             Outcome::Completed(Success::Variables(None)).of(Task::Variables, Uuid::nil()),
