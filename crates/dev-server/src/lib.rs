@@ -34,7 +34,6 @@ use hawser_signalr::codec::{Answer, Message};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use orchestrator::Event;
@@ -67,8 +66,6 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 pub struct EmbeddedHub {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// Ends all requests and connections.
-    cut: CancellationToken,
     server: JoinHandle<()>,
 }
 
@@ -80,9 +77,8 @@ impl EmbeddedHub {
         let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared::new(options, identity));
-        let cut = CancellationToken::new();
-        let server = tokio::spawn(serve(Arc::clone(&shared), listener, cut.clone()));
-        Ok(Self { shared, address, cut, server })
+        let server = tokio::spawn(serve(Arc::clone(&shared), listener));
+        Ok(Self { shared, address, server })
     }
 
     /// The `Server.Url` for runners.
@@ -220,7 +216,7 @@ impl EmbeddedHub {
         let closed = self.shared.wait_for(|core| core.registry.is_empty().then_some(()));
         // Runners that do not react to the Close message are cut off.
         let _ = tokio::time::timeout(CLOSE_GRACE, closed).await;
-        self.cut.cancel();
+        self.shared.cut.cancel();
         // If the server panicked, it has ended as well.
         let _ = (&mut self.server).await;
         self.shared.wait_for(|core| core.registry.is_empty().then_some(())).await;
@@ -229,18 +225,18 @@ impl EmbeddedHub {
 
 impl Drop for EmbeddedHub {
     fn drop(&mut self) {
-        self.cut.cancel();
+        self.shared.cut.cancel();
     }
 }
 
-/// Serves HTTP until `cut` is cancelled, which also ends all requests and connections.
-async fn serve(shared: Arc<Shared>, listener: TcpListener, cut: CancellationToken) {
+/// Serves HTTP until the hub is cut off.
+async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     // Most answers are small. Without this option they are only slower.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let service = http::router(&shared, &cut).into_make_service_with_connect_info::<SocketAddr>();
-    let server = axum::serve(listener, service).with_graceful_shutdown(cut.clone().cancelled_owned());
+    let service = http::router(&shared).into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(shared.cut.clone().cancelled_owned());
     let grace = async {
-        cut.cancelled().await;
+        shared.cut.cancelled().await;
         tokio::time::sleep(CLOSE_GRACE).await;
     };
     tokio::select! {

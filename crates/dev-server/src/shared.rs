@@ -9,6 +9,7 @@ use hawser_signalr::codec::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::events::{EventLog, HubEvent};
@@ -105,6 +106,8 @@ pub(super) struct Shared {
     pub(super) identity: Identity,
     pub(super) events: Arc<EventLog>,
     pub(super) tokens: Tokens,
+    /// Ends all requests and connections.
+    pub(super) cut: CancellationToken,
     core: Mutex<Core>,
     /// Counts the changes of jobs and connections.
     changes: watch::Sender<u64>,
@@ -117,6 +120,7 @@ impl Shared {
             events: Arc::new(EventLog::new(options.keep_events)),
             tokens: Tokens::new(options.token_lifetime),
             core: Mutex::new(Core { orchestrator, registry: Registry::default() }),
+            cut: CancellationToken::new(),
             changes: watch::Sender::new(0),
             options,
             identity,

@@ -261,9 +261,8 @@ async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     parts.headers.remove(header::HOST);
     let url = format!("{}{}", shared.hub_url, parts.uri);
     let request = shared.http.request(parts.method, url).headers(parts.headers).body(body);
-    let response = match cut.run_until_cancelled(request.send()).await {
-        Some(Ok(response)) => response,
-        _ => return StatusCode::BAD_GATEWAY.into_response(),
+    let Some(Ok(response)) = cut.run_until_cancelled(request.send()).await else {
+        return StatusCode::BAD_GATEWAY.into_response();
     };
     if let (StatusCode::SWITCHING_PROTOCOLS, Ok(upgrade)) = (response.status(), upgrade) {
         let hub = response.upgrade().await.unwrap();
@@ -300,30 +299,21 @@ async fn relay(shared: &Shared, client: WebSocket, hub: WebSocketStream<reqwest:
             let frame = tokio::select! {
                 Some(refusal) = refusals.recv() => refusal,
                 Ok(rubbish) = rubbish.recv() => rubbish,
-                text = next_text(&mut from_hub) => match text {
-                    None => break,
-                    Some(text) => {
-                        let mut cut = false;
-                        let kept = shared.filter(text, &answers, |message, answers| {
-                            let id = message.invocation_id.as_deref().unwrap_or_default();
-                            let is_answer = message.kind == Some(3);
-                            cut |= is_answer && answers.cut.contains(id);
-                            let lost = message.target.as_deref().is_some_and(|method| {
-                                shared.fault(&Moment::push(method)).is_some()
-                            });
-                            !lost && !(is_answer && answers.forgotten.contains(id))
-                        });
-                        if cut {
-                            return;
-                        }
-                        if kept.is_empty() {
-                            continue;
-                        }
-                        ws::Message::text(kept)
+                text = next_text(&mut from_hub) => {
+                    let Some(text) = text else { break };
+                    let mut cut = false;
+                    let text = shared.filter(text, &answers, |message, answers| {
+                        cut |= message.answers_one_of(&answers.cut);
+                        !message.answers_one_of(&answers.forgotten) && !shared.loses_push(message)
+                    });
+                    if cut {
+                        return;
                     }
-                },
+                    ws::Message::text(text)
+                }
             };
-            if to_client.send(frame).await.is_err() {
+            let is_empty = matches!(&frame, ws::Message::Text(text) if text.is_empty());
+            if !is_empty && to_client.send(frame).await.is_err() {
                 return;
             }
         }
@@ -351,6 +341,13 @@ struct Message {
     target: Option<String>,
 }
 
+impl Message {
+    /// Whether this is a Completion of one of these invocations.
+    fn answers_one_of(&self, ids: &HashSet<String>) -> bool {
+        self.kind == Some(3) && self.invocation_id.as_ref().is_some_and(|id| ids.contains(id))
+    }
+}
+
 impl Shared {
     /// The fault that is due at this moment.
     fn fault(&self, moment: &Moment) -> Option<Fault> {
@@ -368,6 +365,11 @@ impl Shared {
         Some(due)
     }
 
+    /// Whether this is a push that must not reach the client.
+    fn loses_push(&self, message: &Message) -> bool {
+        message.target.as_deref().is_some_and(|method| self.fault(&Moment::push(method)).is_some())
+    }
+
     /// Whether a call of the client reaches the hub.
     fn passes(
         &self,
@@ -377,11 +379,11 @@ impl Shared {
     ) -> bool {
         let (Some(method), Some(id)) = (&message.target, &message.invocation_id) else { return true };
         match self.fault(&Moment::call(method)) {
-            None => return true,
-            Some(Fault::Lose) => return false,
+            None => true,
+            Some(Fault::Lose) => false,
             Some(Fault::Refuse(error)) => {
                 let answer = json!({"type": 3, "invocationId": id, "error": error});
-                return refuse.send(frame(&answer)).is_err();
+                refuse.send(frame(&answer)).is_err()
             }
             Some(Fault::Forget) => answers.forgotten.insert(id.clone()),
             Some(Fault::DropAfter) => answers.cut.insert(id.clone()),
