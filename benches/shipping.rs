@@ -6,7 +6,6 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
 
-use std::borrow::Cow;
 use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -134,7 +133,7 @@ fn encode_only(lines: usize) -> Duration {
     // The same lines again and again, so that only the encoding is measured.
     let texts: Vec<String> = (0..BATCH).map(text).collect();
     let now = Timestamp::now();
-    let entries: Vec<LogEntry<'_>> = texts
+    let entries: Vec<LogEntry> = texts
         .iter()
         .map(|text| LogEntry {
             job_id: Uuid::nil(),
@@ -143,12 +142,12 @@ fn encode_only(lines: usize) -> Duration {
             stack_id: None,
             namespace_id: None,
             module_id: Uuid::nil(),
-            stack_name: Cow::Borrowed("production"),
-            namespace_name: Cow::Borrowed("network"),
-            module_name: Cow::Borrowed("web"),
+            stack_name: "production".to_owned(),
+            namespace_name: "network".to_owned(),
+            module_name: "web".to_owned(),
             level: LogLevel::Information,
-            message: Cow::Borrowed(text),
-            task_name: Cow::Borrowed("Plan"),
+            message: text.clone(),
+            task_name: Task::Plan,
             tags: None,
         })
         .collect();

@@ -12,9 +12,9 @@ use tracing::info;
 use super::endpoint::{Endpoint, Timing};
 use super::errors::ConnectError;
 use super::http::{self, SetupError};
-use super::insecure_http::forbids_redirect;
-use super::token::{Bearer, Token, Tokens};
-use super::unreachable::Unreachable;
+use super::insecure_http::check_redirect;
+use super::token::{Token, Tokens};
+use super::unreachable::timed_out;
 use crate::masking::SecretStore;
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Dialer {
     async fn open(&mut self, token: Token) -> Result<Upgraded, ConnectError> {
         self.expires_at = Some(token.expires_at);
         let opened = self.open_with(token.value).await;
-        if let Err(ConnectError::Unauthorized { .. }) = opened {
+        if is_unauthorized(&opened) {
             self.tokens.forget();
         }
         opened
@@ -54,11 +54,11 @@ impl Dialer {
         let failed = |error| ConnectError::from_negotiate(error, &self.endpoint);
         let target = timeout(limit, negotiate(&self.http, self.endpoint.hub_url(), Some(token), self))
             .await
-            .map_err(|_| Unreachable::timed_out(&self.endpoint.server_url))?
+            .map_err(|_| timed_out(&self.endpoint.server_url))?
             .map_err(failed)?;
         timeout(limit, upgrade(&self.http, &target))
             .await
-            .map_err(|_| Unreachable::timed_out(&target.url))?
+            .map_err(|_| timed_out(&target.url))?
             .map_err(failed)
     }
 }
@@ -69,8 +69,7 @@ impl Negotiation for Dialer {
     }
 
     fn allow_redirect(&self, from: &url::Url, to: &url::Url) -> Result<(), String> {
-        forbids_redirect(from, to, self.endpoint.refuse_plain_http)
-            .map_or(Ok(()), |reason| Err(reason.to_owned()))
+        check_redirect(from, to, self.endpoint.refuse_plain_http)
     }
 }
 
@@ -79,16 +78,15 @@ impl Dial for Dialer {
     type Error = ConnectError;
 
     async fn dial(&mut self) -> Result<Upgraded, ConnectError> {
-        let Bearer { token, fresh } = self.tokens.bearer().await?;
-        match self.open(token).await {
-            // A restarted server may not know its earlier tokens. That does not mean that the settings are wrong.
-            Err(ConnectError::Unauthorized { .. }) if !fresh => {
-                info!("cached token rejected, requesting a new one");
-                let Bearer { token, .. } = self.tokens.bearer().await?;
-                self.open(token).await
-            }
-            opened => opened,
+        let (token, is_new) = self.tokens.bearer().await?;
+        let opened = self.open(token).await;
+        if is_new || !is_unauthorized(&opened) {
+            return opened;
         }
+        // A restarted server may not know its earlier tokens. That does not mean that the settings are wrong.
+        info!("cached token rejected, requesting a new one");
+        let (token, _) = self.tokens.bearer().await?;
+        self.open(token).await
     }
 
     async fn maintain(&mut self) -> Infallible {
@@ -97,6 +95,10 @@ impl Dial for Dialer {
 
     fn closed(&mut self, reason: CloseReason) -> ConnectError {
         let expired = self.expires_at.is_some_and(|end| Instant::now() >= end);
-        ConnectError::from_close(reason, &self.endpoint.instance, expired)
+        ConnectError::from_close(&reason, &self.endpoint.instance, expired)
     }
+}
+
+fn is_unauthorized(opened: &Result<Upgraded, ConnectError>) -> bool {
+    opened.as_ref().is_err_and(|error| error.is_unauthorized)
 }

@@ -14,7 +14,6 @@ use tracing::debug;
 use url::Url;
 
 use super::endpoint::Endpoint;
-use super::insecure_http::AnyCertificate;
 use crate::base::tls::{AuthoritiesError, authorities};
 
 /// Unusable settings. Retrying does not help.
@@ -38,20 +37,25 @@ pub enum SetupError {
 /// The client for the hub. A server on this machine is reached without a proxy, as in Go and .NET: a proxy could not
 /// reach it, and `hawser local` must work even if the environment names a proxy.
 pub(super) fn hub_client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
-    let mut tls = tls(endpoint)?;
-    if endpoint.accept_any_certificate {
-        let provider = Arc::clone(tls.crypto_provider());
-        tls.dangerous().set_certificate_verifier(Arc::new(AnyCertificate(provider)));
+    let tls = tls(endpoint)?;
+    let mut builder = if endpoint.accept_any_certificate {
+        // Required by the client's own TLS configuration. A second call has no effect.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        builder(connect_timeout).tls_danger_accept_invalid_certs(true)
+    } else {
+        builder(connect_timeout).tls_backend_preconfigured(tls)
+    };
+    if is_this_machine(&endpoint.server_url) {
+        builder = builder.no_proxy();
     }
-    let builder = builder(tls, connect_timeout);
-    let builder = if is_this_machine(&endpoint.server_url) { builder.no_proxy() } else { builder };
     builder.build().map_err(|source| SetupError::Client { source })
 }
 
 /// The client for registries. It always checks certificates, even if the check is disabled for the server.
 pub(super) fn client(endpoint: &Endpoint, connect_timeout: Duration) -> Result<Client, SetupError> {
     // Callers follow redirects themselves, because they check the targets.
-    builder(tls(endpoint)?, connect_timeout).build().map_err(|source| SetupError::Client { source })
+    let builder = builder(connect_timeout).tls_backend_preconfigured(tls(endpoint)?);
+    builder.build().map_err(|source| SetupError::Client { source })
 }
 
 /// Whether a URL points to this machine.
@@ -86,9 +90,8 @@ fn tls(endpoint: &Endpoint) -> Result<ClientConfig, SetupError> {
     Ok(tls)
 }
 
-fn builder(tls: ClientConfig, connect_timeout: Duration) -> ClientBuilder {
+fn builder(connect_timeout: Duration) -> ClientBuilder {
     Client::builder()
-        .tls_backend_preconfigured(tls)
         .http1_only()
         // The secret is only sent to the configured URL.
         .redirect(reqwest::redirect::Policy::none())

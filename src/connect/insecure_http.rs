@@ -1,26 +1,20 @@
-//! Warns about insecure connections to the server, and refuses them if the settings say so.
+//! Warns about insecure connections to the server, or refuses them, depending on the settings.
 
-use std::sync::Arc;
-
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
 use tracing::warn;
 use url::Url;
 
 use super::endpoint::Endpoint;
 use super::http::{SetupError, is_this_machine};
 
-/// Whether others on the network can read requests to this URL.
-fn is_readable_by_others(url: &Url) -> bool {
+/// Whether requests to this URL cross the network in plain text.
+fn is_exposed(url: &Url) -> bool {
     url.scheme() == "http" && !is_this_machine(url)
 }
 
 /// Refuses or warns about dangerous settings. Called at every start.
 pub(super) fn check_start(endpoint: &Endpoint) -> Result<(), SetupError> {
     let url = &endpoint.server_url;
-    if is_readable_by_others(url) {
+    if is_exposed(url) {
         if endpoint.refuse_plain_http {
             return Err(SetupError::PlainHttp { url: without_login(url) });
         }
@@ -39,22 +33,21 @@ pub(super) fn check_start(endpoint: &Endpoint) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Why a redirect in a negotiate response must not be followed. The token would be sent there.
-pub(super) fn forbids_redirect(from: &Url, to: &Url, refuse_plain_http: bool) -> Option<&'static str> {
+/// Checks the target of a redirect in a negotiate response. The token would be sent there.
+pub(super) fn check_redirect(from: &Url, to: &Url, refuse_plain_http: bool) -> Result<(), String> {
     if from.scheme() == "https" && to.scheme() == "http" {
-        return Some("the token is not sent from https to plain http");
+        return Err("the token is not sent from https to plain http".to_owned());
     }
-    if !is_readable_by_others(to) {
-        return None;
+    if is_exposed(to) {
+        if refuse_plain_http {
+            return Err("plain http is forbidden by Server.RefusePlainHttp".to_owned());
+        }
+        // The server's own URL was reported at the start.
+        if from.origin() != to.origin() {
+            warn!(url = without_login(to), "server redirects to plain http");
+        }
     }
-    if refuse_plain_http {
-        return Some("plain http is forbidden by Server.RefusePlainHttp");
-    }
-    // The server's own URL was reported at the start.
-    if from.origin() != to.origin() {
-        warn!(url = without_login(to), "server redirects to plain http");
-    }
-    None
+    Ok(())
 }
 
 fn without_login(url: &Url) -> String {
@@ -63,46 +56,6 @@ fn without_login(url: &Url) -> String {
     let _ = url.set_password(None);
     url.set_query(None);
     url.to_string()
-}
-
-/// Accepts any certificate, regardless of its authority, name and dates. The signatures of the handshake are still
-/// checked, which does not protect against an attacker.
-#[derive(Debug)]
-pub(super) struct AnyCertificate(pub(super) Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]
@@ -126,7 +79,7 @@ mod tests {
             "http://[::ffff:127.0.0.1]",
             "https://example.com",
         ] {
-            assert!(!is_readable_by_others(&url(here)), "{here}");
+            assert!(!is_exposed(&url(here)), "{here}");
         }
         for open in [
             "http://example.com",
@@ -136,13 +89,13 @@ mod tests {
             "http://localhost.example.com",
             "http://notlocalhost",
         ] {
-            assert!(is_readable_by_others(&url(open)), "{open}");
+            assert!(is_exposed(&url(open)), "{open}");
         }
     }
 
     #[test]
     fn a_token_is_never_redirected_from_https_to_http() {
-        let forbids = |from, to, refuse| forbids_redirect(&url(from), &url(to), refuse).is_some();
+        let forbids = |from, to, refuse| check_redirect(&url(from), &url(to), refuse).is_err();
         for refuse in [false, true] {
             assert!(forbids("https://a", "http://a", refuse));
             assert!(forbids("https://a", "http://localhost", refuse));

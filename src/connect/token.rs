@@ -6,17 +6,12 @@
 //! Neither the secret nor a token is ever logged. Errors contain the server's text, with the secret masked.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_signalr::http::{self, HttpRefusal, ServerText, location};
 use hawser_signalr::{Backoff, DialError as _, LogThrottle};
-use oauth2::basic::BasicClient;
-use oauth2::{
-    AuthType, ClientId, ClientSecret, EndpointNotSet, EndpointSet, HttpRequest, HttpResponse,
-    RequestTokenError, Scope, TokenResponse, TokenUrl,
-};
 use reqwest::Client;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -25,7 +20,7 @@ use url::Url;
 
 use super::endpoint::{Endpoint, Timing};
 use super::errors::ConnectError;
-use super::unreachable::Unreachable;
+use super::unreachable::{timed_out, unreachable};
 use crate::masking::SecretStore;
 
 const SCOPE: &str = "snapcd_scope";
@@ -39,14 +34,12 @@ const LONGEST_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// A token is renewed this long before it expires, or with a quarter of its lifetime left if that is shorter.
 const LONGEST_MARGIN: Duration = Duration::from_secs(300);
 
-type OauthClient = BasicClient<EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
-
 #[derive(Debug)]
 pub(super) struct Tokens {
     http: Client,
-    oauth: OauthClient,
     url: Url,
-    secret: Arc<SecretString>,
+    client_id: String,
+    secret: SecretString,
     timing: Timing,
     /// Learns every token.
     secret_store: SecretStore,
@@ -62,31 +55,37 @@ pub(super) struct Token {
     renew_at: Instant,
 }
 
-/// A token, and whether it was requested just now.
-#[derive(Debug)]
-pub(super) struct Bearer {
-    pub(super) token: Token,
-    pub(super) fresh: bool,
+impl Token {
+    fn new(value: SecretString, requested_at: Instant, lifetime: Option<Duration>, floor: Duration) -> Self {
+        let lifetime = lifetime.unwrap_or(ASSUMED_LIFETIME).min(LONGEST_LIFETIME);
+        let fresh_for = lifetime - (lifetime / 4).min(LONGEST_MARGIN);
+        Self {
+            value,
+            expires_at: requested_at + lifetime,
+            fresh_until: requested_at + fresh_for,
+            renew_at: requested_at + fresh_for.max(floor),
+        }
+    }
 }
 
 impl Tokens {
     pub(super) fn new(http: Client, endpoint: &Endpoint, timing: &Timing, secret_store: SecretStore) -> Self {
-        let url = endpoint.token_url();
-        let oauth = BasicClient::new(ClientId::new(endpoint.full_client_id()))
-            .set_client_secret(ClientSecret::new(endpoint.client_secret.expose_secret().to_owned()))
-            .set_token_uri(TokenUrl::from_url(url.clone()))
-            .set_auth_type(AuthType::RequestBody);
-        let secret = Arc::new(endpoint.client_secret.clone());
-        Self { http, oauth, url, secret, timing: timing.clone(), secret_store, cached: None }
+        Self {
+            http,
+            url: endpoint.token_url(),
+            client_id: endpoint.full_client_id(),
+            secret: endpoint.client_secret.clone(),
+            timing: timing.clone(),
+            secret_store,
+            cached: None,
+        }
     }
 
-    /// The token for a new connection.
-    pub(super) async fn bearer(&mut self) -> Result<Bearer, ConnectError> {
+    /// The token for a new connection, and whether it was requested just now.
+    pub(super) async fn bearer(&mut self) -> Result<(Token, bool), ConnectError> {
         match &self.cached {
-            Some(token) if Instant::now() < token.fresh_until => {
-                Ok(Bearer { token: token.clone(), fresh: false })
-            }
-            _ => Ok(Bearer { token: self.renew().await?, fresh: true }),
+            Some(token) if Instant::now() < token.fresh_until => Ok((token.clone(), false)),
+            _ => Ok((self.renew().await?, true)),
         }
     }
 
@@ -119,68 +118,40 @@ impl Tokens {
         let requested_at = Instant::now();
         let (value, lifetime) = timeout(self.timing.request_timeout, self.request())
             .await
-            .map_err(|_| ConnectError::from(Unreachable::timed_out(&self.url)))??;
-        let plan = RenewalPlan::new(lifetime, self.timing.token_renewal_floor);
-        debug!(lifetime = ?lifetime, renew_after = ?plan.renew_after, "token received");
-        let token = Token {
-            value,
-            expires_at: requested_at + plan.lifetime,
-            fresh_until: requested_at + plan.fresh_for,
-            renew_at: requested_at + plan.renew_after,
-        };
+            .map_err(|_| timed_out(&self.url))??;
+        let token = Token::new(value, requested_at, lifetime, self.timing.token_renewal_floor);
+        debug!(lifetime = ?lifetime, renew_after = ?(token.renew_at - requested_at), "token received");
         self.cached = Some(token.clone());
         Ok(token)
     }
 
     async fn request(&self) -> Result<(SecretString, Option<Duration>), ConnectError> {
-        let send = |request| send(self.http.clone(), self.url.clone(), Arc::clone(&self.secret), request);
-        let answer = self
-            .oauth
-            .exchange_client_credentials()
-            .add_scope(Scope::new(SCOPE.to_owned()))
-            .request_async(&send)
-            .await
-            .map_err(|error| match error {
-                RequestTokenError::Request(error) => error,
-                // The body may contain a token, so the error only includes the position.
-                RequestTokenError::Parse(error, _) => self.invalid(error.inner().to_string()),
-                other => self.invalid(other.to_string()),
-            })?;
-        let value = SecretString::from(answer.access_token().secret().as_str());
-        self.secret_store.learn_passing(value.expose_secret());
-        Ok((value, answer.expires_in()))
+        let form = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("grant_type", "client_credentials")
+            .append_pair("client_id", &self.client_id)
+            .append_pair("client_secret", self.secret.expose_secret())
+            .append_pair("scope", SCOPE)
+            .finish();
+        let request = self
+            .http
+            .post(self.url.clone())
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .header(ACCEPT, "application/json")
+            .body(form);
+        let failed = |error| unreachable(&self.url, error);
+        let mut response = request.send().await.map_err(failed)?;
+        let status = response.status();
+        let body = http::body(&mut response).await.map_err(failed)?;
+        if !status.is_success() {
+            let (url, location) = (self.url.clone(), location(&self.url, &response));
+            let text = ServerText::from_body(&masked(&body, &self.secret));
+            return Err(ConnectError::from_token_status(HttpRefusal { url, status, location, text }));
+        }
+        let (token, lifetime) =
+            read(&body).map_err(|reason| ConnectError::invalid_token(&self.url, reason))?;
+        self.secret_store.learn_passing(token.expose_secret());
+        Ok((token, lifetime))
     }
-
-    fn invalid(&self, reason: String) -> ConnectError {
-        ConnectError::InvalidTokenResponse { url: self.url.clone(), reason }
-    }
-}
-
-/// Sends a request of the `oauth2` crate with our HTTP client.
-async fn send(
-    http: Client,
-    url: Url,
-    secret: Arc<SecretString>,
-    request: HttpRequest,
-) -> Result<HttpResponse, ConnectError> {
-    let failed = |error| ConnectError::from(Unreachable::new(&url, error));
-    let request = reqwest::Request::try_from(request).map_err(failed)?;
-    let mut response = http.execute(request).await.map_err(failed)?;
-    let status = response.status();
-    let body = http::body(&mut response).await.map_err(failed)?;
-    if !status.is_success() {
-        let location = location(&url, &response);
-        let text = ServerText::from_body(&masked(&body, &secret));
-        return Err(ConnectError::from_token_status(HttpRefusal {
-            url: url.clone(),
-            status,
-            location,
-            text,
-        }));
-    }
-    normalized(&body)
-        .map(HttpResponse::new)
-        .map_err(|reason| ConnectError::InvalidTokenResponse { url, reason })
 }
 
 fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {
@@ -189,64 +160,42 @@ fn masked(body: &[u8], secret: &SecretString) -> Vec<u8> {
     if secret.is_empty() { body.to_vec() } else { text.replace(secret, "***").into_bytes() }
 }
 
-/// Rewrites a response for the `oauth2` crate: lowercase names, a numeric lifetime, a token type.
-fn normalized(body: &[u8]) -> Result<Vec<u8>, String> {
-    let value: Value = serde_json::from_slice(body).map_err(|_| "it is not JSON".to_owned())?;
-    let Value::Object(members) = value else { return Err("it is not a JSON object".to_owned()) };
-    let mut named: Map<String, Value> =
+/// Reads a response: the token and its lifetime. Names are matched in any case. The errors do not quote the response,
+/// which may contain a token.
+fn read(body: &[u8]) -> Result<(SecretString, Option<Duration>), &'static str> {
+    let Ok(value) = serde_json::from_slice(body) else { return Err("not JSON") };
+    let Value::Object(members) = value else { return Err("not a JSON object") };
+    let named: Map<String, Value> =
         members.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).collect();
-    // Other members are dropped, so that they cannot make the parser fail.
-    let mut answer = Map::new();
-    match named.remove("access_token") {
-        Some(Value::String(token)) if !token.is_empty() => {
-            if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return Err("its access_token is not valid in a header".to_owned());
-            }
-            answer.insert("access_token".to_owned(), Value::String(token));
+    match named.get("access_token").and_then(Value::as_str).unwrap_or_default() {
+        "" => Err("no access_token"),
+        token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            Err("access_token is not valid in a header")
         }
-        _ => return Err("it has no access_token".to_owned()),
+        token => Ok((token.into(), named.get("expires_in").and_then(lifetime))),
     }
-    answer.insert("token_type".to_owned(), "bearer".into());
-    if let Some(seconds) = named.get("expires_in").and_then(seconds) {
-        answer.insert("expires_in".to_owned(), seconds.into());
-    }
-    Ok(Value::Object(answer).to_string().into_bytes())
 }
 
 /// Reads a lifetime in seconds from a number or a string.
-fn seconds(value: &Value) -> Option<u64> {
-    let number = match value {
+fn lifetime(value: &Value) -> Option<Duration> {
+    let seconds = match value {
         Value::Number(number) => number.as_f64()?,
         Value::String(text) => text.trim().parse().ok()?,
         _ => return None,
     };
     let longest = LONGEST_LIFETIME.as_secs_f64();
-    number.is_finite().then(|| Duration::from_secs_f64(number.clamp(0.0, longest)).as_secs())
-}
-
-/// When to renew a token.
-#[derive(Debug, PartialEq, Eq)]
-struct RenewalPlan {
-    lifetime: Duration,
-    fresh_for: Duration,
-    renew_after: Duration,
-}
-
-impl RenewalPlan {
-    fn new(lifetime: Option<Duration>, floor: Duration) -> Self {
-        let lifetime = lifetime.unwrap_or(ASSUMED_LIFETIME).min(LONGEST_LIFETIME);
-        let fresh_for = lifetime - (lifetime / 4).min(LONGEST_MARGIN);
-        Self { lifetime, fresh_for, renew_after: fresh_for.max(floor) }
-    }
+    seconds.is_finite().then(|| Duration::from_secs_f64(seconds.clamp(0.0, longest)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// For how many seconds a token is fresh, and when it is renewed.
     fn plan(lifetime: Option<u64>) -> (u64, u64) {
-        let plan = RenewalPlan::new(lifetime.map(Duration::from_secs), Duration::from_secs(10));
-        (plan.fresh_for.as_secs(), plan.renew_after.as_secs())
+        let (now, lifetime) = (Instant::now(), lifetime.map(Duration::from_secs));
+        let token = Token::new("t".into(), now, lifetime, Duration::from_secs(10));
+        ((token.fresh_until - now).as_secs(), (token.renew_at - now).as_secs())
     }
 
     #[test]
@@ -267,11 +216,8 @@ mod tests {
     #[test]
     fn a_response_is_read_regardless_of_the_case_of_its_names() {
         let body = br#"{"Access_Token":"t","TOKEN_TYPE":"Bearer","Expires_In":"61.5","Scope":7}"#;
-        let answer: Value = serde_json::from_slice(&normalized(body).unwrap()).unwrap();
-        assert_eq!(
-            answer,
-            serde_json::json!({"access_token": "t", "token_type": "bearer", "expires_in": 61})
-        );
+        let (token, lifetime) = read(body).unwrap();
+        assert_eq!((token.expose_secret(), lifetime), ("t", Some(Duration::from_millis(61_500))));
     }
 
     #[test]
@@ -287,12 +233,12 @@ mod tests {
             ("[1]", None),
         ] {
             let value: Value = serde_json::from_str(written).unwrap();
-            assert_eq!(seconds(&value), read, "{written}");
+            assert_eq!(lifetime(&value), read.map(Duration::from_secs), "{written}");
         }
     }
 
     #[test]
-    fn a_response_without_a_token_is_an_error_that_does_not_quote_it() {
+    fn a_response_without_a_usable_token_is_an_error() {
         for body in [
             "",
             "<html>",
@@ -302,8 +248,7 @@ mod tests {
             r#"{"access_token":""}"#,
             r#"{"access_token":"a\nb"}"#,
         ] {
-            let reason = normalized(body.as_bytes()).unwrap_err();
-            assert!(reason.starts_with("it"), "{reason}");
+            read(body.as_bytes()).unwrap_err();
         }
     }
 

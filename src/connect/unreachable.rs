@@ -10,104 +10,72 @@ use hyper_util::client::proxy::matcher::Matcher;
 use rustls::CertificateError;
 use url::Url;
 
+use super::errors::ConnectError;
 use super::http::is_this_machine;
 
-/// Why the server, or the proxy in front of it, could not be reached.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unreachable {
-    #[error("failed to resolve the host name of {peer}: check {setting}")]
-    UnknownHost { peer: String, setting: &'static str, source: reqwest::Error },
-    #[error("{peer} refused the connection: check {setting}, and that it is running")]
-    Refused { peer: String, setting: &'static str, source: reqwest::Error },
-    #[error("connection to {peer} timed out: check {setting} and the network")]
-    TimedOut { peer: String, setting: &'static str, source: Option<reqwest::Error> },
-    #[error(
-        "the certificate of {peer} was issued by an untrusted authority: \
-         put that authority's certificate in a PEM file and set Server.CaFile to it"
-    )]
-    UnknownAuthority { peer: String, source: reqwest::Error },
-    #[error(
-        "the certificate of {peer} has expired or is not valid yet: renew it on the server in Server.Url, \
-         or correct this machine's clock"
-    )]
-    Expired { peer: String, source: reqwest::Error },
-    #[error("the certificate of {peer} is for another name: check the host in Server.Url")]
-    OtherName { peer: String, source: reqwest::Error },
-    #[error("{peer} does not speak TLS: check the scheme (https or http) and port in Server.Url")]
-    NotTls { peer: String, source: reqwest::Error },
-    #[error("TLS with {peer} failed ({reason}): check Server.Url and Server.CaFile")]
-    Tls { peer: String, reason: rustls::Error, source: reqwest::Error },
-    #[error("{proxy} rejected the credentials: check the user and password in HTTPS_PROXY")]
-    ProxyCredentials { proxy: String, source: reqwest::Error },
-    #[error(
-        "{proxy} refused CONNECT to {peer}: check HTTPS_PROXY, Server.Url, and whether NO_PROXY should include the host"
-    )]
-    ProxyRefused { proxy: String, peer: String, source: reqwest::Error },
-    #[error("{peer} does not speak HTTP: check the scheme (https or http) and port in Server.Url")]
-    NotHttp { peer: String, source: reqwest::Error },
-    #[error("request to {peer} failed ({reason}): check {setting} and the network")]
-    Other { peer: String, setting: &'static str, reason: String, source: reqwest::Error },
+/// There was no response from `url` within our own time limit.
+pub(super) fn timed_out(url: &Url) -> ConnectError {
+    let (hop, setting) = first_hop(url);
+    ConnectError::soon(format!("connection to {hop} timed out: check {setting} and the network"))
 }
 
-impl Unreachable {
-    /// There was no response from `url` within our own time limit.
-    pub(super) fn timed_out(url: &Url) -> Self {
-        let (peer, setting) = first_hop(url);
-        Self::TimedOut { peer, setting, source: None }
-    }
-
-    pub(super) fn new(url: &Url, source: reqwest::Error) -> Self {
-        // The URL of the error may contain a token in its query.
-        let source = source.without_url();
-        let chain = ErrorChain::read(&source);
-        let (hop, setting) = first_hop(url);
-        let peer = authority(url);
-        match chain {
-            ErrorChain { tunnel: Some(text), connected: true, .. }
-                if text.contains("authorization required") =>
-            {
-                Self::ProxyCredentials { proxy: hop, source }
-            }
-            ErrorChain { tunnel: Some(_), connected: true, .. } => {
-                Self::ProxyRefused { proxy: hop, peer, source }
-            }
-            ErrorChain { tls: Some(reason), .. } => Self::tls(peer, reason, source),
-            ErrorChain { dns: true, .. } => Self::UnknownHost { peer: hop, setting, source },
-            ErrorChain { io: Some(io::ErrorKind::ConnectionRefused), .. } => {
-                Self::Refused { peer: hop, setting, source }
-            }
-            ErrorChain { io: Some(io::ErrorKind::TimedOut), .. } => {
-                Self::TimedOut { peer: hop, setting, source: Some(source) }
-            }
-            _ if source.is_timeout() => Self::TimedOut { peer: hop, setting, source: Some(source) },
-            ErrorChain { not_http: true, .. } => Self::NotHttp { peer, source },
-            ErrorChain { innermost, .. } => Self::Other { peer: hop, setting, reason: innermost, source },
+/// The server, or the proxy in front of it, could not be reached.
+pub(super) fn unreachable(url: &Url, error: reqwest::Error) -> ConnectError {
+    // The URL of the error may contain a token in its query.
+    let error = error.without_url();
+    let (hop, setting) = first_hop(url);
+    let peer = authority(url);
+    ConnectError::soon(match ErrorChain::read(&error) {
+        ErrorChain { tunnel: Some(text), .. } if text.contains("authorization required") => {
+            format!("{hop} rejected the credentials: check the user and password in HTTPS_PROXY")
         }
-    }
-
-    fn tls(peer: String, reason: rustls::Error, source: reqwest::Error) -> Self {
-        use CertificateError as C;
-        match reason {
-            rustls::Error::InvalidCertificate(C::UnknownIssuer) => Self::UnknownAuthority { peer, source },
-            rustls::Error::InvalidCertificate(
-                C::Expired | C::ExpiredContext { .. } | C::NotValidYet | C::NotValidYetContext { .. },
-            ) => Self::Expired { peer, source },
-            rustls::Error::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => {
-                Self::OtherName { peer, source }
-            }
-            rustls::Error::InvalidMessage(_) => Self::NotTls { peer, source },
-            reason => Self::Tls { peer, reason, source },
+        ErrorChain { tunnel: Some(_), .. } => format!(
+            "{hop} refused CONNECT to {peer}: check HTTPS_PROXY, Server.Url, and whether NO_PROXY should include the host"
+        ),
+        ErrorChain { tls: Some(reason), .. } => tls_failed(&peer, &reason),
+        ErrorChain { dns: true, .. } => format!("failed to resolve the host name of {hop}: check {setting}"),
+        ErrorChain { io: Some(io::ErrorKind::ConnectionRefused), .. } => {
+            format!("{hop} refused the connection: check {setting}, and that it is running")
         }
+        ErrorChain { io: Some(io::ErrorKind::TimedOut), .. } => return timed_out(url),
+        _ if error.is_timeout() => return timed_out(url),
+        ErrorChain { not_http: true, .. } => {
+            format!("{peer} does not speak HTTP: check the scheme (https or http) and port in Server.Url")
+        }
+        ErrorChain { innermost, .. } => {
+            format!("request to {hop} failed ({innermost}): check {setting} and the network")
+        }
+    })
+}
+
+fn tls_failed(peer: &str, reason: &rustls::Error) -> String {
+    use CertificateError as C;
+    match reason {
+        rustls::Error::InvalidCertificate(C::UnknownIssuer) => format!(
+            "the certificate of {peer} was issued by an untrusted authority: \
+             put that authority's certificate in a PEM file and set Server.CaFile to it"
+        ),
+        rustls::Error::InvalidCertificate(
+            C::Expired | C::ExpiredContext { .. } | C::NotValidYet | C::NotValidYetContext { .. },
+        ) => format!(
+            "the certificate of {peer} has expired or is not valid yet: \
+             renew it on the server in Server.Url, or correct this machine's clock"
+        ),
+        rustls::Error::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => {
+            format!("the certificate of {peer} is for another name: check the host in Server.Url")
+        }
+        rustls::Error::InvalidMessage(_) => {
+            format!("{peer} does not speak TLS: check the scheme (https or http) and port in Server.Url")
+        }
+        _ => format!("TLS with {peer} failed ({reason}): check Server.Url and Server.CaFile"),
     }
 }
 
 /// What is known from the layers of an error.
 #[derive(Debug, Default)]
 struct ErrorChain {
-    /// The text of the proxy tunnel's error.
+    /// Why a proxy that was reached does not open a tunnel.
     tunnel: Option<String>,
-    /// The connection to the proxy itself works.
-    connected: bool,
     dns: bool,
     not_http: bool,
     tls: Option<rustls::Error>,
@@ -117,12 +85,11 @@ struct ErrorChain {
 
 impl ErrorChain {
     fn read(error: &(dyn Error + 'static)) -> Self {
-        let mut chain = Self { connected: true, ..Self::default() };
+        let mut chain = Self::default();
         let mut layer = Some(error);
         while let Some(error) = layer {
             let text = error.to_string();
-            if text.starts_with("tunnel error") {
-                chain.connected = !text.contains("failed to create underlying connection");
+            if text.starts_with("tunnel error") && !text.contains("failed to create underlying connection") {
                 chain.tunnel = Some(text.clone());
             }
             chain.dns |= text == "dns error";

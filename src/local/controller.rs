@@ -140,8 +140,7 @@ impl Input {
                 Some(Self::Progress(Event::Started(task)))
             }
             HubEvent::Log(entry) if entry.job_id == shown => {
-                let task = Task::from_name(&entry.task_name)?;
-                let text = entry.message.clone().into_owned();
+                let (task, text) = (entry.task_name, entry.message.clone());
                 Some(Self::Progress(Event::Line { task, level: entry.level, text }))
             }
             HubEvent::Result { job, task, call, .. } if job == shown => {

@@ -225,7 +225,7 @@ mod tests {
             let mut out = String::new();
             let line = EntryLine { micros, stream, text: text.as_bytes(), masks: &[], continues };
             assert_eq!(template().append(&mut out, &line, &mut times, 4000), text.len());
-            let entry: LogEntry<'_> = serde_json::from_str(&out).unwrap();
+            let entry: LogEntry = serde_json::from_str(&out).unwrap();
             assert_eq!(entry.message, text);
             assert_eq!(entry.batch_time_stamp, batch);
             assert_eq!(entry.stack_name, "a \"stack\"");

@@ -11,12 +11,13 @@ use hawser::base::digest::fingerprint;
 use hawser::step::{Audited, StepFolder};
 use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;
-use hawser_dev_server::{Fault, JobKind, JobState, Moment, Rule};
+use hawser_dev_server::{JobKind, JobState};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::support::audit::{audit_log, events};
 use crate::support::eventually::{LIMIT, eventually};
+use crate::support::faulty_hub::{Fault, Moment, Rule};
 use crate::support::git::git_in;
 use crate::support::world::{EMPTY, HAWSER, Runner, World, job, waiting};
 

@@ -115,7 +115,7 @@ async fn a_refused_task_claims_runs_and_writes_nothing_and_other_jobs_continue()
         source_type: SourceType::Git,
         source_revision_type: SourceRevisionType::Default,
     };
-    world.hub.refresh(refresh, Some("one"));
+    world.hub.refresh(refresh, Some("one")).unwrap();
     let answered = events_at_hub.find(|event| match event {
         HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
         _ => None,

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use hawser_contract::Task;
-use hawser_dev_server::{EmbeddedHub, HubEvent, HubOptions, JobSpec, JobState};
+use hawser_dev_server::{EmbeddedHub, HubEvent, HubOptions, Identity, JobSpec, JobState};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::support::eventually::in_time;
+use crate::support::faulty_hub::FaultyHub;
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/signalr")
@@ -52,12 +53,11 @@ struct NodeClient {
 }
 
 impl NodeClient {
-    fn start(hub: &EmbeddedHub, instance: &str) -> Self {
-        let identity = hub.identity();
+    fn start(url: &str, identity: &Identity, instance: &str) -> Self {
         let mut process = Command::new("node")
             .arg("client.mjs")
             .current_dir(project())
-            .env("HUB_URL", hub.url())
+            .env("HUB_URL", url)
             .env("ORGANIZATION_ID", identity.organization_id.to_string())
             .env("RUNNER_ID", identity.runner_id.to_string())
             .env("CLIENT_ID", &identity.client_id)
@@ -85,8 +85,8 @@ async fn the_official_client_connects_invokes_is_invoked_and_reconnects() {
     if !is_prepared().await {
         return;
     }
-    let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
-    let mut client = NodeClient::start(&hub, "node ü/1");
+    let hub = FaultyHub::start(HubOptions::default()).await;
+    let mut client = NodeClient::start(&hub.url(), hub.identity(), "node ü/1");
     client.event("connected").await;
     assert_eq!(hub.runners(), ["node ü/1"]);
 
@@ -109,8 +109,8 @@ async fn the_official_client_connects_invokes_is_invoked_and_reconnects() {
     client.event("reconnected").await;
     hub.close_connections(None, true);
     client.event("reconnected").await;
-    hub.go_offline().await.unwrap();
-    hub.go_online().await.unwrap();
+    hub.go_offline().await;
+    hub.go_online().await;
     client.event("reconnected").await;
     let connects =
         hub.all_events().iter().filter(|it| matches!(it.event, HubEvent::Connected { .. })).count();
@@ -132,7 +132,7 @@ async fn the_official_client_does_not_reconnect_after_a_close_that_forbids_it() 
         return;
     }
     let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
-    let mut client = NodeClient::start(&hub, "node");
+    let mut client = NodeClient::start(&hub.url(), hub.identity(), "node");
     client.event("connected").await;
     hub.close_connections(Some("for good"), false);
     let closed = client.event("closed").await;

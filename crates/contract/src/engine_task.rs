@@ -1,4 +1,4 @@
-//! The tasks that work with an engine, which differ only in which members they have.
+//! The tasks that run an engine. They differ only in their members.
 //!
 //! | task | hooks | more members |
 //! |---|---|---|
@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::enums::EngineName;
 use crate::flags::FlagLists;
 use crate::names::Task;
-use crate::reading::{MemberError, StringMap, member, members, or_default, part};
+use crate::reading::{MemberError, member, members, part};
 
 /// A task for an engine. Members that the task does not have on the wire keep their defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,8 @@ pub struct EngineTask {
 }
 
 /// The members that only `Init` has.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
 pub struct InitOptions {
     pub backend_configuration: BackendConfiguration,
     pub flags: InitFlags,
@@ -47,11 +48,8 @@ pub struct InitOptions {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendConfiguration {
-    #[serde(deserialize_with = "or_default")]
     pub ignore_namespace_backend_configs: bool,
-    #[serde(deserialize_with = "or_default")]
     pub namespace_backend_configs: Vec<BackendConfig>,
-    #[serde(deserialize_with = "or_default")]
     pub module_backend_configs: Vec<BackendConfig>,
 }
 
@@ -59,23 +57,20 @@ pub struct BackendConfiguration {
 #[serde(rename_all = "camelCase")]
 pub struct BackendConfig {
     pub name: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default)]
     pub value: String,
 }
 
-/// Deprecated switches of Init, still honoured.
+/// Deprecated switches of Init. They still work.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InitFlags {
-    #[serde(deserialize_with = "or_default")]
     pub auto_upgrade_enabled: bool,
-    #[serde(deserialize_with = "or_default")]
     pub auto_reconfigure_enabled: bool,
-    #[serde(deserialize_with = "or_default")]
     pub auto_migrate_enabled: bool,
 }
 
-/// A hook with the name that users know, such as `ApplyBeforeHook`.
+/// A hook with its name for users, such as `ApplyBeforeHook`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hook<'a> {
     pub name: &'static str,
@@ -83,7 +78,7 @@ pub struct Hook<'a> {
 }
 
 impl<'a> Hook<'a> {
-    /// None if the hook is missing or blank: such a hook is neither run nor checked.
+    /// `None` if the hook is missing or blank. Such a hook is neither run nor checked.
     pub fn new(name: &'static str, text: Option<&'a str>) -> Option<Self> {
         text.filter(|text| !text.trim().is_empty()).map(|text| Self { name, text })
     }
@@ -91,7 +86,7 @@ impl<'a> Hook<'a> {
 
 /// Which members a task has on the wire besides its engine.
 struct Members {
-    /// The names of both hooks; on the wire the first letter is in lower case.
+    /// The names of both hooks. On the wire, the first letter is lowercase.
     hooks: Option<[&'static str; 2]>,
     flags: bool,
     parameters: bool,
@@ -126,9 +121,6 @@ fn wire_name(hook: &str) -> String {
 
 const ENGINE: &str = "engine";
 const BACKEND: &str = "backendConfiguration";
-const SWITCHES: &str = "flags";
-const CLEAN_INIT: &str = "cleanInitEnabled";
-const ENV_VARS: &str = "resolvedEnvVars";
 const PARAMETERS: &str = "resolvedParameters";
 const EXTRA_FILE_NAMES: &str = "extraFileNames";
 
@@ -163,19 +155,14 @@ impl EngineTask {
             read.flags = part(value)?;
         }
         if has.parameters {
-            read.resolved_parameters = member::<StringMap>(value, PARAMETERS)?.0;
+            read.resolved_parameters = member(value, PARAMETERS)?;
         }
         if has.extra_file_names {
             read.extra_file_names = member(value, EXTRA_FILE_NAMES)?;
         }
         if task == Task::Init {
             read.flags = member(value, BACKEND)?;
-            read.init = InitOptions {
-                backend_configuration: member(value, BACKEND)?,
-                flags: member(value, SWITCHES)?,
-                clean_init_enabled: member(value, CLEAN_INIT)?,
-                resolved_env_vars: member::<StringMap>(value, ENV_VARS)?.0,
-            };
+            read.init = part(value)?;
         }
         Ok(read)
     }
@@ -198,32 +185,29 @@ impl EngineTask {
             object.insert(EXTRA_FILE_NAMES.to_owned(), json!(self.extra_file_names));
         }
         if self.task == Task::Init {
-            let mut backend = members(&self.init.backend_configuration);
-            backend.extend(members(&self.flags));
-            object.insert(BACKEND.to_owned(), Value::Object(backend));
-            object.insert(SWITCHES.to_owned(), json!(self.init.flags));
-            object.insert(CLEAN_INIT.to_owned(), json!(self.init.clean_init_enabled));
-            object.insert(ENV_VARS.to_owned(), json!(self.init.resolved_env_vars));
+            object.extend(members(&self.init));
+            if let Some(Value::Object(backend)) = object.get_mut(BACKEND) {
+                backend.extend(members(&self.flags));
+            }
         }
         object
     }
 
-    /// Adds the definition of a task to a schema and returns the references that describe its payload.
+    /// Adds the definition of a task to a schema. Returns the references that describe its payload.
     pub(crate) fn schema(task: Task, generator: &mut SchemaGenerator) -> Vec<Value> {
         let flag_lists = generator.subschema_for::<FlagLists>().to_value();
-        let list_names: Vec<String> =
-            members(&FlagLists::default()).into_iter().map(|(name, _)| name).collect();
+        let init_options = generator.subschema_for::<InitOptions>().to_value();
+        let mut own = Self::new(task, EngineName::default()).write();
+        // These have definitions of their own.
+        own.retain(|name, _| {
+            !members(&FlagLists::default()).contains_key(name)
+                && !members(&InitOptions::default()).contains_key(name)
+        });
         let mut properties = Map::new();
-        for (name, default) in Self::new(task, EngineName::default()).write() {
-            if list_names.contains(&name) {
-                continue;
-            }
+        for (name, default) in own {
             let mut property = match name.as_str() {
                 ENGINE => generator.subschema_for::<EngineName>(),
-                BACKEND => generator.subschema_for::<BackendConfiguration>(),
-                SWITCHES => generator.subschema_for::<InitFlags>(),
-                CLEAN_INIT => generator.subschema_for::<bool>(),
-                ENV_VARS | PARAMETERS => generator.subschema_for::<BTreeMap<String, String>>(),
+                PARAMETERS => generator.subschema_for::<BTreeMap<String, String>>(),
                 EXTRA_FILE_NAMES => generator.subschema_for::<Vec<String>>(),
                 _ => generator.subschema_for::<Option<String>>(),
             };
@@ -235,16 +219,20 @@ impl EngineTask {
             definition["description"] = json!("Variable discovery, pushed as `Input`.");
         }
         let definitions = generator.definitions_mut();
+        definitions.insert(task.pushed_as().to_owned(), definition);
+        let mut parts = vec![json!({ "$ref": format!("#/$defs/{}", task.pushed_as()) })];
+        if Members::of(task).flags {
+            parts.push(flag_lists);
+        }
         if task == Task::Init {
+            parts.push(init_options);
             let lists = definitions["FlagLists"]["properties"].clone();
-            if let (Value::Object(lists), Some(Value::Object(backend))) =
-                (lists, definitions.get_mut("BackendConfiguration").and_then(|it| it.get_mut("properties")))
+            if let (Value::Object(lists), Value::Object(backend)) =
+                (lists, &mut definitions["BackendConfiguration"]["properties"])
             {
                 backend.extend(lists);
             }
         }
-        definitions.insert(task.pushed_as().to_owned(), definition);
-        let own = json!({ "$ref": format!("#/$defs/{}", task.pushed_as()) });
-        if Members::of(task).flags { vec![own, flag_lists] } else { vec![own] }
+        parts
     }
 }

@@ -1,4 +1,4 @@
-//! Enums that travel as integers, and the one that travels as a word.
+//! Enums, which are integers on the wire, and engine names, which are strings.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ pub trait WireEnum: Sized + Copy + 'static {
     }
 }
 
-/// Declares an enum whose variants have a number on the wire and a name that is read as well.
+/// Declares an enum whose variants are written as numbers, and read as numbers or names.
 macro_rules! wire_enum {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $number:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -80,6 +80,12 @@ pub(crate) fn read<'de, D: Deserializer<'de>, E: WireEnum>(deserializer: D) -> R
         .ok_or_else(|| D::Error::custom(format!("{value} is not a {} (number or name)", E::NAME)))
 }
 
+/// Reads only the number, which is the form that is written.
+pub(crate) fn read_number<'de, D: Deserializer<'de>, E: WireEnum>(deserializer: D) -> Result<E, D::Error> {
+    let number = u8::deserialize(deserializer)?;
+    E::from_wire(&number.into()).ok_or_else(|| D::Error::custom(format!("{number} is not a {}", E::NAME)))
+}
+
 pub(crate) fn schema<E: WireEnum>() -> schemars::Schema {
     let numbers: Vec<u8> = E::ALL.iter().map(|it| it.number()).collect();
     let names: Vec<String> = E::ALL.iter().map(|it| format!("{} {}", it.number(), it.name())).collect();
@@ -91,17 +97,17 @@ pub(crate) fn schema<E: WireEnum>() -> schemars::Schema {
 }
 
 wire_enum! {
-    /// Where a module's source is kept.
+    /// Where a module's source is stored.
     SourceType { Git = 0, Registry = 1, S3 = 2, Http = 3, Https = 4, Gcs = 5, Mercurial = 6, Unknown = 7 }
 }
 
 wire_enum! {
-    /// How `sourceRevision` is to be understood.
+    /// How to interpret `sourceRevision`.
     SourceRevisionType { Default = 0, SemanticVersionRange = 1 }
 }
 
 wire_enum! {
-    /// The task that a flag was configured for. The server has filtered by it already.
+    /// The task for which a flag was configured. The server has already filtered the flags by it.
     CommandTask { Init = 0, Plan = 1, Apply = 2, Destroy = 3, Output = 4 }
 }
 
@@ -110,9 +116,9 @@ wire_enum! {
     LogLevel { Verbose = 0, Debug = 1, Information = 2, Warning = 3, Error = 4, Fatal = 5 }
 }
 
-/// The name of an engine, which is also the name of its program: lower-case letters, digits, `-` and `_`. It is read in
-/// any case, and a missing or blank name is `tofu`. Whether a runner has such an engine is up to the runner.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// The name of an engine, which is also the name of its program: lowercase letters, digits, `-` and `_`. It is read in any
+/// case, and a missing or blank name means `tofu`. The runner decides whether it supports the engine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct EngineName(Cow<'static, str>);
 
 impl EngineName {
@@ -160,12 +166,6 @@ impl std::fmt::Display for EngineName {
     }
 }
 
-impl Serialize for EngineName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
 impl<'de> Deserialize<'de> for EngineName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
@@ -181,7 +181,7 @@ impl schemars::JsonSchema for EngineName {
         schemars::json_schema!({
             "type": "string",
             "enum": Self::ALL,
-            "description": "The program that does the work. On the wire it is a word, read in any case; absent means `tofu`.",
+            "description": "The program that does the work. Read in any case. If it is missing, the engine is `tofu`.",
         })
     }
 }
@@ -203,8 +203,8 @@ mod tests {
     fn an_unknown_number_is_an_error_that_names_the_enum() {
         let error = serde_json::from_value::<SourceType>(json!(99)).unwrap_err().to_string();
         assert!(error.contains("99") && error.contains("SourceType"), "{error}");
-        for rubbish in [json!(-1), json!(1.5), json!(null), json!([]), json!("")] {
-            serde_json::from_value::<SourceType>(rubbish).unwrap_err();
+        for invalid in [json!(-1), json!(1.5), json!(null), json!([]), json!("")] {
+            serde_json::from_value::<SourceType>(invalid).unwrap_err();
         }
     }
 

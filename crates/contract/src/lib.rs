@@ -1,8 +1,8 @@
-//! The wire types of the runner hub contract: what a server and a runner say to each other.
+//! The wire types of the runner hub contract: the messages between a server and its runners.
 //!
-//! Member names are camelCase and enums are integers when written. Reading is more generous, as the .NET
-//! client's is: [`reading`] matches member names case-insensitively and enums by number or by name.
-//! Nothing here does I/O; both halves of the line (the runner and the embedded hub) use the same types.
+//! Member names are written in camelCase, and enums as integers. Like the .NET client, [`reading`] is more lenient: it
+//! matches member names case-insensitively, and enums by number or by name. Nothing here does I/O. The runner and the
+//! embedded hub use the same types.
 
 pub mod engine_task;
 pub mod enums;

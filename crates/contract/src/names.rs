@@ -1,50 +1,30 @@
 //! The names of tasks and methods. Variable discovery is pushed as `Input` and answered as `Variables…`.
 
-/// A task of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Task {
-    GetDefinitiveRevision,
-    GetModule,
-    Init,
-    Validate,
-    Variables,
-    Plan,
-    PlanDestroy,
-    ApplyFromPlan,
-    DestroyFromPlan,
-    Output,
+use serde::{Deserialize, Serialize};
+
+macro_rules! tasks {
+    ($($task:ident),+ $(,)?) => {
+        /// A task of a job.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Task { $($task),+ }
+
+        impl Task {
+            pub const ALL: [Self; [$(Self::$task),+].len()] = [$(Self::$task),+];
+
+            /// The name in `ReportRunningTask`, in log entries, and before `Completed`, `Cancelled` and `Faulted`.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$task => stringify!($task)),+ }
+            }
+        }
+    };
+}
+
+tasks! {
+    GetDefinitiveRevision, GetModule, Init, Validate, Variables, Plan, PlanDestroy, ApplyFromPlan,
+    DestroyFromPlan, Output,
 }
 
 impl Task {
-    pub const ALL: [Self; 10] = [
-        Self::GetDefinitiveRevision,
-        Self::GetModule,
-        Self::Init,
-        Self::Validate,
-        Self::Variables,
-        Self::Plan,
-        Self::PlanDestroy,
-        Self::ApplyFromPlan,
-        Self::DestroyFromPlan,
-        Self::Output,
-    ];
-
-    /// The name in `ReportRunningTask`, in log entries and before `Completed`, `Cancelled` and `Faulted`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::GetDefinitiveRevision => "GetDefinitiveRevision",
-            Self::GetModule => "GetModule",
-            Self::Init => "Init",
-            Self::Validate => "Validate",
-            Self::Variables => "Variables",
-            Self::Plan => "Plan",
-            Self::PlanDestroy => "PlanDestroy",
-            Self::ApplyFromPlan => "ApplyFromPlan",
-            Self::DestroyFromPlan => "DestroyFromPlan",
-            Self::Output => "Output",
-        }
-    }
-
     /// The method with which the server pushes the task.
     pub fn pushed_as(self) -> &'static str {
         match self {
@@ -62,7 +42,7 @@ impl Task {
         Self::ALL.into_iter().find(|task| task.name() == name)
     }
 
-    /// SignalR matches method names case-insensitively, and so do we.
+    /// The task that is pushed with this method, in any case, as in SignalR.
     pub fn from_pushed(method: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|task| task.pushed_as().eq_ignore_ascii_case(method))
     }
@@ -71,19 +51,6 @@ impl Task {
 impl std::fmt::Display for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl serde::Serialize for Task {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Task {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Self::from_name(&name).ok_or_else(|| serde::de::Error::custom(format!("unknown task {name:?}")))
     }
 }
 

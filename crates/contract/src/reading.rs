@@ -1,14 +1,15 @@
 //! Reading payloads as generously as the .NET client does.
 //!
-//! [`recase`] gives every member name that the contract knows its camelCase spelling, so that serde's exact
-//! matching becomes case-insensitive. The known names come from the generated schema and cannot drift from the
-//! types. Maps with user data for keys are passed over: an environment variable keeps its case.
+//! [`normalize`] gives every member name that the contract knows its camelCase spelling, so that serde's exact matching
+//! becomes case-insensitive. The known names come from the generated schema, so they always match the types. The keys of
+//! maps with user data, such as environment variables, keep their case. Members that are null are removed, so they have
+//! the same defaults as missing ones.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// Members whose own members are named by users.
@@ -35,23 +36,29 @@ fn collect_names(schema: &Value, names: &mut HashMap<String, String>) {
     }
 }
 
-/// Gives every known member name its spelling in the contract. Of two members that differ only in case
-/// one counts, and it is the same one whenever the payload is read.
-pub fn recase(value: Value) -> Value {
+/// Gives every known member name its spelling in the contract, and removes nulls. If two names differ only in case, one
+/// of them is ignored, always the same one.
+pub fn normalize(value: Value) -> Value {
     match value {
-        Value::Object(members) => Value::Object(
-            members
-                .into_iter()
-                .map(|(name, value)| {
-                    let name = KNOWN_NAMES.get(&name.to_ascii_lowercase()).cloned().unwrap_or(name);
-                    let value = if USER_KEYED.contains(&name.as_str()) { value } else { recase(value) };
-                    (name, value)
-                })
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.into_iter().map(recase).collect()),
+        Value::Object(members) => {
+            let named = members.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| {
+                let name = KNOWN_NAMES.get(&name.to_ascii_lowercase()).cloned().unwrap_or(name);
+                let value =
+                    if USER_KEYED.contains(&name.as_str()) { without_nulls(value) } else { normalize(value) };
+                (name, value)
+            });
+            Value::Object(named.collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(normalize).collect()),
         other => other,
     }
+}
+
+fn without_nulls(mut map: Value) -> Value {
+    if let Value::Object(members) = &mut map {
+        members.retain(|_, value| !value.is_null());
+    }
+    map
 }
 
 /// A member that cannot be read. The text does not contain its value, which may be a secret.
@@ -62,16 +69,16 @@ pub struct MemberError {
     reason: String,
 }
 
-/// Reads one part of a payload that [`recase`] has been through.
+/// Reads one part of a [normalized](normalize) payload.
 pub(crate) fn part<T: DeserializeOwned>(value: &Value) -> Result<T, MemberError> {
     serde_path_to_error::deserialize(value)
         .map_err(|error| MemberError { path: error.path().to_string(), reason: without_value(error.inner()) })
 }
 
-/// Reads one member of an object; a member that is missing or null has its default.
+/// Reads one member of a normalized object. A missing member has its default.
 pub(crate) fn member<T: DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, MemberError> {
-    let read: Result<Option<T>, _> = part(object.get(name).unwrap_or(&Value::Null));
-    read.map(Option::unwrap_or_default).map_err(|MemberError { path, reason }| {
+    let Some(value) = object.get(name) else { return Ok(T::default()) };
+    part(value).map_err(|MemberError { path, reason }| {
         let path = match path.as_str() {
             "." => name.to_owned(),
             below if below.starts_with('[') => format!("{name}{below}"),
@@ -89,30 +96,12 @@ pub(crate) fn members(value: &impl Serialize) -> Map<String, Value> {
     }
 }
 
-/// What is wrong with a value, without the value: it may be a secret.
+/// The reason why a value is invalid, without the value, which may be a secret.
 fn without_value(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(", expected ") {
         Some((_, expected)) => format!("expected {expected}"),
         None => text,
-    }
-}
-
-/// A member that may be missing or null and then has its default.
-pub fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-/// A map of texts; entries that are null are dropped.
-#[derive(Debug, Default, Deserialize)]
-#[serde(from = "BTreeMap<String, Option<String>>")]
-pub(crate) struct StringMap(pub(crate) BTreeMap<String, String>);
-
-impl From<BTreeMap<String, Option<String>>> for StringMap {
-    fn from(map: BTreeMap<String, Option<String>>) -> Self {
-        Self(map.into_iter().filter_map(|(key, value)| Some((key, value?))).collect())
     }
 }
 
@@ -123,10 +112,11 @@ mod tests {
 
     #[test]
     fn member_names_are_matched_in_any_case_and_user_keys_keep_theirs() {
-        let read = recase(json!({
+        let read = normalize(json!({
             "JobId": 1,
             "METADATA": {"StackName": "s"},
-            "resolvedenvvars": {"JobId": "kept", "Path": "kept"},
+            "resolvedenvvars": {"JobId": "kept", "Path": "kept", "Dropped": null},
+            "Engine": null,
             "SomethingNew": {"MODULENAME": "m"},
             "ExtraFiles": [{"FileName": "a"}],
         }));

@@ -10,9 +10,9 @@ use uuid::Uuid;
 use crate::engine_task::{EngineTask, Hook};
 use crate::enums::{EngineName, SourceRevisionType, SourceType};
 use crate::names::{Task, method};
-use crate::reading::{MemberError, members, or_default, part, recase};
+use crate::reading::{MemberError, members, normalize, part};
 
-/// What every task of a job carries.
+/// The members that every task of a job has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Common {
@@ -20,7 +20,7 @@ pub struct Common {
     pub organization_id: Uuid,
     pub metadata: Metadata,
     /// How often a running task is reported again.
-    #[serde(default = "default_report_frequency", deserialize_with = "frequency_or_default")]
+    #[serde(default = "default_report_frequency")]
     pub report_active_job_frequency_seconds: u64,
 }
 
@@ -28,11 +28,7 @@ fn default_report_frequency() -> u64 {
     60
 }
 
-fn frequency_or_default<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_else(default_report_frequency))
-}
-
-/// Which module the task is for.
+/// The module of the task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
@@ -44,14 +40,14 @@ pub struct Metadata {
     pub source_subdirectory: Option<String>,
 }
 
-/// Where the module's source is and which revision of it is wanted.
+/// The source of the module, and the requested revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     pub source_type: SourceType,
     pub source_revision_type: SourceRevisionType,
     pub source_url: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default)]
     pub source_revision: String,
     #[serde(default)]
     pub source_definitive_revision: Option<String>,
@@ -59,38 +55,36 @@ pub struct Source {
     pub source_semantic_version: Option<String>,
 }
 
-/// `GetModule`, besides its [`Source`].
+/// The members of `GetModule` besides its [`Source`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetModule {
     pub engine: EngineName,
-    #[serde(deserialize_with = "or_default")]
     pub clean_init_enabled: bool,
-    #[serde(deserialize_with = "or_default")]
     pub extra_files: Vec<ExtraFile>,
 }
 
-/// A file that the server wants in the init directory beside the source.
+/// A file to add to the init directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExtraFile {
     pub file_name: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default)]
     pub contents: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default)]
     pub overwrite: bool,
     #[serde(default)]
     #[schemars(with = "Option<Value>")]
     pub source: Value,
 }
 
-/// Asks what a source's revision points at now; belongs to no job.
+/// Asks which commit a revision points to now. Belongs to no job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceRefresh {
     pub organization_id: Uuid,
     pub source_url: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default)]
     pub source_revision: String,
     pub source_type: SourceType,
     pub source_revision_type: SourceRevisionType,
@@ -115,7 +109,7 @@ pub struct CancelRequest {
     pub job_id: Uuid,
 }
 
-/// How a job is to be stopped.
+/// How to stop a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CancelKind {
@@ -132,23 +126,16 @@ impl CancelKind {
             Self::Kill => method::CANCEL_KILL,
         }
     }
-
-    pub fn completed_method(self) -> &'static str {
-        match self {
-            Self::Graceful => method::CANCEL_GRACEFUL_COMPLETED,
-            Self::Kill => method::CANCEL_KILL_COMPLETED,
-        }
-    }
 }
 
-/// A task with what all tasks have.
+/// A task with the members that all tasks have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub common: Common,
     pub task: TaskRequest,
 }
 
-/// What a task asks for, besides the members that all tasks have.
+/// The members of a task, besides those that all tasks have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "`Push` boxes the whole request")]
 pub enum TaskRequest {
@@ -227,66 +214,48 @@ pub enum Push {
     Cancel(CancelKind, Uuid),
 }
 
-/// Why a pushed message could not be understood.
+/// Why a pushed message cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     #[error("unknown method {method:?}")]
     UnknownMethod { method: String },
-    #[error("the payload of {method} cannot be read: {reason}")]
+    #[error("failed to read the payload of {method}: {reason}")]
     Unreadable {
         method: String,
-        /// Set when the answer can be that task's `…Faulted`.
+        /// The task that can be answered with `…Faulted`, if it is known.
         answer_to: Option<(Task, Uuid)>,
         reason: String,
     },
 }
 
 impl Push {
+    /// Reads a pushed message. Method names are matched in any case.
     pub fn read(method: &str, arguments: &[Value]) -> Result<Self, PushError> {
-        enum Known {
-            Task(Task),
-            Refresh,
-            Cancel(CancelKind),
-        }
-        let known = if let Some(task) = Task::from_pushed(method) {
-            Known::Task(task)
-        } else if method.eq_ignore_ascii_case(method::SOURCE_REFRESH) {
-            Known::Refresh
-        } else if method.eq_ignore_ascii_case(method::CANCEL_GRACEFUL) {
-            Known::Cancel(CancelKind::Graceful)
-        } else if method.eq_ignore_ascii_case(method::CANCEL_KILL) {
-            Known::Cancel(CancelKind::Kill)
-        } else {
+        let is = |name: &str| method.eq_ignore_ascii_case(name);
+        let task = Task::from_pushed(method);
+        let cancel = [CancelKind::Graceful, CancelKind::Kill].into_iter().find(|kind| is(kind.pushed_as()));
+        if task.is_none() && cancel.is_none() && !is(method::SOURCE_REFRESH) {
             return Err(PushError::UnknownMethod { method: method.to_owned() });
-        };
-
+        }
         let value = match arguments {
-            [value @ Value::Object(_)] => recase(value.clone()),
-            // CancelGraceful and CancelKill with the bare id in place of the object are understood too.
-            [Value::String(id)] if matches!(known, Known::Cancel(_)) => serde_json::json!({ "jobId": id }),
+            [value @ Value::Object(_)] => normalize(value.clone()),
+            // A cancel may have the bare ID in place of the object.
+            [Value::String(id)] if cancel.is_some() => serde_json::json!({ "jobId": id }),
             other => {
-                return Err(PushError::Unreadable {
-                    method: method.to_owned(),
-                    answer_to: None,
-                    reason: format!("expected one object argument, got {} argument(s)", other.len()),
-                });
+                let reason = format!("expected one object argument, got {} argument(s)", other.len());
+                return Err(PushError::Unreadable { method: method.to_owned(), answer_to: None, reason });
             }
         };
-        let unreadable = |task: Option<Task>| {
-            let job_id = value.get("jobId").and_then(Value::as_str).and_then(|id| id.parse().ok());
-            let answer_to = task.zip(job_id);
-            let method = method.to_owned();
-            move |error: MemberError| PushError::Unreadable { method, answer_to, reason: error.to_string() }
+        let read = match (task, cancel) {
+            (Some(task), _) => Request::read(task, &value).map(|request| Self::Task(Box::new(request))),
+            (_, Some(kind)) => part(&value).map(|CancelRequest { job_id }| Self::Cancel(kind, job_id)),
+            _ => part(&value).map(Self::SourceRefresh),
         };
-        match known {
-            Known::Task(task) => Request::read(task, &value)
-                .map(|request| Self::Task(Box::new(request)))
-                .map_err(unreadable(Some(task))),
-            Known::Refresh => part(&value).map(Self::SourceRefresh).map_err(unreadable(None)),
-            Known::Cancel(kind) => part::<CancelRequest>(&value)
-                .map(|cancel| Self::Cancel(kind, cancel.job_id))
-                .map_err(unreadable(None)),
-        }
+        read.map_err(|error| {
+            let job_id = value.get("jobId").and_then(Value::as_str).and_then(|id| id.parse().ok());
+            let (method, reason) = (method.to_owned(), error.to_string());
+            PushError::Unreadable { method, answer_to: task.zip(job_id), reason }
+        })
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Outcome {
     Faulted(Fault),
 }
 
-/// An outcome without its payload. Its text is the end of the method that reports it.
+/// An outcome without its payload. The method that reports it ends with its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OutcomeKind {
@@ -43,7 +43,7 @@ pub enum Success {
     Revision(String),
     Variables(Option<VariableSet>),
     Plan(Box<PlanData>),
-    /// Apply and destroy: how many managed resources the state holds now.
+    /// Apply and destroy: the number of managed resources in the state.
     Resources(u64),
     Outputs(Option<OutputSet>),
 }
@@ -58,22 +58,17 @@ pub struct Fault {
 
 /// The push that an outcome answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Subject {
-    #[serde(rename_all = "camelCase")]
-    Task {
-        task: Task,
-        job_id: Uuid,
-    },
+    /// A task of a job.
+    Task { task: Task, job_id: Uuid },
+    /// A refresh, which belongs to no job.
     SourceRefresh(SourceRefresh),
-    #[serde(rename_all = "camelCase")]
-    Cancel {
-        kind: CancelKind,
-        job_id: Uuid,
-    },
+    /// A cancel of a job.
+    Cancel { kind: CancelKind, job_id: Uuid },
 }
 
-/// The outcome of a step: stored until the server has acknowledged the call that reports it.
+/// The outcome of a step, stored until the server has acknowledged the call that reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepOutcome {
     pub subject: Subject,
@@ -95,7 +90,7 @@ impl Outcome {
         }
     }
 
-    /// This outcome as that of a job's task.
+    /// The outcome of a job's task.
     pub fn of(self, task: Task, job_id: Uuid) -> StepOutcome {
         StepOutcome { subject: Subject::Task { task, job_id }, outcome: self }
     }
@@ -103,16 +98,12 @@ impl Outcome {
 
 impl fmt::Display for OutcomeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Completed => "Completed",
-            Self::Cancelled => "Cancelled",
-            Self::Faulted => "Faulted",
-        })
+        fmt::Debug::fmt(self, f)
     }
 }
 
 impl Subject {
-    /// The name of the task: the start of the method that reports its outcome.
+    /// The name of the task, with which the method that reports its outcome starts.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Task { task, .. } => task.name(),
@@ -121,8 +112,8 @@ impl Subject {
         }
     }
 
-    /// The first arguments of the call: they identify what the outcome belongs to.
-    fn identity(&self) -> Vec<Value> {
+    /// The first arguments of the call, which identify what the outcome belongs to.
+    pub fn identity(&self) -> Vec<Value> {
         match self {
             Self::Task { job_id, .. } | Self::Cancel { job_id, .. } => vec![json!(job_id)],
             Self::SourceRefresh(refresh) => vec![
@@ -132,10 +123,6 @@ impl Subject {
                 json!(refresh.source_revision_type),
             ],
         }
-    }
-
-    fn counts_resources(&self) -> bool {
-        matches!(self, Self::Task { task: Task::ApplyFromPlan | Task::DestroyFromPlan, .. })
     }
 }
 
@@ -166,7 +153,7 @@ impl StepOutcome {
             Outcome::Completed(Success::Outputs(set)) => arguments.push(json!(set)),
             Outcome::Faulted(fault) => {
                 arguments.extend([json!(fault.message), json!(fault.details)]);
-                if self.subject.counts_resources() {
+                if matches!(self.subject, Subject::Task { task, .. } if task.applies()) {
                     arguments.push(json!(fault.resources));
                 }
             }
@@ -175,7 +162,7 @@ impl StepOutcome {
     }
 }
 
-/// What a plan would do, in numbers.
+/// The changes in a plan, counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlanData {
@@ -219,7 +206,7 @@ pub struct OutputValue {
     pub sensitive: Option<bool>,
     #[serde(rename = "type")]
     pub kind: String,
-    /// Strings as they are, everything else as compact JSON.
+    /// Strings are unchanged. Everything else is compact JSON.
     pub value: String,
     pub from_extra_file: bool,
 }
@@ -252,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_outcome_is_the_call_that_the_contract_names() {
+    fn each_outcome_becomes_the_call_of_the_contract() {
         let job = Uuid::from_u128(1);
         let completed = |task, success| Outcome::Completed(success).of(task, job).call();
         let fault = Outcome::Faulted(Fault { message: "m".into(), details: "d".into(), resources: Some(3) });
@@ -301,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_outcome_is_read_back_as_it_was() {
+    fn a_stored_outcome_is_read_back_unchanged() {
         let outcomes = [
             Outcome::Completed(Success::Plan(Box::default())).of(Task::Plan, Uuid::nil()),
             Outcome::Completed(Success::Variables(None)).of(Task::Variables, Uuid::nil()),

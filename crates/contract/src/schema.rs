@@ -8,7 +8,8 @@ use crate::names::method;
 use crate::requests::{CancelRequest, Common, GetModule, Source, SourceRefresh};
 use crate::{EngineTask, LogEntry, OutputSet, PlanData, Task, VariableSet};
 
-/// All pushes and all calls: `pushes` maps a method to its one argument, `calls` to the list of its arguments.
+/// Describes all messages: `pushes` maps each pushed method to its argument, `calls` maps each called method to its list of
+/// arguments.
 pub fn hub_schema() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     let mut pushes = Map::new();
@@ -34,7 +35,7 @@ pub fn hub_schema() -> Value {
     let refresh_and = |more: &[Value]| arguments(&[&refresh, more].concat());
     calls.insert(method::SOURCE_REFRESH_COMPLETED.to_owned(), refresh_and(&[text()]));
     calls.insert(method::SOURCE_REFRESH_FAULTED.to_owned(), refresh_and(&[text(), text()]));
-    let entries = of::<Vec<LogEntry<'static>>>(&mut generator);
+    let entries = of::<Vec<LogEntry>>(&mut generator);
     calls.insert(method::ADD_LOGS.to_owned(), arguments(&[entries]));
     calls.insert(method::REPORT_RUNNING_TASK.to_owned(), arguments(&[guid(), text(), guid(), text()]));
     calls.insert(method::CANCEL_GRACEFUL_COMPLETED.to_owned(), arguments(&[guid()]));
@@ -109,12 +110,12 @@ mod tests {
     use crate::{Fault, Outcome, Success};
 
     #[test]
-    fn the_published_hub_schema_is_that_of_the_types() {
+    fn the_published_hub_schema_matches_the_types() {
         let published = include_str!("../../../schema/hub.schema.json");
         assert_eq!(
             published,
             format!("{:#}\n", hub_schema()),
-            "schema/hub.schema.json is out of step; run: cargo run -- schema hub > schema/hub.schema.json"
+            "schema/hub.schema.json is out of date; run: cargo run -- schema hub > schema/hub.schema.json"
         );
     }
 
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hub_schema_tells_a_right_call_from_a_wrong_one() {
+    fn the_hub_schema_accepts_valid_calls_and_rejects_invalid_ones() {
         let schema = hub_schema();
         let validator_of = |method: &str| {
             let call = &schema["properties"]["calls"]["properties"][method];

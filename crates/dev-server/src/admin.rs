@@ -143,12 +143,12 @@ async fn follow(
     Json(FollowAnswer { job: snapshot, logs, next, progress, runners }).into_response()
 }
 
-fn line(entry: &LogEntry<'_>) -> LogLine {
+fn line(entry: &LogEntry) -> LogLine {
     LogLine {
         at: entry.timestamp,
         task: entry.task_name.to_string(),
         level: entry.level,
-        message: entry.message.to_string(),
+        message: entry.message.clone(),
     }
 }
 

@@ -29,7 +29,7 @@ pub enum AdminError {
     Client(reqwest::Error),
 }
 
-/// The root cause of an error. The client's own text only says that a request failed.
+/// The root cause of an error. The client's own text only states that a request failed.
 fn cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

@@ -20,28 +20,15 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::ConnectionId;
-#[cfg(feature = "faults")]
-use crate::faults::{Fault, Moment};
 use crate::orchestrator::Event;
 use crate::reports::Report;
 use crate::shared::Shared;
 
 type SocketReader = server::SocketReader<WebSocket>;
-pub(super) type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;
+type SocketWriter = server::SocketWriter<WebSocket, ws::Message>;
 
 /// Messages that may wait for the writer. A client that leaves more unread is disconnected.
 pub(super) const QUEUED_MESSAGES: usize = 1024;
-
-/// Something for the writer to send.
-#[derive(Debug)]
-pub(super) enum Outgoing {
-    Message(Message),
-    #[cfg(feature = "faults")]
-    Raw(ws::Message),
-    /// Send nothing more, and keep the socket open.
-    #[cfg(feature = "faults")]
-    Stall,
-}
 
 /// Reserves an instance name in the registry until it is dropped, whether or not the WebSocket opens.
 #[derive(Debug)]
@@ -50,16 +37,10 @@ pub(super) struct Reservation {
     pub(super) id: ConnectionId,
 }
 
-impl Reservation {
-    pub(super) fn release(&self) {
-        self.shared.core().registry.release(self.id);
-        self.shared.changed();
-    }
-}
-
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.release();
+        self.shared.core().registry.release(self.id);
+        self.shared.changed();
     }
 }
 
@@ -68,7 +49,7 @@ impl Drop for Reservation {
 pub(super) struct Connection {
     pub(super) reservation: Reservation,
     pub(super) instance: String,
-    pub(super) outgoing: mpsc::Sender<Outgoing>,
+    pub(super) outgoing: mpsc::Sender<Message>,
     pub(super) cut: CancellationToken,
     pub(super) results: PendingResults,
     /// When to close the connection because its token expires.
@@ -77,7 +58,7 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Serves the socket until the connection ends.
-    pub(super) async fn serve(self, socket: WebSocket, queue: mpsc::Receiver<Outgoing>) {
+    pub(super) async fn serve(self, socket: WebSocket, queue: mpsc::Receiver<Message>) {
         let options = &self.shared().options;
         let options = ServerOptions {
             handshake_timeout: options.handshake_timeout,
@@ -106,13 +87,8 @@ impl Connection {
         let _ = self.shared().act(Event::Disconnected { connection, instance, reason });
     }
 
-    pub(super) fn shared(&self) -> &Shared {
+    fn shared(&self) -> &Shared {
         &self.reservation.shared
-    }
-
-    #[cfg(feature = "faults")]
-    fn fault(&self, moment: &Moment) -> Option<Fault> {
-        self.shared().fault(moment, Some(&self.instance))
     }
 
     async fn handshake(&self, reader: &mut SocketReader, writer: &mut SocketWriter) -> Result<(), String> {
@@ -120,11 +96,6 @@ impl Connection {
             Ok(request) => request.check(),
             Err(ReadError::Malformed(error)) => Err(error.to_string()),
             Err(error) => return Err(error.to_string()),
-        };
-        #[cfg(feature = "faults")]
-        let answer = match self.fault(&Moment::Handshake) {
-            Some(Fault::Refuse(error)) => Err(error),
-            _ => answer,
         };
         writer.answer_handshake(answer.clone()).await.map_err(|error| error.to_string())?;
         answer
@@ -156,10 +127,6 @@ impl Connection {
     async fn handle(&self, message: ClientMessage) -> ControlFlow<String> {
         match message {
             ClientMessage::Invocation { invocation_id, target, arguments } => {
-                #[cfg(feature = "faults")]
-                if let Some(fault) = self.fault(&Moment::call(&target)) {
-                    return self.call_with_fault(fault, invocation_id, &target, &arguments).await;
-                }
                 let answer = self.call(invocation_id.as_deref(), &target, &arguments);
                 self.answer(invocation_id, answer).await;
             }
@@ -187,7 +154,7 @@ impl Connection {
     }
 
     /// Checks a call and acts on it. Every error is recorded as a violation.
-    pub(super) fn call(&self, invocation_id: Option<&str>, method: &str, arguments: &RawValue) -> Answer {
+    fn call(&self, invocation_id: Option<&str>, method: &str, arguments: &RawValue) -> Answer {
         if invocation_id.is_none() {
             self.violation(method, "the call does not wait for its Completion");
         }
@@ -206,59 +173,38 @@ impl Connection {
         self.shared().violation(&self.instance, method, reason);
     }
 
-    pub(super) async fn answer(&self, invocation_id: Option<String>, answer: Answer) {
+    async fn answer(&self, invocation_id: Option<String>, answer: Answer) {
         if let Some(invocation_id) = invocation_id {
-            self.send(Outgoing::Message(Message::Completion { invocation_id, answer })).await;
+            self.send(Message::Completion { invocation_id, answer }).await;
         }
     }
 
     /// Queues a Close message and reads nothing more. The writer ends the connection.
     async fn close(&self, error: &str) -> String {
         let error = Some(format!("Connection closed with an error. {error}"));
-        self.send(Outgoing::Message(Message::Close { error, allow_reconnect: true })).await;
+        self.send(Message::Close { error, allow_reconnect: true }).await;
         pending().await
     }
 
-    pub(super) async fn send(&self, outgoing: Outgoing) {
+    async fn send(&self, message: Message) {
         // Fails only if the writer has ended, and the connection with it.
-        let _ = self.outgoing.send(outgoing).await;
+        let _ = self.outgoing.send(message).await;
     }
 
     /// Sends queued messages in order, and pings. Returns why the connection ended.
     async fn write(
         &self,
         mut writer: SocketWriter,
-        mut queue: mpsc::Receiver<Outgoing>,
+        mut queue: mpsc::Receiver<Message>,
     ) -> Result<String, WriteError> {
-        while let Some(outgoing) = writer.keep_alive_while(queue.recv()).await? {
-            #[cfg_attr(
-                not(feature = "faults"),
-                expect(clippy::infallible_destructuring_match, reason = "tests compile more variants")
-            )]
-            let message = match outgoing {
-                Outgoing::Message(message) => message,
-                #[cfg(feature = "faults")]
-                Outgoing::Raw(frame) => {
-                    writer.send_raw(frame).await?;
-                    continue;
+        while let Some(message) = writer.keep_alive_while(queue.recv()).await? {
+            match message {
+                Message::Close { error, allow_reconnect } => {
+                    let reason = error.clone().unwrap_or_else(|| "closed by the hub".to_owned());
+                    writer.close(error, allow_reconnect).await?;
+                    return Ok(reason);
                 }
-                #[cfg(feature = "faults")]
-                Outgoing::Stall => return self.stall().await,
-            };
-            #[cfg(feature = "faults")]
-            if let Message::Invocation { target, .. } = &message
-                && let Some(fault) = self.fault(&Moment::push(target))
-            {
-                match self.push_with_fault(fault, &message, &mut writer).await? {
-                    ControlFlow::Break(reason) => return Ok(reason),
-                    ControlFlow::Continue(()) => continue,
-                }
-            }
-            writer.send(&message).await?;
-            if let Message::Close { error, .. } = message {
-                // The client has the Close message. It can do without the WebSocket's close frame.
-                let _ = writer.send_raw(ws::Message::Close(None)).await;
-                return Ok(error.unwrap_or_else(|| "closed by the hub".to_owned()));
+                message => writer.send(&message).await?,
             }
         }
         // Unreachable: `self` holds a sender.

@@ -15,10 +15,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
-use secrecy::ExposeSecret;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use crate::identity::{Identity, random_secret};
 
@@ -43,22 +41,15 @@ pub enum DataError {
 }
 
 /// The identity of a hub, and the token with which jobs are submitted to it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct HubData {
+    #[serde(flatten)]
     pub identity: Identity,
     pub admin_token: String,
     /// The file with the secrets, if other users could read it until now.
+    #[serde(skip)]
     pub was_open: Option<PathBuf>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct IdentityFile {
-    organization_id: Uuid,
-    runner_id: Uuid,
-    client_id: String,
-    client_secret: String,
-    admin_token: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -78,17 +69,7 @@ impl HubData {
 
     /// Reads the data, if a hub has been started with this directory before.
     pub fn load(directory: &Path) -> Result<Option<Self>, DataError> {
-        let file: Option<IdentityFile> = read(&directory.join(IDENTITY))?;
-        Ok(file.map(|file| Self {
-            identity: Identity {
-                organization_id: file.organization_id,
-                runner_id: file.runner_id,
-                client_id: file.client_id,
-                client_secret: file.client_secret.into(),
-            },
-            admin_token: file.admin_token,
-            was_open: None,
-        }))
+        read(&directory.join(IDENTITY))
     }
 
     /// Locks the directory against a second hub until the file is dropped.
@@ -119,22 +100,16 @@ impl HubData {
 
     /// Also restricts the permissions of existing files.
     pub fn load_or_create(directory: &Path) -> Result<Self, DataError> {
-        if let Some(mut data) = Self::load(directory)? {
-            keep_out_of_git(directory)?;
-            data.was_open = make_private(directory.join(IDENTITY))?;
-            return Ok(data);
-        }
+        let known = Self::load(directory)?;
         keep_out_of_git(directory)?;
-        let data = Self::generate();
-        let file = IdentityFile {
-            organization_id: data.identity.organization_id,
-            runner_id: data.identity.runner_id,
-            client_id: data.identity.client_id.clone(),
-            client_secret: data.identity.client_secret.expose_secret().to_owned(),
-            admin_token: data.admin_token.clone(),
-        };
-        write(directory, IDENTITY, &file)?;
-        Ok(data)
+        match known {
+            Some(data) => Ok(Self { was_open: make_private(directory.join(IDENTITY))?, ..data }),
+            None => {
+                let data = Self::generate();
+                write(directory, IDENTITY, &data)?;
+                Ok(data)
+            }
+        }
     }
 }
 
@@ -225,6 +200,7 @@ fn create_private(directory: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use secrecy::ExposeSecret;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]

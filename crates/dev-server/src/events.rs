@@ -20,134 +20,57 @@ use crate::job_record::JobState;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
+/// Something that happened at the hub.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HubEvent {
+    /// A runner requested a token and got one.
     TokenIssued,
     /// A token request, negotiation or upgrade was refused.
-    Refused {
-        instance: Option<String>,
-        reason: String,
-    },
-    Connected {
-        instance: String,
-        connection: ConnectionId,
-    },
-    Disconnected {
-        instance: String,
-        connection: ConnectionId,
-        reason: String,
-    },
-    Submitted {
-        job: Uuid,
-        kind: &'static str,
-    },
-    /// `again` if the task was pushed to the same instance before.
-    Dispatched {
-        job: Uuid,
-        task: Task,
-        instance: String,
-        again: bool,
-    },
+    Refused { instance: Option<String>, reason: String },
+    /// A runner completed the handshake.
+    Connected { instance: String, connection: ConnectionId },
+    /// A connection ended.
+    Disconnected { instance: String, connection: ConnectionId, reason: String },
+    /// A job was submitted.
+    Submitted { job: Uuid, kind: &'static str },
+    /// A task was pushed. `again` if it was pushed to the same instance before.
+    Dispatched { job: Uuid, task: Task, instance: String, again: bool },
     /// The first call about the job. `by` is its method, which should be `ReportRunningTask`.
-    Claimed {
-        job: Uuid,
-        task: Task,
-        instance: String,
-        by: String,
-    },
+    Claimed { job: Uuid, task: Task, instance: String, by: String },
     /// Another runner has the job. The call was acknowledged and ignored.
-    ClaimLost {
-        job: Uuid,
-        task: Task,
-        instance: String,
-        method: String,
-    },
-    Running {
-        job: Uuid,
-        task: Task,
-        instance: String,
-    },
-    LogBatch {
-        job: Uuid,
-        instance: String,
-        entries: usize,
-    },
+    ClaimLost { job: Uuid, task: Task, instance: String, method: String },
+    /// A runner reported that it is running a task.
+    Running { job: Uuid, task: Task, instance: String },
+    /// A batch of log entries arrived.
+    LogBatch { job: Uuid, instance: String, entries: usize },
     /// Only with [`LogKeeping::All`](crate::LogKeeping) and [`LogKeeping::Events`](crate::LogKeeping).
-    Log(Arc<LogEntry<'static>>),
+    Log(Arc<LogEntry>),
     /// Logs of a task that has a result. The result came over a lost connection, so the runner did not know.
-    LogsRepeated {
-        job: Uuid,
-        task: Task,
-        instance: String,
-        entries: usize,
-    },
-    Result {
-        job: Uuid,
-        task: Task,
-        instance: String,
-        call: Call,
-    },
+    LogsRepeated { job: Uuid, task: Task, instance: String, entries: usize },
+    /// A task ended.
+    Result { job: Uuid, task: Task, instance: String, call: Call },
     /// Another result of a task that already had one. It was acknowledged.
-    DuplicateResult {
-        job: Uuid,
-        task: Task,
-        instance: String,
-        call: Call,
-    },
-    AwaitingApproval {
-        job: Uuid,
-    },
-    Approved {
-        job: Uuid,
-    },
-    CancelAsked {
-        job: Uuid,
-        kind: CancelKind,
-    },
-    CancelPushed {
-        job: Uuid,
-        kind: CancelKind,
-        instance: String,
-    },
-    CancelAnswered {
-        job: Uuid,
-        kind: CancelKind,
-        instance: String,
-    },
-    JobEnded {
-        job: Uuid,
-        state: JobState,
-    },
-    RefreshPushed {
-        refresh: SourceRefresh,
-        instance: String,
-    },
-    RefreshEnded {
-        refresh: SourceRefresh,
-        instance: String,
-        result: Result<String, Fault>,
-    },
-    /// Another answer to a refresh that already had one.
-    DuplicateRefresh {
-        instance: String,
-    },
+    DuplicateResult { job: Uuid, task: Task, instance: String, call: Call },
+    /// The next task of the job needs an approval.
+    AwaitingApproval { job: Uuid },
+    /// The job was approved.
+    Approved { job: Uuid },
+    /// A cancel was requested.
+    CancelAsked { job: Uuid, kind: CancelKind },
+    /// A cancel was pushed to a runner.
+    CancelPushed { job: Uuid, kind: CancelKind, instance: String },
+    /// A runner answered a cancel.
+    CancelAnswered { job: Uuid, kind: CancelKind, instance: String },
+    /// The job ended.
+    JobEnded { job: Uuid, state: JobState },
+    /// A refresh was pushed to a runner.
+    RefreshPushed { refresh: SourceRefresh, instance: String },
+    /// A runner answered a refresh.
+    RefreshEnded { refresh: SourceRefresh, instance: String, result: Result<String, Fault> },
     /// A report on an unknown job, acknowledged because of `acknowledge_unknown_jobs`.
-    UnknownJob {
-        job: Uuid,
-        instance: String,
-    },
+    UnknownJob { job: Uuid, instance: String },
     /// The runner violated the contract.
-    Violation {
-        instance: String,
-        method: String,
-        reason: String,
-    },
-    /// The hub caused a fault on purpose.
-    #[cfg(feature = "faults")]
-    Misbehaved {
-        instance: Option<String>,
-        what: String,
-    },
+    Violation { instance: String, method: String, reason: String },
 }
 
 /// An event with its time. Numbers start at 0 and have no gaps.
@@ -291,7 +214,7 @@ impl fmt::Display for HubEvent {
                 write!(f, "job {job} {} pushed to {instance}", kind.pushed_as())
             }
             Self::CancelAnswered { job, kind, instance } => {
-                write!(f, "job {job} {} from {instance}", kind.completed_method())
+                write!(f, "job {job} {}Completed from {instance}", kind.pushed_as())
             }
             Self::JobEnded { job, state } => write!(f, "job {job} ended: {state}"),
             Self::RefreshPushed { refresh, instance } => {
@@ -303,15 +226,12 @@ impl fmt::Display for HubEvent {
             Self::RefreshEnded { refresh, instance, result: Err(fault) } => {
                 write!(f, "refresh of {} by {instance} faulted: {}", refresh.source_url, fault.message)
             }
-            Self::DuplicateRefresh { instance } => write!(f, "{instance} answered a refresh (duplicate)"),
             Self::UnknownJob { job, instance } => {
                 write!(f, "job {job} is unknown, report from {instance} acknowledged and dropped")
             }
             Self::Violation { instance, method, reason } => {
                 write!(f, "VIOLATION by {instance} in {method}: {reason}")
             }
-            #[cfg(feature = "faults")]
-            Self::Misbehaved { what, .. } => write!(f, "misbehaved on purpose: {what}"),
         }
     }
 }

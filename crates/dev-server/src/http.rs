@@ -24,31 +24,28 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::admin;
 use crate::connection::{Connection, QUEUED_MESSAGES, Reservation};
 use crate::events::HubEvent;
-#[cfg(feature = "faults")]
-use crate::faults::Moment;
 use crate::shared::Shared;
-use crate::{admin, tokens};
+use crate::tokens::{TokenRefusal, check_request};
 
 /// Limits the buffer. A WebSocket frame may contain several messages.
 const MAX_FRAME_BYTES: usize = 16 << 20;
 
 pub(super) type Params = Query<HashMap<String, String>>;
 
-/// The routes. `cut` ends all requests and connections.
-pub(super) fn router(shared: &Arc<Shared>, cut: &CancellationToken) -> Router {
-    let hub = Hub { shared: Arc::clone(shared), cut: cut.clone() };
+pub(super) fn router(shared: &Arc<Shared>) -> Router {
     let routes = Router::new()
         .route("/connect/token", post(token))
         .route("/runnerhub/negotiate", post(negotiate))
         .route("/runnerhub", get(upgrade))
-        .with_state(hub);
+        .with_state(Arc::clone(shared));
     let routes = match &shared.options.admin_token {
         Some(token) => routes.merge(admin::router(shared, token)),
         None => routes,
     };
-    routes.layer(middleware::from_fn_with_state(cut.clone(), until_cut))
+    routes.layer(middleware::from_fn_with_state(shared.cut.clone(), until_cut))
 }
 
 /// Ends open requests when the hub stops.
@@ -59,26 +56,11 @@ async fn until_cut(State(cut): State<CancellationToken>, request: Request, next:
     }
 }
 
-#[derive(Debug, Clone)]
-struct Hub {
-    shared: Arc<Shared>,
-    cut: CancellationToken,
-}
-
-async fn token(State(Hub { shared, .. }): State<Hub>, headers: HeaderMap, form: Bytes) -> Response {
-    #[cfg(feature = "faults")]
-    if let Some(response) = shared.request_fault(&Moment::Token, None) {
-        return response;
-    }
+async fn token(State(shared): State<Arc<Shared>>, headers: HeaderMap, form: Bytes) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !kind.starts_with("application/x-www-form-urlencoded") {
-        let reason = format!("content type is {kind:?}, not application/x-www-form-urlencoded");
-        return token_refused(&shared, StatusCode::BAD_REQUEST, "invalid_request", &reason);
-    }
-    if let Err(refusal) = tokens::check_request(&shared.identity, &form) {
-        let (code, status) = refusal.code();
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-        return token_refused(&shared, status, code, &refusal.to_string());
+    if let Err(TokenRefusal { status, code, reason }) = check_request(&shared.identity, kind, &form) {
+        shared.refused(None, format!("token request: {reason}"));
+        return (status, Json(json!({ "error": code, "error_description": reason }))).into_response();
     }
     let token = shared.tokens.issue();
     shared.record(HubEvent::TokenIssued);
@@ -86,29 +68,20 @@ async fn token(State(Hub { shared, .. }): State<Hub>, headers: HeaderMap, form: 
     Json(json!({ "access_token": token, "token_type": "Bearer", "expires_in": lifetime })).into_response()
 }
 
-fn token_refused(shared: &Shared, status: StatusCode, code: &str, reason: &str) -> Response {
-    shared.refused(None, format!("token request: {reason}"));
-    (status, Json(json!({ "error": code, "error_description": reason }))).into_response()
-}
-
-async fn negotiate(State(Hub { shared, .. }): State<Hub>, headers: HeaderMap, params: Params) -> Response {
-    let caller = match check_caller(&shared, &headers, &params).await {
-        Ok(caller) => caller,
-        Err(Refused { status, reason }) => return refused(&shared, instance_name(&params), status, &reason),
+async fn negotiate(State(shared): State<Arc<Shared>>, headers: HeaderMap, params: Params) -> Response {
+    let instance = match check_caller(&shared, &headers, &params).await {
+        Ok((instance, _)) => instance,
+        Err((status, reason)) => return refused(&shared, instance_name(&params), status, &reason),
     };
-    #[cfg(feature = "faults")]
-    if let Some(response) = shared.request_fault(&Moment::Negotiate, Some(&caller.instance)) {
-        return response;
-    }
     let version = match params.get("negotiateVersion").map(|text| text.parse::<u32>()) {
         None => 0,
         Some(Ok(version)) => version.min(1),
         Some(Err(_)) => {
             let reason = "negotiateVersion is not a number";
-            return refused(&shared, Some(&caller.instance), StatusCode::BAD_REQUEST, reason);
+            return refused(&shared, Some(&instance), StatusCode::BAD_REQUEST, reason);
         }
     };
-    let (id, token) = shared.core().registry.negotiate(&caller.instance);
+    let (id, token) = shared.core().registry.negotiate(&instance);
     let transports = json!([{ "transport": "WebSockets", "transferFormats": ["Text", "Binary"] }]);
     // In version 0 the ID is also the token.
     Json(if version == 0 {
@@ -122,16 +95,15 @@ async fn negotiate(State(Hub { shared, .. }): State<Hub>, headers: HeaderMap, pa
 }
 
 async fn upgrade(
-    State(Hub { shared, cut }): State<Hub>,
+    State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     params: Params,
     socket: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Response {
-    let caller = match check_caller(&shared, &headers, &params).await {
+    let (instance, expires) = match check_caller(&shared, &headers, &params).await {
         Ok(caller) => caller,
-        Err(Refused { status, reason }) => return refused(&shared, instance_name(&params), status, &reason),
+        Err((status, reason)) => return refused(&shared, instance_name(&params), status, &reason),
     };
-    let instance = caller.instance;
     let socket = match socket {
         Ok(socket) => socket.max_message_size(MAX_FRAME_BYTES).max_frame_size(MAX_FRAME_BYTES),
         Err(rejection) => {
@@ -146,13 +118,13 @@ async fn upgrade(
         return refused(&shared, Some(&instance), StatusCode::NOT_FOUND, "unknown connection id");
     }
     let (outgoing, queue) = mpsc::channel(QUEUED_MESSAGES);
-    let (cut, results) = (cut.child_token(), PendingResults::default());
+    let (cut, results) = (shared.cut.child_token(), PendingResults::default());
     let reserved = shared.core().registry.reserve(&instance, outgoing.clone(), cut.clone(), results.clone());
     let Some(id) = reserved else {
         return refused(&shared, Some(&instance), StatusCode::CONFLICT, &name_in_use(&instance));
     };
     let connection = Connection {
-        expires: shared.options.close_on_token_expiry.then_some(caller.expires),
+        expires: shared.options.close_on_token_expiry.then_some(expires),
         reservation: Reservation { shared, id },
         instance,
         outgoing,
@@ -162,24 +134,17 @@ async fn upgrade(
     socket.on_upgrade(move |socket| connection.serve(socket, queue))
 }
 
-/// A client with a valid token and a free name.
-struct Caller {
-    instance: String,
-    expires: Instant,
-}
-
-/// Why a client is refused.
-struct Refused {
-    status: StatusCode,
-    reason: String,
-}
-
 fn instance_name(params: &Params) -> Option<&str> {
     params.get("runner_instance").map(String::as_str).filter(|name| !name.trim().is_empty())
 }
 
-async fn check_caller(shared: &Shared, headers: &HeaderMap, params: &Params) -> Result<Caller, Refused> {
-    let refuse = |status, reason: &str| Err(Refused { status, reason: reason.to_owned() });
+/// Checks that a client has a valid token and a free name. Returns its name, and when its token expires.
+async fn check_caller(
+    shared: &Shared,
+    headers: &HeaderMap,
+    params: &Params,
+) -> Result<(String, Instant), (StatusCode, String)> {
+    let refuse = |status, reason: &str| Err((status, reason.to_owned()));
     let Some(expires) = bearer(headers, params).and_then(|token| shared.tokens.check(token)) else {
         return refuse(StatusCode::UNAUTHORIZED, "the token is missing, unknown or expired");
     };
@@ -204,7 +169,7 @@ async fn check_caller(shared: &Shared, headers: &HeaderMap, params: &Params) -> 
     if timeout(shared.options.conflict_grace, free).await.is_err() {
         return refuse(StatusCode::CONFLICT, &name_in_use(instance));
     }
-    Ok(Caller { instance: instance.to_owned(), expires })
+    Ok((instance.to_owned(), expires))
 }
 
 fn name_in_use(instance: &str) -> String {

@@ -1,6 +1,7 @@
 //! The hub's runner record, and the settings with which its runner connects.
 
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -8,12 +9,18 @@ use uuid::Uuid;
 pub const LOG_PERIOD_SECONDS: u64 = 1;
 
 /// The organization, the runner record and the credentials that the hub accepts.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Identity {
     pub organization_id: Uuid,
     pub runner_id: Uuid,
     pub client_id: String,
+    #[serde(serialize_with = "expose")]
     pub client_secret: SecretString,
+}
+
+fn expose<S: Serializer>(secret: &SecretString, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(secret.expose_secret())
 }
 
 impl Identity {

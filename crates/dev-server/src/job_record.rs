@@ -1,20 +1,20 @@
 //! One job at the hub: its state, the results of its tasks, and its logs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{
-    LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,
+    Fault, LogEntry, LogLevel, Metadata, Outcome, OutputSet, PlanData, Success, Task, VariableSet,
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::events::ConnectionId;
 use crate::job_spec::JobSpec;
+use crate::orchestrator::Refusal;
 
 /// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,12 +22,15 @@ use crate::job_spec::JobSpec;
 pub enum JobState {
     /// No eligible runner is connected.
     Queued,
+    /// A task was pushed, or is about to be.
     Running,
+    /// The job waits for [`EmbeddedHub::approve`](crate::EmbeddedHub::approve) or `reject`.
     AwaitingApproval,
+    /// All tasks have completed.
     Completed,
-    Failed {
-        error: String,
-    },
+    /// A task faulted, or the job sets variables that the module does not declare.
+    Failed { error: String },
+    /// The job was cancelled.
     Cancelled,
     /// The approval was refused.
     Rejected,
@@ -64,12 +67,6 @@ pub enum TaskState {
     Completed,
     Cancelled,
     Faulted,
-}
-
-impl TaskState {
-    fn is_ended(self) -> bool {
-        matches!(self, Self::Completed | Self::Cancelled | Self::Faulted)
-    }
 }
 
 /// The state of a task.
@@ -117,158 +114,127 @@ pub struct JobError {
     pub resources: Option<u64>,
 }
 
-/// Enough to compare the logs with the original, without keeping them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The number of log entries and the last message, known even if the hub does not keep the entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogSummary {
     pub count: u64,
-    /// Lowercase hex SHA-256 over each message followed by a line feed, in the order of arrival.
-    pub digest: String,
     pub last: Option<String>,
 }
 
-/// What the job is waiting for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The task at `current`, which may not have been pushed yet.
-    Task {
-        current: usize,
-    },
-    Approval {
-        next: usize,
-    },
-    Ended(JobState),
-}
-
-#[derive(Debug)]
-pub(super) struct TaskRecord {
-    pub(super) task: Task,
-    pub(super) state: TaskState,
+/// How a task was handed out, in addition to its [`TaskSnapshot`].
+#[derive(Debug, Default)]
+pub(super) struct Delivery {
     pub(super) pushed_to: BTreeSet<String>,
-    pub(super) dispatched_at: Option<Timestamp>,
-    pub(super) started_at: Option<Timestamp>,
-    pub(super) ended_at: Option<Timestamp>,
     /// The connection over which the last result came.
     pub(super) ended_over: Option<ConnectionId>,
 }
 
-/// A requested cancel. It is not pushed again to runners that have answered it.
-#[derive(Debug)]
-pub(super) struct Cancel {
-    pub(super) kind: CancelKind,
-    pub(super) answered: BTreeSet<String>,
-}
-
-/// How a runner relates to a task it reports on.
+/// How a runner relates to a task that was pushed to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The current task. The runner has the job, or gets it by this report.
     Current(usize),
-    /// The task was pushed to this runner, but another one has the job.
-    Lost,
     /// A task of this runner that already has a result.
     Done(usize),
-    NeverPushed,
-    NotOutstanding,
+    /// Another runner has the job.
+    Lost,
 }
 
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) id: Uuid,
+    /// What clients see. [`Job::snapshot`] adds the summary of the logs.
+    pub(super) shown: JobSnapshot,
     pub(super) spec: JobSpec,
     /// Computed once, because every log entry is compared with it.
     pub(super) metadata: Metadata,
-    pub(super) submitted_at: Timestamp,
-    pub(super) phase: Phase,
-    pub(super) tasks: Vec<TaskRecord>,
-    pub(super) owner: Option<String>,
-    pub(super) cancel: Option<Cancel>,
-    /// Every pushed cancel. An answer to any other is refused.
-    pub(super) cancels_pushed: BTreeSet<(String, CancelKind)>,
-    pub(super) definitive_revision: Option<String>,
+    /// The index of the task that is next to end.
+    current: usize,
+    /// One for each task.
+    pub(super) deliveries: Vec<Delivery>,
+    /// The last requested cancel.
+    pub(super) cancel: Option<CancelKind>,
+    /// Every pushed cancel, and whether it was answered.
+    pub(super) cancels_pushed: BTreeMap<(String, CancelKind), bool>,
     pub(super) logs: Logs,
-    pub(super) variables: Option<VariableSet>,
     /// The runner could not read all files that may declare variables.
     variables_incomplete: bool,
-    plan: Option<PlanData>,
-    resources: Option<u64>,
-    outputs: Option<OutputSet>,
-    error: Option<JobError>,
 }
 
 impl Job {
     pub(super) fn new(id: Uuid, spec: JobSpec, now: Timestamp, keep_logs: bool) -> Self {
-        let record = |task| TaskRecord {
+        let pending = |task| TaskSnapshot {
             task,
             state: TaskState::Pending,
-            pushed_to: BTreeSet::new(),
             dispatched_at: None,
             started_at: None,
             ended_at: None,
-            ended_over: None,
         };
-        let tasks: Vec<_> = spec.kind.tasks().into_iter().map(record).collect();
-        let phase =
-            if tasks.is_empty() { Phase::Ended(JobState::Completed) } else { Phase::Task { current: 0 } };
-        Self {
+        let tasks: Vec<_> = spec.kind.tasks().into_iter().map(pending).collect();
+        let shown = JobSnapshot {
             id,
-            metadata: spec.metadata(),
-            spec,
-            submitted_at: now,
-            phase,
-            tasks,
+            kind: spec.kind.name().to_owned(),
+            state: if tasks.is_empty() { JobState::Completed } else { JobState::Queued },
+            instance: spec.instance.clone(),
             owner: None,
-            cancel: None,
-            cancels_pushed: BTreeSet::new(),
+            module: format!("{}/{}/{}", spec.stack_name, spec.namespace_name, spec.module_name),
+            submitted_at: now,
             definitive_revision: None,
-            logs: Logs::new(keep_logs),
             variables: None,
-            variables_incomplete: false,
             plan: None,
             resources: None,
             outputs: None,
             error: None,
+            logs: LogSummary::default(),
+            tasks,
+        };
+        Self {
+            deliveries: shown.tasks.iter().map(|_| Delivery::default()).collect(),
+            shown,
+            metadata: spec.metadata(),
+            spec,
+            current: 0,
+            cancel: None,
+            cancels_pushed: BTreeMap::new(),
+            logs: Logs::new(keep_logs),
+            variables_incomplete: false,
         }
     }
 
-    pub(super) fn state(&self) -> JobState {
-        match &self.phase {
-            Phase::Task { current: 0 } if self.tasks.first().is_none_or(|it| it.pushed_to.is_empty()) => {
-                JobState::Queued
-            }
-            Phase::Task { .. } => JobState::Running,
-            Phase::Approval { .. } => JobState::AwaitingApproval,
-            Phase::Ended(state) => state.clone(),
-        }
+    pub(super) fn id(&self) -> Uuid {
+        self.shown.id
+    }
+
+    pub(super) fn snapshot(&self) -> JobSnapshot {
+        JobSnapshot { logs: self.logs.summary(), ..self.shown.clone() }
+    }
+
+    /// The index of the task that the job is waiting for, which may not have been pushed yet.
+    pub(super) fn current(&self) -> Option<usize> {
+        matches!(self.shown.state, JobState::Queued | JobState::Running).then_some(self.current)
     }
 
     /// Whether this runner is eligible for the current task.
     pub(super) fn is_for(&self, instance: &str) -> bool {
-        match (&self.owner, &self.spec.instance) {
-            (Some(owner), _) => owner == instance,
-            (None, Some(pinned)) => pinned == instance,
-            (None, None) => true,
-        }
+        self.shown.owner.as_ref().or(self.shown.instance.as_ref()).is_none_or(|only| only == instance)
     }
 
-    pub(super) fn standing(&self, instance: &str, task: Task) -> Standing {
-        let owned = self.owner.as_deref().is_none_or(|owner| owner == instance);
-        if let Phase::Task { current } = self.phase
-            && let Some(record) = self.tasks.get(current)
-            && record.task == task
-        {
-            return match (record.pushed_to.contains(instance), owned) {
-                (false, _) => Standing::NeverPushed,
-                (true, true) => Standing::Current(current),
-                (true, false) => Standing::Lost,
-            };
+    pub(super) fn standing(&self, instance: &str, task: Task) -> Result<Standing, Refusal> {
+        let job = self.id();
+        let tasks = &self.shown.tasks;
+        let (index, standing) = match self.current().filter(|index| tasks[*index].task == task) {
+            Some(index) => (index, Standing::Current(index)),
+            None => {
+                let ended = tasks.iter().rposition(|it| it.task == task && it.ended_at.is_some());
+                let index = ended.ok_or(Refusal::NotOutstanding { job, task })?;
+                (index, Standing::Done(index))
+            }
+        };
+        if !self.deliveries[index].pushed_to.contains(instance) {
+            return Err(Refusal::NeverPushed { job, task, instance: instance.to_owned() });
         }
-        match self.tasks.iter().rposition(|record| record.task == task && record.state.is_ended()) {
-            None => Standing::NotOutstanding,
-            Some(index) if !self.tasks[index].pushed_to.contains(instance) => Standing::NeverPushed,
-            Some(index) if owned => Standing::Done(index),
-            Some(_) => Standing::Lost,
-        }
+        let owned = self.shown.owner.as_deref().is_none_or(|owner| owner == instance);
+        Ok(if owned { standing } else { Standing::Lost })
     }
 
     /// Records the result of the task at `index` and advances the job.
@@ -279,53 +245,51 @@ impl Job {
         connection: ConnectionId,
         now: Timestamp,
     ) {
-        let record = &mut self.tasks[index];
-        record.ended_at = Some(now);
-        record.ended_over = Some(connection);
-        record.state = match outcome {
-            Outcome::Completed(_) => TaskState::Completed,
-            Outcome::Cancelled => TaskState::Cancelled,
-            Outcome::Faulted(_) => TaskState::Faulted,
-        };
-        let task = record.task;
-        self.phase = match outcome {
+        let task = self.shown.tasks[index].task;
+        let (task_state, state) = match outcome {
             Outcome::Completed(success) => {
                 self.store_result(success);
-                self.undeclared_variables(success).unwrap_or_else(|| self.after(index))
+                (
+                    TaskState::Completed,
+                    self.undeclared_variables(success).unwrap_or_else(|| self.after(index)),
+                )
             }
-            Outcome::Cancelled => Phase::Ended(JobState::Cancelled),
+            Outcome::Cancelled => (TaskState::Cancelled, JobState::Cancelled),
             Outcome::Faulted(fault) => {
-                self.error = Some(JobError {
-                    task,
-                    message: fault.message.clone(),
-                    details: fault.details.clone(),
-                    resources: fault.resources,
-                });
-                Phase::Ended(JobState::Failed { error: format!("{task}: {}", fault.message) })
+                let Fault { message, details, resources } = fault.clone();
+                let error = format!("{task}: {message}");
+                self.shown.error = Some(JobError { task, message, details, resources });
+                (TaskState::Faulted, JobState::Failed { error })
             }
         };
+        self.deliveries[index].ended_over = Some(connection);
+        self.current = index + 1;
+        let shown = &mut self.shown;
+        (shown.tasks[index].state, shown.tasks[index].ended_at) = (task_state, Some(now));
+        shown.state = state;
     }
 
-    pub(super) fn logged(&mut self, entry: &Arc<LogEntry<'static>>) {
+    pub(super) fn logged(&mut self, entry: &Arc<LogEntry>) {
         self.logs.add(entry);
         // The task logs a warning for each unreadable file, always before its result.
         let is_warning = matches!(entry.level, LogLevel::Warning | LogLevel::Error | LogLevel::Fatal);
-        self.variables_incomplete |= is_warning && entry.task_name == Task::Variables.name();
+        self.variables_incomplete |= is_warning && entry.task_name == Task::Variables;
     }
 
     fn store_result(&mut self, success: &Success) {
+        let shown = &mut self.shown;
         match success {
             Success::Done => {}
-            Success::Revision(revision) => self.definitive_revision = Some(revision.clone()),
-            Success::Variables(set) => self.variables.clone_from(set),
-            Success::Plan(data) => self.plan = Some((**data).clone()),
-            Success::Resources(count) => self.resources = Some(*count),
-            Success::Outputs(set) => self.outputs.clone_from(set),
+            Success::Revision(revision) => shown.definitive_revision = Some(revision.clone()),
+            Success::Variables(set) => shown.variables.clone_from(set),
+            Success::Plan(data) => shown.plan = Some((**data).clone()),
+            Success::Resources(count) => shown.resources = Some(*count),
+            Success::Outputs(set) => shown.outputs.clone_from(set),
         }
     }
 
     /// Fails the job if it sets variables that the module does not declare.
-    fn undeclared_variables(&self, success: &Success) -> Option<Phase> {
+    fn undeclared_variables(&self, success: &Success) -> Option<JobState> {
         let Success::Variables(declared) = success else { return None };
         if self.variables_incomplete {
             // The engine warns about undeclared variables.
@@ -338,91 +302,48 @@ impl Job {
             [name] => format!("variable {name} is not declared by the module"),
             _ => format!("variables {} are not declared by the module", names.join(", ")),
         };
-        Some(Phase::Ended(JobState::Failed { error }))
+        Some(JobState::Failed { error })
     }
 
-    fn after(&self, index: usize) -> Phase {
-        let next = index + 1;
-        match self.tasks.get(next) {
-            None => Phase::Ended(JobState::Completed),
+    /// The state after the task at `index` has completed.
+    fn after(&self, index: usize) -> JobState {
+        match self.shown.tasks.get(index + 1) {
+            None => JobState::Completed,
             // The task finished before the cancel reached it. No other task is started.
-            Some(_) if self.cancel.is_some() => Phase::Ended(JobState::Cancelled),
-            Some(record) if self.spec.needs_approval && changes_infrastructure(record.task) => {
-                Phase::Approval { next }
-            }
-            Some(_) => Phase::Task { current: next },
+            Some(_) if self.cancel.is_some() => JobState::Cancelled,
+            Some(next) if self.spec.needs_approval && next.task.applies() => JobState::AwaitingApproval,
+            Some(_) => JobState::Running,
         }
     }
-
-    pub(super) fn snapshot(&self) -> JobSnapshot {
-        let tasks = self.tasks.iter().map(|record| TaskSnapshot {
-            task: record.task,
-            state: record.state,
-            dispatched_at: record.dispatched_at,
-            started_at: record.started_at,
-            ended_at: record.ended_at,
-        });
-        JobSnapshot {
-            id: self.id,
-            kind: self.spec.kind.name().to_owned(),
-            state: self.state(),
-            instance: self.spec.instance.clone(),
-            owner: self.owner.clone(),
-            module: format!(
-                "{}/{}/{}",
-                self.spec.stack_name, self.spec.namespace_name, self.spec.module_name
-            ),
-            submitted_at: self.submitted_at,
-            tasks: tasks.collect(),
-            definitive_revision: self.definitive_revision.clone(),
-            variables: self.variables.clone(),
-            plan: self.plan.clone(),
-            resources: self.resources,
-            outputs: self.outputs.clone(),
-            error: self.error.clone(),
-            logs: self.logs.summary(),
-        }
-    }
-}
-
-fn changes_infrastructure(task: Task) -> bool {
-    matches!(task, Task::ApplyFromPlan | Task::DestroyFromPlan)
 }
 
 /// The log entries of a job, or only their summary.
 #[derive(Debug)]
 pub(super) struct Logs {
-    kept: Option<Vec<Arc<LogEntry<'static>>>>,
+    kept: Option<Vec<Arc<LogEntry>>>,
     count: u64,
-    hash: Sha256,
-    last: Option<Arc<LogEntry<'static>>>,
+    last: Option<Arc<LogEntry>>,
 }
 
 impl Logs {
     fn new(keep: bool) -> Self {
-        Self { kept: keep.then(Vec::new), count: 0, hash: Sha256::new(), last: None }
+        Self { kept: keep.then(Vec::new), count: 0, last: None }
     }
 
-    fn add(&mut self, entry: &Arc<LogEntry<'static>>) {
+    fn add(&mut self, entry: &Arc<LogEntry>) {
         self.count += 1;
-        self.hash.update(entry.message.as_bytes());
-        self.hash.update(b"\n");
         self.last = Some(Arc::clone(entry));
         if let Some(kept) = &mut self.kept {
             kept.push(Arc::clone(entry));
         }
     }
 
-    pub(super) fn from(&self, index: usize) -> Vec<Arc<LogEntry<'static>>> {
+    pub(super) fn from(&self, index: usize) -> Vec<Arc<LogEntry>> {
         let kept = self.kept.as_deref().unwrap_or_default();
         kept.get(index..).unwrap_or_default().to_vec()
     }
 
     fn summary(&self) -> LogSummary {
-        LogSummary {
-            count: self.count,
-            digest: self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
-            last: self.last.as_ref().map(|entry| entry.message.to_string()),
-        }
+        LogSummary { count: self.count, last: self.last.as_ref().map(|entry| entry.message.clone()) }
     }
 }

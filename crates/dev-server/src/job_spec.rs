@@ -1,4 +1,4 @@
-//! What a job is to do, and the payload of each of its tasks.
+//! The submitted job, and the payload of each of its tasks.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,9 @@ use hawser_contract::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
+
+/// How often a runner reports a running task again.
+const REPORT_SECONDS: u64 = 60;
 
 /// Which tasks a job has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,35 +75,30 @@ pub struct Hooks {
 #[serde(rename_all = "camelCase")]
 pub struct JobSpec {
     pub kind: JobKind,
-    /// A definitive revision that is set here is used until the job's first task has found one.
+    /// If it has a definitive revision, that is used until the job's first task finds another one.
     pub source: Source,
     pub stack_name: String,
     pub namespace_name: String,
     pub module_name: String,
-    /// Not set: made from the three names, so that the same module always has the same id.
-    pub module_id: Option<Uuid>,
     pub subdirectory: Option<String>,
     pub engine: EngineName,
-    /// Values are HCL already.
+    /// Values in HCL.
     pub parameters: BTreeMap<String, String>,
-    /// Values as people type them. They become HCL when the variables of the module are known, by the rule of terraform's
-    /// own `-var`. One that the module does not declare ends the job before its plan: the engine would leave it out with a warning. Not for Pulumi,
-    /// which takes any key.
+    /// Values as typed by a user. They are converted to HCL when the variables of the module are known, in the same way as
+    /// by terraform's `-var`. If the module does not declare a variable, the job fails before its plan, because the engine
+    /// would only warn. Pulumi accepts any key.
     pub typed_parameters: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
     pub hooks: Hooks,
-    /// Each task gets the entries that name it and those that name none.
+    /// Each task gets the entries for it and those for any task.
     pub flags: FlagLists,
     pub init_flags: InitFlags,
     pub extra_files: Vec<ExtraFile>,
-    pub ignore_namespace_backend_configs: bool,
-    pub namespace_backend_configs: Vec<BackendConfig>,
     pub module_backend_configs: Vec<BackendConfig>,
     pub clean_init: bool,
-    /// Only the runner with this instance name may have the job.
+    /// Only the runner with this instance name gets the job.
     pub instance: Option<String>,
-    pub report_every_seconds: u64,
-    /// Wait for an approval before anything is changed.
+    /// Wait for approval before anything is changed.
     pub needs_approval: bool,
 }
 
@@ -120,7 +118,6 @@ impl JobSpec {
             stack_name: "local".to_owned(),
             namespace_name: "local".to_owned(),
             module_name: "module".to_owned(),
-            module_id: None,
             subdirectory: None,
             engine: EngineName::TERRAFORM,
             parameters: BTreeMap::new(),
@@ -130,12 +127,9 @@ impl JobSpec {
             flags: FlagLists::default(),
             init_flags: InitFlags::default(),
             extra_files: Vec::new(),
-            ignore_namespace_backend_configs: false,
-            namespace_backend_configs: Vec::new(),
             module_backend_configs: Vec::new(),
             clean_init: false,
             instance: None,
-            report_every_seconds: 60,
             needs_approval: false,
         }
     }
@@ -150,12 +144,12 @@ impl JobSpec {
             stack_name: self.stack_name.clone(),
             namespace_name: self.namespace_name.clone(),
             module_name: self.module_name.clone(),
-            module_id: self.module_id.unwrap_or_else(|| self.id_of_names()),
+            module_id: self.module_id(),
             source_subdirectory: self.subdirectory.clone(),
         }
     }
 
-    /// Parameters that must be declared and are not; `None` is a module without variables.
+    /// Parameters that the module should declare but does not. `None` is a module without variables.
     pub(super) fn undeclared(&self, declared: Option<&VariableSet>) -> Vec<&str> {
         if self.engine == EngineName::PULUMI {
             return Vec::new();
@@ -173,7 +167,8 @@ impl JobSpec {
         parameters
     }
 
-    fn id_of_names(&self) -> Uuid {
+    /// The same names always have the same ID.
+    fn module_id(&self) -> Uuid {
         let names = [&self.stack_name, &self.namespace_name, &self.module_name];
         let mut hash = Sha256::new();
         for name in names {
@@ -198,7 +193,7 @@ impl JobSpec {
             job_id,
             organization_id,
             metadata: self.metadata(),
-            report_active_job_frequency_seconds: self.report_every_seconds,
+            report_active_job_frequency_seconds: REPORT_SECONDS,
         };
         Request { common, task: self.task_request(task, definitive_revision, declared) }
     }
@@ -266,9 +261,8 @@ impl JobSpec {
     fn init_options(&self) -> InitOptions {
         InitOptions {
             backend_configuration: BackendConfiguration {
-                ignore_namespace_backend_configs: self.ignore_namespace_backend_configs,
-                namespace_backend_configs: self.namespace_backend_configs.clone(),
                 module_backend_configs: self.module_backend_configs.clone(),
+                ..BackendConfiguration::default()
             },
             flags: self.init_flags.clone(),
             clean_init_enabled: self.clean_init,
@@ -294,9 +288,9 @@ fn variable<'a>(declared: Option<&'a VariableSet>, name: &str) -> Option<&'a Var
     declared?.variables.iter().find(|variable| variable.name == name)
 }
 
-/// What people type after `name=` as HCL, by the rule that terraform has for its own `-var`: for a variable that is
-/// declared as a string, number or bool, or without a type, it is the text as it was typed; for any other it is an
-/// expression. For Pulumi it is always text. Of a variable that is not known only the look of the value can tell.
+/// Converts a typed value to HCL, in the same way as terraform's `-var`: for a variable that is declared as a string, number
+/// or bool, or without a type, the value is text; for any other it is an expression. For Pulumi it is always text. For an
+/// unknown variable, the first character of the value decides.
 fn typed_value(text: &str, engine: &EngineName, declared: Option<&Variable>) -> String {
     // Old configurations write the type in quotes.
     let kind = |it: &Variable| it.kind.as_deref().map(|kind| kind.trim().trim_matches('"').to_owned());
@@ -308,7 +302,7 @@ fn typed_value(text: &str, engine: &EngineName, declared: Option<&Variable>) -> 
     if is_text { hcl_string(text) } else { text.to_owned() }
 }
 
-/// A text as an HCL string that means just this text.
+/// Quotes a text as an HCL string.
 fn hcl_string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -320,7 +314,7 @@ fn hcl_string(text: &str) -> String {
             '\n' => quoted.push_str("\\n"),
             '\r' => quoted.push_str("\\r"),
             '\t' => quoted.push_str("\\t"),
-            // Doubled, a template's opening is taken literally.
+            // Doubled, the start of a template is literal.
             '$' | '%' if characters.peek() == Some(&'{') => quoted.extend([character, character]),
             other => quoted.push(other),
         }
@@ -352,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_gets_the_flags_that_name_it_and_those_that_name_none() {
+    fn a_task_gets_its_own_flags_and_those_for_any_task() {
         let mut spec = JobSpec::new(JobKind::Apply, "x");
         let named = |task, value: &str| Flag {
             task: Some(task),
@@ -400,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_variables_get_the_text_as_it_was_typed_and_the_others_an_expression() {
+    fn primitive_variables_get_text_and_others_an_expression() {
         for (kind, typed, hcl) in [
             (Some("string"), "[1, 2]", r#""[1, 2]""#),
             (Some("string"), "${x}", r#""$${x}""#),
@@ -418,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_for_a_variable_that_is_not_known_is_what_it_looks_like() {
+    fn the_first_character_decides_for_an_unknown_variable() {
         for (typed, hcl) in [
             ("plain", "\"plain\""),
             ("007", "\"007\""),

@@ -6,16 +6,13 @@
 //!                                        shared ←── actions ── orchestrator (pure) ──→ job_record
 //! ```
 //!
-//! It validates every argument that it receives. With the feature `faults`, which only tests enable, it can also
-//! misbehave on purpose. A runner does not need it to work with a real server.
+//! It validates every argument that it receives. A runner does not need it to work with a real server.
 
 mod admin;
 mod admin_client;
 mod connection;
 mod data;
 mod events;
-#[cfg(feature = "faults")]
-mod faults;
 mod http;
 mod identity;
 mod job_record;
@@ -35,13 +32,10 @@ use hawser_contract::requests::CancelKind;
 use hawser_contract::{LogEntry, SourceRefresh};
 use hawser_signalr::codec::{Answer, Message};
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::Mutex;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use connection::Outgoing;
 use orchestrator::Event;
 use shared::Shared;
 
@@ -49,8 +43,6 @@ pub use admin::{FollowAnswer, LogLine};
 pub use admin_client::{AdminClient, AdminError};
 pub use data::{DataError, HubData, ListeningNote, listening_url};
 pub use events::{ConnectionId, Events, HubEvent, Recorded};
-#[cfg(feature = "faults")]
-pub use faults::{Fault, Moment, Rubbish, Rule};
 pub use identity::{Identity, LOG_PERIOD_SECONDS};
 pub use job_record::{JobError, JobSnapshot, JobState, LogSummary, TaskSnapshot, TaskState};
 pub use job_spec::{Hooks, JobKind, JobSpec};
@@ -74,22 +66,6 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 pub struct EmbeddedHub {
     shared: Arc<Shared>,
     address: SocketAddr,
-    listening: Mutex<Listening>,
-    /// The parent of every other token.
-    stop: CancellationToken,
-}
-
-#[derive(Debug)]
-struct Listening {
-    online: Option<Online>,
-    /// While the hub is offline: bound and not listening, so that the port stays ours and clients are refused.
-    #[cfg(feature = "faults")]
-    reserved_port: Option<TcpSocket>,
-}
-
-#[derive(Debug)]
-struct Online {
-    cut: CancellationToken,
     server: JoinHandle<()>,
 }
 
@@ -97,16 +73,12 @@ impl EmbeddedHub {
     pub async fn start(mut options: HubOptions) -> Result<Self, HubError> {
         let identity = options.identity.take().unwrap_or_else(Identity::generate);
         let failed = |source| HubError::Listen { address: options.listen, source };
-        let listener = bind(options.listen).and_then(|socket| socket.listen(1024)).map_err(failed)?;
+        // The listener sets SO_REUSEADDR, so old connections that linger in the kernel do not block the port.
+        let listener = TcpListener::bind(options.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared::new(options, identity));
-        let stop = CancellationToken::new();
-        let listening = Listening {
-            online: Some(serve(&shared, listener, stop.child_token())),
-            #[cfg(feature = "faults")]
-            reserved_port: None,
-        };
-        Ok(Self { shared, address, listening: Mutex::new(listening), stop })
+        let server = tokio::spawn(serve(Arc::clone(&shared), listener));
+        Ok(Self { shared, address, server })
     }
 
     /// The `Server.Url` for runners.
@@ -140,10 +112,9 @@ impl EmbeddedHub {
         self.shared.act(Event::CancelAsked { job, kind })
     }
 
-    /// Asks a runner, or this one, which commit a revision points to. The answer is an event.
-    pub fn refresh(&self, refresh: SourceRefresh, instance: Option<&str>) {
-        // Never refused: without a runner it is queued.
-        let _ = self.shared.act(Event::RefreshAsked { refresh, instance: instance.map(str::to_owned) });
+    /// Asks this runner, or any, which commit a revision points to. The answer is an event.
+    pub fn refresh(&self, refresh: SourceRefresh, instance: Option<&str>) -> Result<(), Refusal> {
+        self.shared.act(Event::RefreshAsked { refresh, instance: instance.map(str::to_owned) })
     }
 
     pub fn job(&self, job: Uuid) -> Option<JobSnapshot> {
@@ -156,7 +127,7 @@ impl EmbeddedHub {
     }
 
     /// The job's log entries from this index on. Empty unless the hub keeps them ([`LogKeeping::All`]).
-    pub fn logs(&self, job: Uuid, from: usize) -> Vec<Arc<LogEntry<'static>>> {
+    pub fn logs(&self, job: Uuid, from: usize) -> Vec<Arc<LogEntry>> {
         self.shared.core().orchestrator.logs(job, from).unwrap_or_default()
     }
 
@@ -202,7 +173,7 @@ impl EmbeddedHub {
     pub fn close_connections(&self, error: Option<&str>, allow_reconnect: bool) {
         for handle in self.shared.core().registry.all() {
             let close = Message::Close { error: error.map(str::to_owned), allow_reconnect };
-            if handle.outgoing.try_send(Outgoing::Message(close)).is_err() {
+            if handle.outgoing.try_send(close).is_err() {
                 handle.cut.cancel();
             }
         }
@@ -211,7 +182,7 @@ impl EmbeddedHub {
     /// Pushes any method with any arguments to a runner, without waiting for an answer.
     pub fn push(&self, instance: &str, method: &str, arguments: Vec<Value>) -> Result<(), HubError> {
         let target = method.to_owned();
-        self.send(instance, Outgoing::Message(Message::Invocation { invocation_id: None, target, arguments }))
+        self.send(instance, Message::Invocation { invocation_id: None, target, arguments })
     }
 
     /// Invokes any method of a runner and waits for the answer. Fails if the runner disconnects.
@@ -229,69 +200,48 @@ impl EmbeddedHub {
         };
         let target = method.to_owned();
         let push = Message::Invocation { invocation_id: Some(id), target, arguments };
-        self.send(instance, Outgoing::Message(push))?;
+        self.send(instance, push)?;
         answer.await.map_err(|_| disconnected())
     }
 
-    fn send(&self, instance: &str, outgoing: Outgoing) -> Result<(), HubError> {
+    fn send(&self, instance: &str, message: Message) -> Result<(), HubError> {
         let core = self.shared.core();
-        let sent = core.registry.by_name(instance).and_then(|handle| handle.outgoing.try_send(outgoing).ok());
+        let sent = core.registry.by_name(instance).and_then(|handle| handle.outgoing.try_send(message).ok());
         sent.ok_or_else(|| HubError::NotConnected(instance.to_owned()))
     }
 
     /// Closes all connections and stops. Runners may reconnect to the next hub.
-    pub async fn shutdown(self) {
-        if let Some(online) = self.listening.lock().await.online.take() {
-            self.close_connections(None, true);
-            let closed = self.shared.wait_for(|core| core.registry.is_empty().then_some(()));
-            // Runners that do not react to the Close message are cut off.
-            let _ = tokio::time::timeout(CLOSE_GRACE, closed).await;
-            self.end(online).await;
-        }
-    }
-
-    async fn end(&self, Online { cut, server }: Online) {
-        cut.cancel();
+    pub async fn shutdown(mut self) {
+        self.close_connections(None, true);
+        let closed = self.shared.wait_for(|core| core.registry.is_empty().then_some(()));
+        // Runners that do not react to the Close message are cut off.
+        let _ = tokio::time::timeout(CLOSE_GRACE, closed).await;
+        self.shared.cut.cancel();
         // If the server panicked, it has ended as well.
-        let _ = server.await;
+        let _ = (&mut self.server).await;
         self.shared.wait_for(|core| core.registry.is_empty().then_some(())).await;
     }
 }
 
 impl Drop for EmbeddedHub {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.shared.cut.cancel();
     }
 }
 
-/// A bound socket that does not listen yet.
-fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Old connections that linger in the kernel do not block the port.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
-}
-
-/// Serves HTTP until `cut` is cancelled. It also ends all requests and connections.
-fn serve(shared: &Arc<Shared>, listener: TcpListener, cut: CancellationToken) -> Online {
+/// Serves HTTP until the hub is cut off.
+async fn serve(shared: Arc<Shared>, listener: TcpListener) {
     // Most answers are small. Without this option they are only slower.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let service = http::router(shared, &cut).into_make_service_with_connect_info::<SocketAddr>();
-    let server = axum::serve(listener, service).with_graceful_shutdown(cut.clone().cancelled_owned());
-    let grace = {
-        let cut = cut.clone();
-        async move {
-            cut.cancelled().await;
-            tokio::time::sleep(CLOSE_GRACE).await;
-        }
+    let service = http::router(&shared).into_make_service_with_connect_info::<SocketAddr>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(shared.cut.clone().cancelled_owned());
+    let grace = async {
+        shared.cut.cancelled().await;
+        tokio::time::sleep(CLOSE_GRACE).await;
     };
-    let server = tokio::spawn(async move {
-        tokio::select! {
-            _ = server => {}
-            // A client has sent half a request.
-            () = grace => {}
-        }
-    });
-    Online { cut, server }
+    tokio::select! {
+        _ = server => {}
+        // A client has sent half a request.
+        () = grace => {}
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A job's first task is pushed to every eligible runner. The first one that reports on it gets the job and all its
 //! other tasks. Pushes are not acknowledged, so a task without any report is pushed again when the runner reconnects.
-//! A running task is not, unless [`DispatchRules::redispatch_on_reconnect`] is set. A refused event changes nothing.
+//! A running task is not, unless [`HubOptions::redispatch_on_reconnect`] is set. A refused event changes nothing.
 
 mod reported;
 
@@ -17,18 +17,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::events::{ConnectionId, HubEvent};
-use crate::job_record::{Cancel, Job, JobSnapshot, JobState, Phase, TaskState};
+use crate::identity::Identity;
+use crate::job_record::{Job, JobSnapshot, JobState, TaskState};
 use crate::job_spec::JobSpec;
 use crate::reports::Report;
-
-#[derive(Debug, Clone)]
-pub(super) struct DispatchRules {
-    pub(super) organization_id: Uuid,
-    pub(super) runner_id: Uuid,
-    pub(super) redispatch_on_reconnect: bool,
-    pub(super) acknowledge_unknown_jobs: bool,
-    pub(super) keep_logs: bool,
-}
+use crate::shared::{HubOptions, LogKeeping};
 
 #[derive(Debug)]
 pub(super) enum Event {
@@ -46,7 +39,7 @@ pub(super) enum Event {
 pub(super) enum Action {
     Push { connection: ConnectionId, method: &'static str, payload: Value },
     Record(HubEvent),
-    Logs(Vec<Arc<LogEntry<'static>>>),
+    Logs(Vec<Arc<LogEntry>>),
 }
 
 /// Why an event was refused.
@@ -62,12 +55,14 @@ pub enum Refusal {
     AlreadyEnded { job: Uuid, task: Task },
     #[error("the connection belongs to {expected:?}, the report names {actual:?}")]
     WrongRunner { expected: String, actual: String },
-    #[error("a log entry of job {job} has {member} {actual:?} instead of {expected:?}")]
-    WrongName { job: Uuid, member: &'static str, actual: String, expected: String },
+    #[error("a log entry of job {job} names module {actual} instead of {expected}")]
+    WrongModule { job: Uuid, actual: String, expected: String },
     #[error("no {method} of job {job} was pushed to {instance:?}")]
     CancelNotPushed { job: Uuid, method: &'static str, instance: String },
-    #[error("no refresh of {url:?} at {revision:?} was requested")]
-    RefreshNotRequested { url: String, revision: String },
+    #[error("no refresh of this source was pushed to {instance:?}")]
+    RefreshNotPushed { instance: String },
+    #[error("no eligible runner is connected")]
+    NoRunner,
     #[error("job {job} is {state}, not waiting for approval")]
     NotAwaitingApproval { job: Uuid, state: JobState },
     #[error("job {job} has already ended: {state}")]
@@ -75,29 +70,24 @@ pub enum Refusal {
 }
 
 #[derive(Debug)]
-struct Refresh {
-    refresh: SourceRefresh,
-    requested: Option<String>,
-    pushed_to: Option<String>,
-    answered: bool,
-}
-
-#[derive(Debug)]
 pub(super) struct Orchestrator {
-    rules: DispatchRules,
+    options: HubOptions,
+    identity: Identity,
     jobs: BTreeMap<Uuid, Job>,
     /// Job ids in the order of submission.
     order: Vec<Uuid>,
     runners: BTreeMap<String, ConnectionId>,
-    refreshes: Vec<Refresh>,
+    /// Every pushed refresh and its runner. An answer to any other is refused.
+    refreshes: Vec<(String, SourceRefresh)>,
 }
 
 type Actions = Vec<Action>;
 
 impl Orchestrator {
-    pub(super) fn new(rules: DispatchRules) -> Self {
+    pub(super) fn new(options: HubOptions, identity: Identity) -> Self {
         Self {
-            rules,
+            options,
+            identity,
             jobs: BTreeMap::new(),
             order: Vec::new(),
             runners: BTreeMap::new(),
@@ -119,7 +109,7 @@ impl Orchestrator {
             Event::Approved { job } => self.decided(now, job, true),
             Event::Rejected { job } => self.decided(now, job, false),
             Event::CancelAsked { job, kind } => self.cancel_asked(job, kind),
-            Event::RefreshAsked { refresh, instance } => Ok(self.refresh_asked(refresh, instance)),
+            Event::RefreshAsked { refresh, instance } => self.refresh_asked(refresh, instance.as_deref()),
         }
     }
 
@@ -131,7 +121,7 @@ impl Orchestrator {
         self.order.iter().filter_map(|job| self.snapshot(*job)).collect()
     }
 
-    pub(super) fn logs(&self, job: Uuid, from: usize) -> Option<Vec<Arc<LogEntry<'static>>>> {
+    pub(super) fn logs(&self, job: Uuid, from: usize) -> Option<Vec<Arc<LogEntry>>> {
         self.jobs.get(&job).map(|job| job.logs.from(from))
     }
 
@@ -146,10 +136,10 @@ impl Orchestrator {
 
     fn submitted(&mut self, now: Timestamp, id: Uuid, spec: JobSpec) -> Actions {
         let kind = spec.kind.name();
-        let job = Job::new(id, spec, now, self.rules.keep_logs);
+        let job = Job::new(id, spec, now, matches!(self.options.logs, LogKeeping::All));
         let mut actions = vec![Action::Record(HubEvent::Submitted { job: id, kind })];
-        if let Phase::Ended(state) = &job.phase {
-            actions.push(Action::Record(HubEvent::JobEnded { job: id, state: state.clone() }));
+        if job.shown.state.is_ended() {
+            actions.push(Action::Record(HubEvent::JobEnded { job: id, state: job.shown.state.clone() }));
         }
         self.jobs.insert(id, job);
         self.order.push(id);
@@ -159,7 +149,7 @@ impl Orchestrator {
 
     /// Pushes the job's current task to every eligible runner.
     fn dispatch(&mut self, now: Timestamp, id: Uuid) -> Actions {
-        let Self { jobs, runners, rules, .. } = self;
+        let Self { jobs, runners, identity, .. } = self;
         let Some(job) = jobs.get_mut(&id) else { return Vec::new() };
         runners
             .iter()
@@ -167,7 +157,7 @@ impl Orchestrator {
             .map(|(instance, connection)| (instance.clone(), *connection))
             .collect::<Vec<_>>()
             .into_iter()
-            .flat_map(|(instance, connection)| push_task(job, rules, now, &instance, connection))
+            .flat_map(|(instance, connection)| push_task(job, identity, now, &instance, connection))
             .collect()
     }
 
@@ -175,34 +165,27 @@ impl Orchestrator {
         let mut actions =
             vec![Action::Record(HubEvent::Connected { instance: instance.to_owned(), connection })];
         self.runners.insert(instance.to_owned(), connection);
-        let Self { jobs, order, rules, .. } = self;
+        let Self { jobs, order, options, identity, .. } = self;
         for id in order.iter() {
             let Some(job) = jobs.get_mut(id) else { continue };
-            let Phase::Task { current } = job.phase else { continue };
-            if !job.is_for(instance) {
-                continue;
-            }
-            let running = matches!(job.tasks[current].state, TaskState::Running);
-            if !running || rules.redispatch_on_reconnect {
-                actions.extend(push_task(job, rules, now, instance, connection));
+            let Some(current) = job.current().filter(|_| job.is_for(instance)) else { continue };
+            if job.shown.tasks[current].state != TaskState::Running || options.redispatch_on_reconnect {
+                actions.extend(push_task(job, identity, now, instance, connection));
             }
             actions.extend(push_cancel(job, instance, connection));
-        }
-        for refresh in &mut self.refreshes {
-            actions.extend(push_refresh(refresh, instance, connection));
         }
         actions
     }
 
     fn decided(&mut self, now: Timestamp, id: Uuid, approved: bool) -> Result<Actions, Refusal> {
         let job = self.job(id)?;
-        let Phase::Approval { next } = job.phase else {
-            return Err(Refusal::NotAwaitingApproval { job: id, state: job.state() });
-        };
+        if job.shown.state != JobState::AwaitingApproval {
+            return Err(Refusal::NotAwaitingApproval { job: id, state: job.shown.state.clone() });
+        }
         if !approved {
             return Ok(end(job, JobState::Rejected));
         }
-        job.phase = Phase::Task { current: next };
+        job.shown.state = JobState::Running;
         let mut actions = vec![Action::Record(HubEvent::Approved { job: id })];
         actions.extend(self.dispatch(now, id));
         Ok(actions)
@@ -212,101 +195,77 @@ impl Orchestrator {
         let Self { jobs, runners, .. } = self;
         let job = jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
         let mut actions = vec![Action::Record(HubEvent::CancelAsked { job: id, kind })];
-        match job.state() {
+        match &job.shown.state {
             JobState::Queued | JobState::AwaitingApproval => {
                 actions.extend(end(job, JobState::Cancelled));
             }
             JobState::Running => {
                 // A second request is allowed, for example a kill after a graceful cancel.
-                job.cancel = Some(Cancel { kind, answered: std::collections::BTreeSet::new() });
+                job.cancel = Some(kind);
+                job.cancels_pushed.retain(|(_, pushed), answered| *pushed != kind || !*answered);
                 for (instance, connection) in runners.iter() {
                     actions.extend(push_cancel(job, instance, *connection));
                 }
             }
-            state => return Err(Refusal::JobEnded { job: id, state }),
+            state => return Err(Refusal::JobEnded { job: id, state: state.clone() }),
         }
         Ok(actions)
     }
 
-    fn refresh_asked(&mut self, refresh: SourceRefresh, requested: Option<String>) -> Actions {
-        let mut refresh = Refresh { refresh, requested, pushed_to: None, answered: false };
-        let actions = self
-            .runners
-            .iter()
-            .flat_map(|(instance, connection)| push_refresh(&mut refresh, instance, *connection))
-            .collect();
-        self.refreshes.push(refresh);
-        actions
+    /// Pushes a refresh to this runner, or to any.
+    fn refresh_asked(&mut self, refresh: SourceRefresh, only: Option<&str>) -> Result<Actions, Refusal> {
+        let eligible = |(name, _): &(&String, &ConnectionId)| only.is_none_or(|only| only == *name);
+        let (instance, connection) = self.runners.iter().find(eligible).ok_or(Refusal::NoRunner)?;
+        let push =
+            Action::Push { connection: *connection, method: method::SOURCE_REFRESH, payload: json!(refresh) };
+        self.refreshes.push((instance.clone(), refresh.clone()));
+        Ok(vec![push, Action::Record(HubEvent::RefreshPushed { refresh, instance: instance.clone() })])
     }
 }
 
 fn end(job: &mut Job, state: JobState) -> Actions {
-    job.phase = Phase::Ended(state.clone());
-    vec![Action::Record(HubEvent::JobEnded { job: job.id, state })]
+    job.shown.state = state.clone();
+    vec![Action::Record(HubEvent::JobEnded { job: job.id(), state })]
 }
 
 fn push_task(
     job: &mut Job,
-    rules: &DispatchRules,
+    identity: &Identity,
     now: Timestamp,
     instance: &str,
     connection: ConnectionId,
 ) -> Actions {
-    let Phase::Task { current } = job.phase else { return Vec::new() };
-    let record = &mut job.tasks[current];
+    let Some(current) = job.current() else { return Vec::new() };
+    let again = !job.deliveries[current].pushed_to.insert(instance.to_owned());
+    let (id, shown) = (job.id(), &mut job.shown);
+    let record = &mut shown.tasks[current];
     let task = record.task;
-    let again = !record.pushed_to.insert(instance.to_owned());
     record.dispatched_at.get_or_insert(now);
     if record.state == TaskState::Pending {
         record.state = TaskState::Dispatched;
     }
-    let request = job.spec.request(
-        task,
-        job.id,
-        rules.organization_id,
-        job.definitive_revision.as_deref(),
-        job.variables.as_ref(),
-    );
+    shown.state = JobState::Running;
+    let (revision, variables) = (shown.definitive_revision.as_deref(), shown.variables.as_ref());
+    let request = job.spec.request(task, id, identity.organization_id, revision, variables);
     vec![
         Action::Push { connection, method: task.pushed_as(), payload: request.write() },
-        Action::Record(HubEvent::Dispatched { job: job.id, task, instance: instance.to_owned(), again }),
+        Action::Record(HubEvent::Dispatched { job: id, task, instance: instance.to_owned(), again }),
     ]
 }
 
 /// Pushes a cancel to a runner that has the job's current task and has not answered the cancel yet.
 fn push_cancel(job: &mut Job, instance: &str, connection: ConnectionId) -> Actions {
-    let Phase::Task { current } = job.phase else { return Vec::new() };
-    let Some(cancel) = job.cancel.as_ref().filter(|it| !it.answered.contains(instance)) else {
-        return Vec::new();
-    };
-    if !job.is_for(instance) || !job.tasks[current].pushed_to.contains(instance) {
-        return Vec::new();
-    }
-    let kind = cancel.kind;
-    job.cancels_pushed.insert((instance.to_owned(), kind));
-    vec![
-        Action::Push {
-            connection,
-            method: kind.pushed_as(),
-            payload: json!(CancelRequest { job_id: job.id }),
-        },
-        Action::Record(HubEvent::CancelPushed { job: job.id, kind, instance: instance.to_owned() }),
-    ]
-}
-
-/// Pushes a refresh to one runner, and again to the same one if it reconnects without an answer.
-fn push_refresh(refresh: &mut Refresh, instance: &str, connection: ConnectionId) -> Actions {
-    let target = refresh.pushed_to.as_deref().or(refresh.requested.as_deref());
-    if refresh.answered || target.is_some_and(|other| other != instance) {
+    let (Some(current), Some(kind)) = (job.current(), job.cancel) else { return Vec::new() };
+    let key = (instance.to_owned(), kind);
+    let is_answered = job.cancels_pushed.get(&key) == Some(&true);
+    if is_answered || !job.is_for(instance) || !job.deliveries[current].pushed_to.contains(instance) {
         return Vec::new();
     }
-    refresh.pushed_to = Some(instance.to_owned());
+    job.cancels_pushed.insert(key, false);
+    let payload = json!(CancelRequest { job_id: job.id() });
     vec![
-        Action::Push { connection, method: method::SOURCE_REFRESH, payload: json!(refresh.refresh) },
-        Action::Record(HubEvent::RefreshPushed {
-            refresh: refresh.refresh.clone(),
-            instance: instance.to_owned(),
-        }),
+        Action::Push { connection, method: kind.pushed_as(), payload },
+        Action::Record(HubEvent::CancelPushed { job: job.id(), kind, instance: instance.to_owned() }),
     ]
 }
 

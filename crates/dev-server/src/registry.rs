@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use hawser_signalr::codec::Message;
 use hawser_signalr::server::PendingResults;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::connection::Outgoing;
 use crate::events::ConnectionId;
 
 /// How long a negotiated connection token is valid.
@@ -19,7 +19,7 @@ const NEGOTIATION_LIFETIME: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     pub(super) id: ConnectionId,
-    pub(super) outgoing: mpsc::Sender<Outgoing>,
+    pub(super) outgoing: mpsc::Sender<Message>,
     /// Ends the connection without a Close message.
     pub(super) cut: CancellationToken,
     pub(super) results: PendingResults,
@@ -57,7 +57,7 @@ impl Registry {
     pub(super) fn reserve(
         &mut self,
         instance: &str,
-        outgoing: mpsc::Sender<Outgoing>,
+        outgoing: mpsc::Sender<Message>,
         cut: CancellationToken,
         results: PendingResults,
     ) -> Option<ConnectionId> {

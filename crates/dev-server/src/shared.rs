@@ -9,21 +9,19 @@ use hawser_signalr::codec::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::connection::Outgoing;
 use crate::events::{EventLog, HubEvent};
-#[cfg(feature = "faults")]
-use crate::faults::Faults;
 use crate::identity::Identity;
-use crate::orchestrator::{Action, DispatchRules, Event, Orchestrator, Refusal};
+use crate::orchestrator::{Action, Event, Orchestrator, Refusal};
 use crate::registry::Registry;
 use crate::tokens::Tokens;
 
 /// Called with every log entry before its batch is acknowledged, in the order of arrival per connection.
-pub type LogObserver = Arc<dyn Fn(&LogEntry<'static>) + Send + Sync>;
+pub type LogObserver = Arc<dyn Fn(&LogEntry) + Send + Sync>;
 
-/// Which log entries the hub keeps. Count and digest are always kept.
+/// Which log entries the hub keeps. Their number and the last message are always known.
 #[derive(Clone, Default)]
 pub enum LogKeeping {
     /// In memory, with the job and as events.
@@ -31,9 +29,7 @@ pub enum LogKeeping {
     All,
     /// Only as events, for a reader that takes them.
     Events,
-    /// Only count and digest.
-    Digest,
-    /// Like `Digest`, and each entry is passed to the observer.
+    /// None. Each entry is passed to the observer.
     Observe(LogObserver),
 }
 
@@ -42,7 +38,6 @@ impl fmt::Debug for LogKeeping {
         f.write_str(match self {
             Self::All => "All",
             Self::Events => "Events",
-            Self::Digest => "Digest",
             Self::Observe(_) => "Observe",
         })
     }
@@ -111,28 +106,21 @@ pub(super) struct Shared {
     pub(super) identity: Identity,
     pub(super) events: Arc<EventLog>,
     pub(super) tokens: Tokens,
+    /// Ends all requests and connections.
+    pub(super) cut: CancellationToken,
     core: Mutex<Core>,
-    #[cfg(feature = "faults")]
-    faults: Mutex<Faults>,
     /// Counts the changes of jobs and connections.
     changes: watch::Sender<u64>,
 }
 
 impl Shared {
     pub(super) fn new(options: HubOptions, identity: Identity) -> Self {
-        let rules = DispatchRules {
-            organization_id: identity.organization_id,
-            runner_id: identity.runner_id,
-            redispatch_on_reconnect: options.redispatch_on_reconnect,
-            acknowledge_unknown_jobs: options.acknowledge_unknown_jobs,
-            keep_logs: matches!(options.logs, LogKeeping::All),
-        };
+        let orchestrator = Orchestrator::new(options.clone(), identity.clone());
         Self {
             events: Arc::new(EventLog::new(options.keep_events)),
             tokens: Tokens::new(options.token_lifetime),
-            core: Mutex::new(Core { orchestrator: Orchestrator::new(rules), registry: Registry::default() }),
-            #[cfg(feature = "faults")]
-            faults: Mutex::default(),
+            core: Mutex::new(Core { orchestrator, registry: Registry::default() }),
+            cut: CancellationToken::new(),
             changes: watch::Sender::new(0),
             options,
             identity,
@@ -141,11 +129,6 @@ impl Shared {
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[cfg(feature = "faults")]
-    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn record(&self, event: HubEvent) {
@@ -233,7 +216,7 @@ impl Shared {
 pub(super) fn push(handle: &crate::registry::Handle, method: &str, payload: Value) {
     let push =
         Message::Invocation { invocation_id: None, target: method.to_owned(), arguments: vec![payload] };
-    if let Err(mpsc::error::TrySendError::Full(_)) = handle.outgoing.try_send(Outgoing::Message(push)) {
+    if let Err(mpsc::error::TrySendError::Full(_)) = handle.outgoing.try_send(push) {
         handle.cut.cancel();
     }
 }

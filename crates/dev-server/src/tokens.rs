@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
@@ -11,6 +12,9 @@ use crate::identity::{Identity, random_secret};
 
 /// The scope that runners request.
 const SCOPE: &str = "snapcd_scope";
+
+/// The content type of a token request.
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The issued tokens and when they expire.
 #[derive(Debug)]
@@ -41,61 +45,49 @@ impl Tokens {
         self.issued().get(token).copied().filter(|until| *until > Instant::now())
     }
 
-    #[cfg(feature = "faults")]
-    pub(super) fn forget(&self) {
-        self.issued().clear();
-    }
-
     fn issued(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why a token request is refused (RFC 6749).
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TokenRefusal {
-    #[error("{0} is missing or repeated")]
-    Missing(&'static str),
-    #[error("grant type {0:?} is not supported, only client_credentials")]
-    Grant(String),
-    #[error("unknown scope {0:?}, only snapcd_scope is supported")]
-    Scope(String),
-    #[error("unknown client {0:?}, or wrong secret")]
-    Client(String),
+/// Why a token request is refused: the HTTP status, and the members of the response (RFC 6749).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TokenRefusal {
+    pub(super) status: StatusCode,
+    pub(super) code: &'static str,
+    pub(super) reason: String,
 }
 
-impl TokenRefusal {
-    /// The `error` member of the response, and its HTTP status.
-    pub(super) fn code(&self) -> (&'static str, u16) {
-        match self {
-            Self::Missing(_) => ("invalid_request", 400),
-            Self::Grant(_) => ("unsupported_grant_type", 400),
-            Self::Scope(_) => ("invalid_scope", 400),
-            Self::Client(_) => ("invalid_client", 401),
-        }
+/// Checks a token request.
+pub(super) fn check_request(
+    identity: &Identity,
+    content_type: &str,
+    form: &[u8],
+) -> Result<(), TokenRefusal> {
+    let refuse = |code, reason| Err(TokenRefusal { status: StatusCode::BAD_REQUEST, code, reason });
+    if !content_type.starts_with(FORM) {
+        return refuse("invalid_request", format!("content type is {content_type:?}, not {FORM}"));
     }
-}
-
-/// Checks the form of a token request.
-pub(super) fn check_request(identity: &Identity, form: &[u8]) -> Result<(), TokenRefusal> {
     let members: Vec<(String, String)> = url::form_urlencoded::parse(form).into_owned().collect();
-    let member = |name: &'static str| {
-        let mut values = members.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone());
-        match (values.next(), values.next()) {
-            (Some(value), None) => Ok(value),
-            _ => Err(TokenRefusal::Missing(name)),
-        }
+    let member = |name| {
+        let mut values = members.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        values.next().filter(|_| values.next().is_none())
     };
-    let grant = member("grant_type")?;
+    let (Some(grant), Some(client), Some(secret), Some(scope)) =
+        (member("grant_type"), member("client_id"), member("client_secret"), member("scope"))
+    else {
+        let reason = "grant_type, client_id, client_secret and scope are each required once";
+        return refuse("invalid_request", reason.to_owned());
+    };
     if grant != "client_credentials" {
-        return Err(TokenRefusal::Grant(grant));
+        return refuse("unsupported_grant_type", format!("unsupported grant type {grant:?}"));
     }
-    let (client, secret, scope) = (member("client_id")?, member("client_secret")?, member("scope")?);
     if client != identity.full_client_id() || secret != identity.client_secret.expose_secret() {
-        return Err(TokenRefusal::Client(client));
+        let reason = format!("unknown client {client:?}, or wrong secret");
+        return Err(TokenRefusal { status: StatusCode::UNAUTHORIZED, code: "invalid_client", reason });
     }
     if scope != SCOPE {
-        return Err(TokenRefusal::Scope(scope));
+        return refuse("invalid_scope", format!("unknown scope {scope:?}, only {SCOPE} is supported"));
     }
     Ok(())
 }
@@ -116,7 +108,7 @@ mod tests {
             members.push((name, (*value).to_owned()));
         }
         let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(members).finish();
-        check_request(identity, form.as_bytes())
+        check_request(identity, FORM, form.as_bytes())
     }
 
     #[test]
@@ -130,9 +122,9 @@ mod tests {
             ("client_id", &identity.client_id, "invalid_client"),
         ];
         for (name, value, code) in codes {
-            assert_eq!(request(&identity, &[(name, value)]).unwrap_err().code().0, code, "{name}");
+            assert_eq!(request(&identity, &[(name, value)]).unwrap_err().code, code, "{name}");
         }
-        assert_eq!(check_request(&identity, b"").unwrap_err(), TokenRefusal::Missing("grant_type"));
+        assert_eq!(check_request(&identity, FORM, b"").unwrap_err().code, "invalid_request");
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,11 +32,6 @@ pub enum Message {
         /// The arguments.
         arguments: Vec<Value>,
     },
-    /// Type 2: an item of a stream. The item itself is not kept.
-    StreamItem {
-        /// The call that opened the stream.
-        invocation_id: String,
-    },
     /// Type 3: completes a call.
     Completion {
         /// The call.
@@ -51,11 +46,6 @@ pub enum Message {
         /// The name of the method.
         target: String,
     },
-    /// Type 5: cancels a stream.
-    CancelInvocation {
-        /// The call that opened the stream.
-        invocation_id: String,
-    },
     /// Type 6: keeps the connection alive.
     Ping,
     /// Type 7: the sender is about to close the connection.
@@ -65,18 +55,9 @@ pub enum Message {
         /// Whether the client may reconnect.
         allow_reconnect: bool,
     },
-    /// Type 8: acknowledges messages (stateful reconnect).
-    Ack {
-        /// The last message that was received.
-        sequence_id: u64,
-    },
-    /// Type 9: numbers the following messages (stateful reconnect).
-    Sequence {
-        /// The number of the next message.
-        sequence_id: u64,
-    },
-    /// A type of a later version of the protocol. Receivers ignore it.
-    Unknown {
+    /// Any other type: part of a stream or of a stateful reconnect, or from a later version of the protocol. Its fields
+    /// are not kept. Receivers ignore it.
+    Other {
         /// The type.
         kind: u64,
     },
@@ -131,7 +112,6 @@ struct Wire {
     result: Value,
     error: Option<String>,
     allow_reconnect: Option<bool>,
-    sequence_id: Option<u64>,
 }
 
 impl Message {
@@ -149,7 +129,6 @@ impl Message {
                 target: wire.target.ok_or_else(lacks("target"))?,
                 arguments: wire.arguments.unwrap_or_default(),
             },
-            2 => Self::StreamItem { invocation_id: wire.invocation_id.ok_or_else(lacks("invocationId"))? },
             3 => Self::Completion {
                 invocation_id: wire.invocation_id.ok_or_else(lacks("invocationId"))?,
                 answer: wire.error.map_or(Ok(wire.result), Err),
@@ -158,14 +137,9 @@ impl Message {
                 invocation_id: wire.invocation_id.ok_or_else(lacks("invocationId"))?,
                 target: wire.target.ok_or_else(lacks("target"))?,
             },
-            5 => Self::CancelInvocation {
-                invocation_id: wire.invocation_id.ok_or_else(lacks("invocationId"))?,
-            },
             6 => Self::Ping,
             7 => Self::Close { error: wire.error, allow_reconnect: wire.allow_reconnect.unwrap_or(false) },
-            8 => Self::Ack { sequence_id: wire.sequence_id.ok_or_else(lacks("sequenceId"))? },
-            9 => Self::Sequence { sequence_id: wire.sequence_id.ok_or_else(lacks("sequenceId"))? },
-            kind => Self::Unknown { kind },
+            kind => Self::Other { kind },
         })
     }
 
@@ -178,7 +152,6 @@ impl Message {
             Self::Invocation { invocation_id: None, target, arguments } => {
                 json!({"type": 1, "target": target, "arguments": arguments})
             }
-            Self::StreamItem { invocation_id } => json!({"type": 2, "invocationId": invocation_id}),
             Self::Completion { invocation_id, answer: Ok(Value::Null) } => {
                 json!({"type": 3, "invocationId": invocation_id})
             }
@@ -191,7 +164,6 @@ impl Message {
             Self::StreamInvocation { invocation_id, target } => {
                 json!({"type": 4, "invocationId": invocation_id, "target": target, "arguments": []})
             }
-            Self::CancelInvocation { invocation_id } => json!({"type": 5, "invocationId": invocation_id}),
             Self::Ping => json!({"type": 6}),
             Self::Close { error: None, allow_reconnect } => {
                 json!({"type": 7, "allowReconnect": allow_reconnect})
@@ -199,9 +171,7 @@ impl Message {
             Self::Close { error: Some(error), allow_reconnect } => {
                 json!({"type": 7, "error": error, "allowReconnect": allow_reconnect})
             }
-            Self::Ack { sequence_id } => json!({"type": 8, "sequenceId": sequence_id}),
-            Self::Sequence { sequence_id } => json!({"type": 9, "sequenceId": sequence_id}),
-            Self::Unknown { kind } => json!({"type": kind}),
+            Self::Other { kind } => json!({"type": kind}),
         };
         terminated(value.to_string())
     }
@@ -348,15 +318,12 @@ mod tests {
             ),
             (id, prop_oneof![value.prop_map(Ok), ".*".prop_map(Err)])
                 .prop_map(|(invocation_id, answer)| Message::Completion { invocation_id, answer }),
-            id.prop_map(|invocation_id| Message::StreamItem { invocation_id }),
             (id, ".*")
                 .prop_map(|(invocation_id, target)| Message::StreamInvocation { invocation_id, target }),
-            id.prop_map(|invocation_id| Message::CancelInvocation { invocation_id }),
             Just(Message::Ping),
             (proptest::option::of(".*"), any::<bool>())
                 .prop_map(|(error, allow_reconnect)| Message::Close { error, allow_reconnect }),
-            any::<u64>().prop_map(|sequence_id| Message::Ack { sequence_id }),
-            any::<u64>().prop_map(|sequence_id| Message::Sequence { sequence_id }),
+            (8..u64::MAX).prop_map(|kind| Message::Other { kind }),
         ]
     }
 

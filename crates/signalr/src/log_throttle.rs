@@ -19,21 +19,13 @@ struct Failures {
     warned: String,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Severity {
-    New,
-    Repeated { failures: u64, elapsed: Duration },
-}
-
 impl LogThrottle {
     /// Logs a failure. `message` is constant; `error` varies and decides whether this is a repetition.
     pub fn failed(&mut self, message: &'static str, error: &str, retry_in: Duration, now: Instant) {
         let retry_in = format_args!("{:.1}s", retry_in.as_secs_f64()).to_string();
-        match self.note(error, now) {
-            Severity::New => warn!(%error, %retry_in, "{message}"),
-            Severity::Repeated { failures, elapsed } => {
-                debug!(%error, %retry_in, failures, elapsed = ?elapsed, "{message}");
-            }
+        match self.repeated(error, now) {
+            None => warn!(%error, %retry_in, "{message}"),
+            Some((failures, elapsed)) => debug!(%error, %retry_in, failures, ?elapsed, "{message}"),
         }
     }
 
@@ -44,25 +36,16 @@ impl LogThrottle {
         }
     }
 
-    fn note(&mut self, error: &str, now: Instant) -> Severity {
-        match &mut self.failures {
-            Some(failures) => {
-                failures.count += 1;
-                if failures.warned == error {
-                    Severity::Repeated {
-                        failures: failures.count,
-                        elapsed: now.duration_since(failures.since),
-                    }
-                } else {
-                    error.clone_into(&mut failures.warned);
-                    Severity::New
-                }
-            }
-            None => {
-                self.failures = Some(Failures { since: now, count: 1, warned: error.to_owned() });
-                Severity::New
-            }
+    /// Counts a failure. If its error was already logged, returns the number of failures and the time since the first.
+    fn repeated(&mut self, error: &str, now: Instant) -> Option<(u64, Duration)> {
+        let new = || Failures { since: now, count: 0, warned: String::new() };
+        let failures = self.failures.get_or_insert_with(new);
+        failures.count += 1;
+        if failures.warned == error {
+            return Some((failures.count, now.duration_since(failures.since)));
         }
+        error.clone_into(&mut failures.warned);
+        None
     }
 }
 
@@ -75,13 +58,11 @@ mod tests {
         let mut throttle = LogThrottle::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let repeated =
-            |failures, seconds| Severity::Repeated { failures, elapsed: Duration::from_secs(seconds) };
-        assert_eq!(throttle.note("a", at(0)), Severity::New);
-        assert_eq!(throttle.note("a", at(5)), repeated(2, 5));
-        assert_eq!(throttle.note("b", at(6)), Severity::New);
-        assert_eq!(throttle.note("b", at(9)), repeated(4, 9));
+        assert_eq!(throttle.repeated("a", at(0)), None);
+        assert_eq!(throttle.repeated("a", at(5)), Some((2, Duration::from_secs(5))));
+        assert_eq!(throttle.repeated("b", at(6)), None);
+        assert_eq!(throttle.repeated("b", at(9)), Some((4, Duration::from_secs(9))));
         throttle.recovered("up", at(10));
-        assert_eq!(throttle.note("b", at(11)), Severity::New);
+        assert_eq!(throttle.repeated("b", at(11)), None);
     }
 }

@@ -104,7 +104,7 @@ pub enum NegotiateError {
     #[error(transparent)]
     Status(Box<HttpRefusal>),
     /// The response is malformed.
-    #[error("invalid negotiate response from {url}: {reason}")]
+    #[error("invalid negotiate response from {url} ({reason})")]
     Unreadable {
         /// The requested URL.
         url: Url,
@@ -126,7 +126,7 @@ pub enum NegotiateError {
         offered: String,
     },
     /// [`Negotiation::allow_redirect`] refused a redirect.
-    #[error("redirect from {url} to {next} not allowed: {reason}")]
+    #[error("redirect from {url} to {next} not allowed ({reason})")]
     RedirectForbidden {
         /// The requested URL.
         url: String,
@@ -139,7 +139,7 @@ pub enum NegotiateError {
     #[error("too many redirects ({0})")]
     TooManyRedirects(usize),
     /// The connection did not become a WebSocket.
-    #[error("{url} did not switch to WebSocket: {reason}")]
+    #[error("failed to upgrade {url} to a WebSocket ({reason})")]
     NoUpgrade {
         /// The requested URL.
         url: Url,

@@ -37,35 +37,25 @@ pub(crate) enum Event<'a, C> {
     Received(&'a [u8]),
     /// A part of a frame was received, which proves that the server is alive.
     Activity,
-    Call {
-        method: &'a str,
-        arguments: &'a str,
-        ticket: C,
-    },
+    /// The application calls a method.
+    Call { method: &'a str, arguments: &'a str, ticket: C },
     /// The application answered an invocation.
-    Reply {
-        invocation_id: String,
-        answer: Answer,
-    },
+    Reply { invocation_id: String, answer: Answer },
     /// [`Protocol::deadline`] has passed.
     Tick,
 }
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action<C> {
+    /// Send this message.
     Send(String),
     /// The handshake is complete.
     Opened,
-    Invocation {
-        target: String,
-        arguments: Vec<Value>,
-        invocation_id: Option<String>,
-    },
-    /// Answer the server with an error: it asked for something that is not supported.
-    Decline {
-        invocation_id: String,
-        reason: String,
-    },
+    /// Deliver a call from the server.
+    Invocation { target: String, arguments: Vec<Value>, invocation_id: Option<String> },
+    /// Answer the server with an error, because it asked for something that is not supported.
+    Decline { invocation_id: String, reason: String },
+    /// Pass the result of a call to its caller.
     Answer(C, Result<Value, CallError>),
     /// The connection has ended. No action follows.
     End(CloseReason),
@@ -252,15 +242,7 @@ impl<C> Protocol<C> {
             Ok(Message::Close { error, allow_reconnect }) => {
                 Some(Action::End(CloseReason::Closed { error, allow_reconnect }))
             }
-            // Irrelevant to a client without streams and stateful reconnect.
-            Ok(
-                Message::StreamItem { .. }
-                | Message::CancelInvocation { .. }
-                | Message::Ping
-                | Message::Ack { .. }
-                | Message::Sequence { .. }
-                | Message::Unknown { .. },
-            ) => None,
+            Ok(Message::Ping | Message::Other { .. }) => None,
             Err(error) => Some(Action::End(error.into())),
         }
     }

@@ -291,12 +291,12 @@ where
 {
     /// Accepts the handshake, or refuses it with an error. After a refusal, drop the connection.
     pub async fn answer_handshake(&mut self, answer: Result<(), String>) -> Result<(), WriteError> {
-        self.send_raw(M::text(handshake_response(answer.err().as_deref()))).await
+        self.send_frame(M::text(handshake_response(answer.err().as_deref()))).await
     }
 
     /// Sends a message.
     pub async fn send(&mut self, message: &Message) -> Result<(), WriteError> {
-        self.send_raw(M::text(message.write())).await
+        self.send_frame(M::text(message.write())).await
     }
 
     /// Calls a method of the client without waiting for its result.
@@ -313,11 +313,10 @@ where
     /// Sends a close message and closes the WebSocket.
     pub async fn close(mut self, error: Option<String>, allow_reconnect: bool) -> Result<(), WriteError> {
         self.send(&Message::Close { error, allow_reconnect }).await?;
-        self.send_raw(M::close()).await
+        self.send_frame(M::close()).await
     }
 
-    /// Sends a WebSocket message as it is. A test server can use this to break the protocol.
-    pub async fn send_raw(&mut self, message: M) -> Result<(), WriteError> {
+    async fn send_frame(&mut self, message: M) -> Result<(), WriteError> {
         match timeout(self.client_timeout, self.sink.send(message)).await {
             Ok(sent) => sent.map_err(|error| WriteError::Lost(error.to_string())),
             Err(_) => Err(WriteError::Stalled),

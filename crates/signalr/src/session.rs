@@ -40,20 +40,8 @@ impl<D: Dial> Session<D> {
         stop: CancellationToken,
     ) -> Self {
         let ClientDriver { outgoing: calls, status } = driver;
-        let backoff = Backoff::new(&timing);
-        let throttle = LogThrottle::default();
-        Self {
-            dialer,
-            timing,
-            max_message_bytes,
-            calls,
-            status,
-            inbox,
-            stop,
-            backoff,
-            throttle,
-            generation: 0,
-        }
+        let (backoff, throttle, generation) = (Backoff::new(&timing), LogThrottle::default(), 0);
+        Self { dialer, timing, max_message_bytes, calls, status, inbox, stop, backoff, throttle, generation }
     }
 
     /// Runs until the session is stopped.

@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::{Client, SECRET, endpoint, timing};
 use crate::support::eventually::{eventually, in_time};
+use crate::support::relay::Relay;
 use crate::support::scripted_hub::{Answer, ScriptedHub};
 
 #[tokio::test]
@@ -94,8 +95,9 @@ async fn a_rejected_token_is_replaced() {
 #[tokio::test]
 async fn a_cached_token_that_is_rejected_is_replaced_at_once_without_an_error() {
     let hub = EmbeddedHub::start(HubOptions::default()).await.unwrap();
+    let relay = Relay::start(hub.address()).await;
     let identity = hub.identity();
-    let mut endpoint = endpoint(&hub.url());
+    let mut endpoint = endpoint(&format!("http://{}", relay.address()));
     endpoint.organization_id = identity.organization_id;
     endpoint.runner_id = identity.runner_id;
     endpoint.client_id.clone_from(&identity.client_id);
@@ -118,8 +120,11 @@ async fn a_cached_token_that_is_rejected_is_replaced_at_once_without_an_error() 
             status.changed().await.unwrap();
         }
     });
-    hub.forget_tokens();
-    hub.drop_connections();
+    // A restarted server does not know its earlier tokens.
+    let options = HubOptions { identity: Some(identity.clone()), ..HubOptions::default() };
+    let hub = EmbeddedHub::start(options).await.unwrap();
+    relay.lead_to(hub.address());
+    relay.cut();
     let problems = in_time("a reconnect", problems).await.unwrap();
     assert!(problems.iter().all(|problem| !problem.contains("Runner.OrganizationId")), "{problems:?}");
     let refused = |recorded: &Recorded| matches!(recorded.event, HubEvent::Refused { .. });

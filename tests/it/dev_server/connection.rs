@@ -60,8 +60,6 @@ async fn a_refused_negotiation_has_a_reason() {
     let mut query = query(&hub, "a");
     query.push(("id", "made-up".to_owned()));
     assert_eq!(upgrade(&hub, &good, &query).await.status(), 404);
-    hub.forget_tokens();
-    assert_eq!(negotiate(&hub, &good, &query).await.status(), 401);
 }
 
 #[tokio::test]
@@ -184,6 +182,17 @@ async fn messages_are_limited_to_32_kib() {
     client.send_raw(&message(filler + 1)).await;
     client.expect_close(Some("longer than"), true).await;
     assert_eq!(hub.violations().len(), 1);
+}
+
+#[tokio::test]
+async fn a_close_message_states_whether_to_reconnect() {
+    let hub = hub().await;
+    for (error, allow_reconnect) in [(None, true), (Some("maintenance"), false)] {
+        let mut client = Client::connect(&hub, "a").await;
+        hub.close_connections(error, allow_reconnect);
+        client.expect_close(error, allow_reconnect).await;
+        in_time("the runner to disconnect", hub.runners_until(0)).await;
+    }
 }
 
 #[tokio::test]

@@ -186,7 +186,7 @@ async fn backend_settings_and_source_passwords_are_masked_in_faults() {
         source_type: SourceType::Git,
         source_revision_type: SourceRevisionType::Default,
     };
-    world.hub.refresh(refresh.clone(), None);
+    world.hub.refresh(refresh.clone(), None).unwrap();
     let mut events = world.hub.events();
     let ended = in_time("the refresh fails", async {
         loop {

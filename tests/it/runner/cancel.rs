@@ -5,11 +5,12 @@ use std::path::Path;
 
 use hawser_contract::Task;
 use hawser_contract::requests::CancelKind;
-use hawser_dev_server::{Fault, HubEvent, HubOptions, JobKind, JobState, Moment, Recorded, Rule};
+use hawser_dev_server::{HubEvent, HubOptions, JobKind, JobState, Recorded};
 use uuid::Uuid;
 
 use super::{UnderWay, finds_steps, printing, refused, seen, under_way};
 use crate::support::eventually::{eventually, in_time};
+use crate::support::faulty_hub::{Fault, Moment, Rule};
 use crate::support::world::{EMPTY, World, job};
 
 #[tokio::test(flavor = "multi_thread")]

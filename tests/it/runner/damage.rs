@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use hawser_contract::requests::CancelKind;
-use hawser_dev_server::{Fault, HubEvent, HubOptions, JobState, Moment, Recorded, Rule};
+use hawser_dev_server::{HubEvent, HubOptions, JobState, Recorded};
 use rustix::process::Signal;
 use uuid::Uuid;
 
@@ -13,6 +13,7 @@ use super::{
     under_way, validate_folder,
 };
 use crate::support::eventually::eventually;
+use crate::support::faulty_hub::{Fault, Moment, Rule};
 use crate::support::world::{EMPTY, World};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use hawser_dev_server::{Fault, JobState, Moment, Rule};
+use hawser_dev_server::JobState;
 use rustix::process::Signal;
 
 use super::{
@@ -10,6 +10,7 @@ use super::{
     under_way,
 };
 use crate::support::eventually::eventually;
+use crate::support::faulty_hub::{Fault, Moment, Rule};
 use crate::support::world::{EMPTY, World};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,13 +167,13 @@ async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps
     seen(&world, running, "begin").await;
     let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
     eventually("the second job's task is kept", || runner.steps().len() == 2).await;
-    world.hub.go_offline().await.unwrap();
+    world.hub.go_offline().await;
     runner.signal(Signal::TERM);
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert_eq!(runner.steps().len(), 2, "{}", runner.log());
 
     let _next = world.runner("one");
-    world.hub.go_online().await.unwrap();
+    world.hub.go_online().await;
     assert_eq!(world.ended(running).await.state, JobState::Cancelled);
     assert_eq!(world.ended(waiting).await.state, JobState::Completed);
     world.assert_no_violation();

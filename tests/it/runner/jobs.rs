@@ -5,6 +5,7 @@ use hawser_contract::requests::CancelKind;
 use hawser_dev_server::{HubEvent, JobKind, JobState, TaskState};
 
 use crate::support::eventually::{eventually, in_time};
+use crate::support::faulty_hub::{Fault, Moment, Rubbish, Rule};
 use crate::support::world::{World, job};
 
 const GREETING: &[(&str, &str)] = &[(
@@ -124,12 +125,12 @@ async fn a_second_runner_with_the_same_folder_is_told_so_and_leaves() {
 async fn a_runner_outlives_the_absence_of_its_server() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
-    world.hub.go_offline().await.unwrap();
+    world.hub.go_offline().await;
     let _runner = world.runner("one");
-    world.hub.go_online().await.unwrap();
+    world.hub.go_online().await;
     world.connected(1).await;
-    world.hub.go_offline().await.unwrap();
-    world.hub.go_online().await.unwrap();
+    world.hub.go_offline().await;
+    world.hub.go_online().await;
     world.connected(1).await;
 
     let ended = world.ended(world.hub.submit(job(JobKind::Plan, &url, "late"))).await;
@@ -153,7 +154,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
     };
     let mut events = world.hub.events();
     let mut ended = async |revision: &str| {
-        world.hub.refresh(refresh(revision), None);
+        world.hub.refresh(refresh(revision), None).unwrap();
         let found = events.find(|event| match event {
             HubEvent::RefreshEnded { result, .. } => Some(result.clone()),
             _ => None,
@@ -167,7 +168,6 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rubbish_from_the_server_breaks_nothing() {
-    use hawser_dev_server::Rubbish;
     use serde_json::json;
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
@@ -184,7 +184,7 @@ async fn rubbish_from_the_server_breaks_nothing() {
     for rubbish in kinds {
         world.connected(1).await;
         // The runner may be between two connections; then this one is not sent, and the next look waits.
-        let _ = world.hub.send_rubbish("one", rubbish);
+        world.hub.send_rubbish(rubbish);
     }
     for arguments in [vec![], vec![json!(null)], vec![json!({"jobId": 5})], vec![json!([]), json!([])]] {
         world.connected(1).await;
@@ -205,17 +205,9 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     let _runner = world.runner("one");
     world.connected(1).await;
     // The hub knows the job and waits for its task; what it pushes besides is what the runner stumbles over.
-    world.hub.misbehave(hawser_dev_server::Rule::new(
-        hawser_dev_server::Moment::push("GetDefinitiveRevision"),
-        hawser_dev_server::Fault::Lose,
-    ));
+    world.hub.misbehave(Rule::new(Moment::push("GetDefinitiveRevision"), Fault::Lose));
     let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
-    let mut events = world.hub.events();
-    in_time(
-        "the push is lost",
-        events.find(|event| matches!(event, HubEvent::Misbehaved { .. }).then_some(())),
-    )
-    .await;
+    eventually("the push is lost", || world.hub.has_misbehaved()).await;
     world
         .hub
         .push(

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hawser_contract::Task;
-use hawser_dev_server::{HubEvent, JobKind, JobSpec, Recorded};
+use hawser_dev_server::{JobKind, JobSpec};
 use rustix::process::Signal;
 use uuid::Uuid;
 
@@ -133,11 +133,7 @@ async fn cannot_look(runner: &Runner) {
 
 /// Waits until the hub has refused a call as it was told to.
 async fn refused(world: &World) {
-    eventually("a call is refused", || {
-        let is_refusal = |it: &Recorded| matches!(it.event, HubEvent::Misbehaved { .. });
-        world.hub.all_events().iter().any(is_refusal)
-    })
-    .await;
+    eventually("a call is refused", || world.hub.has_misbehaved()).await;
 }
 
 /// The step folder of a job's Validate, once its supervisor has started.

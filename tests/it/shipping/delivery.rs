@@ -33,10 +33,10 @@ async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
     assert_eq!(shipper.status().borrow().to_string(), "nothing to ship");
 
     let first = logs(&record)[0].clone();
-    let entry: hawser_contract::LogEntry<'_> = serde_json::from_value(entries(&first)[0].clone()).unwrap();
+    let entry: hawser_contract::LogEntry = serde_json::from_value(entries(&first)[0].clone()).unwrap();
     assert_eq!(entry.job_id, Uuid::from_u128(1));
-    assert_eq!((entry.stack_name.as_ref(), entry.namespace_name.as_ref()), ("stack", "name\"space"));
-    assert_eq!((entry.module_name.as_ref(), entry.task_name.as_ref()), ("mödule", "Plan"));
+    assert_eq!((&*entry.stack_name, &*entry.namespace_name), ("stack", "name\"space"));
+    assert_eq!((&*entry.module_name, entry.task_name), ("mödule", Task::Plan));
     assert_eq!(entry.tags, None);
     let written = serde_json::to_value(&entry).unwrap();
     assert_eq!(written.as_object().unwrap().len(), entries(&first)[0].as_object().unwrap().len());

@@ -3,6 +3,7 @@
 pub(crate) mod audit;
 pub(crate) mod authority;
 pub(crate) mod eventually;
+pub(crate) mod faulty_hub;
 pub(crate) mod git;
 pub(crate) mod git_server;
 pub(crate) mod module;

@@ -6,13 +6,13 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use hawser_contract::Task;
-use hawser_dev_server::{EmbeddedHub, HubOptions, JobKind, JobSnapshot, JobSpec};
+use hawser_dev_server::{HubOptions, JobKind, JobSnapshot, JobSpec};
 use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::eventually::{eventually, in_time};
+use super::faulty_hub::FaultyHub;
 use super::git::git_in;
-use super::own_loopback;
 
 /// The program under test.
 pub(crate) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
@@ -25,7 +25,7 @@ pub(crate) const EMPTY: &[(&str, &str)] = &[("main.tf", "output \"x\" {\n  value
 
 pub(crate) struct World {
     pub(crate) dir: TempDir,
-    pub(crate) hub: EmbeddedHub,
+    pub(crate) hub: FaultyHub,
 }
 
 impl World {
@@ -33,9 +33,8 @@ impl World {
         Self::with(HubOptions::default()).await
     }
 
-    pub(crate) async fn with(mut options: HubOptions) -> Self {
-        options.listen = (own_loopback(), 0).into();
-        let hub = EmbeddedHub::start(options).await.expect("the hub starts");
+    pub(crate) async fn with(options: HubOptions) -> Self {
+        let hub = FaultyHub::start(options).await;
         Self { dir: tempfile::tempdir().expect("a temporary directory"), hub }
     }
 

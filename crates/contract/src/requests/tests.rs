@@ -91,7 +91,7 @@ fn pascal_case(value: Value) -> Value {
 }
 
 #[test]
-fn every_task_is_read_as_it_was_written_in_any_case() {
+fn every_task_is_read_back_unchanged_in_any_case() {
     for task in every_task() {
         let method = task.task().pushed_as();
         let request = Request { common: common(), task };
@@ -111,23 +111,18 @@ fn lists_and_objects_may_be_null_or_missing_and_unknown_members_are_ignored() {
     }
     .write();
     let members = payload.as_object_mut().unwrap();
-    for name in [
-        "backendConfiguration",
-        "flags",
-        "resolvedEnvVars",
-        "engine",
-        "cleanInitEnabled",
-        "reportActiveJobFrequencySeconds",
-    ] {
+    for name in ["flags", "resolvedEnvVars", "engine", "cleanInitEnabled", "reportActiveJobFrequencySeconds"]
+    {
         members.insert(name.to_owned(), Value::Null);
     }
+    members["backendConfiguration"] = json!({"terraformArrayFlags": null, "moduleBackendConfigs": null});
     members.remove("initBeforeHook");
     members.insert("somethingNew".to_owned(), json!({"a": [1, 2]}));
     Push::read("Init", &[payload]).unwrap();
 }
 
 #[test]
-fn an_unreadable_payload_says_which_member_and_whom_to_answer() {
+fn an_unreadable_payload_names_the_member_and_the_task_to_answer() {
     let mut payload = Request { common: common(), task: every_task().remove(1) }.write();
     payload["extraFiles"] = json!([{"fileName": 7}]);
     let Err(PushError::Unreadable { answer_to, reason, .. }) = Push::read("GetModule", &[payload]) else {
@@ -138,7 +133,7 @@ fn an_unreadable_payload_says_which_member_and_whom_to_answer() {
 }
 
 #[test]
-fn without_a_readable_job_id_there_is_nobody_to_answer() {
+fn without_a_readable_job_id_no_task_can_be_answered() {
     for arguments in [vec![], vec![json!(1)], vec![json!({"jobId": "no guid"})], vec![json!({}), json!({})]] {
         let Err(PushError::Unreadable { answer_to, .. }) = Push::read("Plan", &arguments) else {
             panic!("was read")
@@ -149,7 +144,7 @@ fn without_a_readable_job_id_there_is_nobody_to_answer() {
 }
 
 #[test]
-fn what_is_wrong_with_a_payload_is_told_without_a_value_that_may_be_secret() {
+fn payload_errors_do_not_contain_values() {
     for variables in [json!("hush"), json!({"PASSWORD": ["hush"]}), json!({"PASSWORD": 40_417})] {
         let payload = json!({"jobId": Uuid::from_u128(1), "resolvedEnvVars": variables});
         let error = Push::read("Init", &[payload]).unwrap_err().to_string();

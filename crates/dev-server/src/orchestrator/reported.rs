@@ -1,23 +1,19 @@
 //! Handles the reports of runners.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use hawser_contract::names::method;
-use hawser_contract::{Call, LogEntry, Outcome, Task};
+use hawser_contract::{Call, Fault, LogEntry, Metadata, Outcome, SourceRefresh, Subject, Task};
 use jiff::Timestamp;
+use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Action, Actions, Orchestrator, Refresh, Refusal};
+use super::{Action, Actions, Orchestrator, Refusal};
 use crate::events::{ConnectionId, HubEvent};
-use crate::job_record::{Job, Phase, Standing, TaskState};
-use crate::reports::{Refreshed, Report};
-
-/// Who sent a report.
-#[derive(Clone, Copy)]
-struct Sender<'a> {
-    connection: ConnectionId,
-    instance: &'a str,
-}
+use crate::job_record::{Job, JobState, Standing, TaskState};
+use crate::reports::Report;
 
 impl Orchestrator {
     pub(super) fn reported(
@@ -27,69 +23,74 @@ impl Orchestrator {
         instance: &str,
         report: Report,
     ) -> Result<Actions, Refusal> {
-        if self.rules.acknowledge_unknown_jobs
+        if self.options.acknowledge_unknown_jobs
             && let Some(job) = job_of(&report).filter(|job| !self.jobs.contains_key(job))
         {
             return Ok(vec![Action::Record(HubEvent::UnknownJob { job, instance: instance.to_owned() })]);
         }
         match report {
             Report::Running { job, task, runner, instance: reported } => {
-                if runner != self.rules.runner_id || reported != instance {
-                    let expected = format!("{} {instance}", self.rules.runner_id);
+                if runner != self.identity.runner_id || reported != instance {
+                    let expected = format!("{} {instance}", self.identity.runner_id);
                     return Err(Refusal::WrongRunner { expected, actual: format!("{runner} {reported}") });
                 }
                 running(self.job(job)?, now, instance, task)
             }
             Report::Logs(entries) => self.logged(now, connection, instance, entries),
             Report::Outcome { job, task, outcome, call } => {
-                let from = Sender { connection, instance };
-                self.ended(now, from, (job, task), &outcome, call)
+                let index = match self.job(job)?.standing(instance, task)? {
+                    Standing::Current(index) => index,
+                    Standing::Done(index) => {
+                        self.job(job)?.deliveries[index].ended_over = Some(connection);
+                        let instance = instance.to_owned();
+                        return Ok(vec![Action::Record(HubEvent::DuplicateResult {
+                            job,
+                            task,
+                            instance,
+                            call,
+                        })]);
+                    }
+                    Standing::Lost => return Ok(vec![claim_lost(job, task, instance, &call.method)]),
+                };
+                self.ended(now, (connection, instance), (job, index), &outcome, call)
             }
-            Report::CancelAnswered { job: id, kind } => {
-                let job = self.job(id)?;
-                let key = (instance.to_owned(), kind);
-                if !job.cancels_pushed.contains(&key) {
-                    let (method, instance) = (kind.pushed_as(), key.0);
-                    return Err(Refusal::CancelNotPushed { job: id, method, instance });
+            Report::CancelAnswered { job, kind } => {
+                let (method, instance) = (kind.pushed_as(), instance.to_owned());
+                match self.job(job)?.cancels_pushed.get_mut(&(instance.clone(), kind)) {
+                    None => Err(Refusal::CancelNotPushed { job, method, instance }),
+                    Some(answered) => {
+                        *answered = true;
+                        Ok(vec![Action::Record(HubEvent::CancelAnswered { job, kind, instance })])
+                    }
                 }
-                if let Some(cancel) = job.cancel.as_mut().filter(|cancel| cancel.kind == kind) {
-                    cancel.answered.insert(key.0.clone());
-                }
-                Ok(vec![Action::Record(HubEvent::CancelAnswered { job: id, kind, instance: key.0 })])
             }
-            Report::Refreshed(answer) => self.refreshed(instance, answer),
+            Report::Refreshed { source, result } => self.refreshed(instance, &source, result),
         }
     }
 
+    /// Records the result of a job's current task, and advances the job.
     fn ended(
         &mut self,
         now: Timestamp,
-        from: Sender<'_>,
-        (id, task): (Uuid, Task),
+        (connection, instance): (ConnectionId, &str),
+        (id, index): (Uuid, usize),
         outcome: &Outcome,
         call: Call,
     ) -> Result<Actions, Refusal> {
-        let Sender { connection, instance } = from;
-        let by = instance.to_owned();
         let job = self.job(id)?;
-        let index = match standing(job, instance, task)? {
-            Standing::Current(index) => index,
-            Standing::Done(index) => {
-                job.tasks[index].ended_over = Some(connection);
-                let again = HubEvent::DuplicateResult { job: id, task, instance: by, call };
-                return Ok(vec![Action::Record(again)]);
-            }
-            _ => return Ok(vec![claim_lost(job, task, instance, &call.method)]),
-        };
+        let task = job.shown.tasks[index].task;
         let mut actions = claim(job, now, instance, index, &call.method);
-        actions.push(Action::Record(HubEvent::Result { job: id, task, instance: by, call }));
+        let instance = instance.to_owned();
+        actions.push(Action::Record(HubEvent::Result { job: id, task, instance, call }));
         job.conclude(index, outcome, connection, now);
-        match &job.phase {
-            Phase::Ended(state) => {
+        match &job.shown.state {
+            JobState::AwaitingApproval => {
+                actions.push(Action::Record(HubEvent::AwaitingApproval { job: id }));
+            }
+            state if state.is_ended() => {
                 actions.push(Action::Record(HubEvent::JobEnded { job: id, state: state.clone() }));
             }
-            Phase::Approval { .. } => actions.push(Action::Record(HubEvent::AwaitingApproval { job: id })),
-            Phase::Task { .. } => actions.extend(self.dispatch(now, id)),
+            _ => actions.extend(self.dispatch(now, id)),
         }
         Ok(actions)
     }
@@ -99,88 +100,68 @@ impl Orchestrator {
         now: Timestamp,
         connection: ConnectionId,
         instance: &str,
-        entries: Vec<LogEntry<'static>>,
+        entries: Vec<LogEntry>,
     ) -> Result<Actions, Refusal> {
         // A batch is accepted or refused as a whole, so everything is checked first.
-        let mut parts: Vec<(Uuid, Task, Standing, usize)> = Vec::new();
+        let mut parts: BTreeMap<(Uuid, Task), (Standing, usize)> = BTreeMap::new();
         for entry in &entries {
             let job = self.jobs.get(&entry.job_id).ok_or(Refusal::UnknownJob(entry.job_id))?;
-            check_names(job, entry)?;
-            let task = Task::from_name(&entry.task_name).ok_or_else(|| Refusal::WrongName {
-                job: job.id,
-                member: "taskName",
-                actual: entry.task_name.to_string(),
-                expected: "the name of a task".to_owned(),
-            })?;
-            if let Some((.., count)) = parts.iter_mut().find(|part| part.0 == job.id && part.1 == task) {
-                *count += 1;
-                continue;
-            }
-            let standing = standing(job, instance, task)?;
-            if let Standing::Done(index) = standing
-                && job.tasks[index].ended_over.is_none_or(|over| over >= connection)
-            {
-                return Err(Refusal::AlreadyEnded { job: job.id, task });
-            }
-            parts.push((job.id, task, standing, 1));
+            check_module(job, entry)?;
+            let (_, count) = match parts.entry((entry.job_id, entry.task_name)) {
+                Entry::Occupied(part) => part.into_mut(),
+                Entry::Vacant(part) => {
+                    let standing = job.standing(instance, entry.task_name)?;
+                    if let Standing::Done(index) = standing
+                        && job.deliveries[index].ended_over.is_none_or(|over| over >= connection)
+                    {
+                        return Err(Refusal::AlreadyEnded { job: job.id(), task: entry.task_name });
+                    }
+                    part.insert((standing, 0))
+                }
+            };
+            *count += 1;
         }
         let mut actions = Vec::new();
-        let mut ignored = Vec::new();
-        for (id, task, standing, count) in parts {
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
-            let instance = instance.to_owned();
-            match standing {
-                Standing::Current(index) => {
-                    actions.extend(claim(job, now, &instance, index, method::ADD_LOGS));
-                    actions.push(Action::Record(HubEvent::LogBatch { job: id, instance, entries: count }));
-                }
+        for (&(id, task), &(standing, entries)) in &parts {
+            if let Standing::Current(index) = standing {
+                actions.extend(claim(self.job(id)?, now, instance, index, method::ADD_LOGS));
+            }
+            let by = instance.to_owned();
+            actions.push(match standing {
+                Standing::Current(_) => Action::Record(HubEvent::LogBatch { job: id, instance: by, entries }),
                 Standing::Done(_) => {
-                    let repeated = HubEvent::LogsRepeated { job: id, task, instance, entries: count };
-                    actions.push(Action::Record(repeated));
+                    Action::Record(HubEvent::LogsRepeated { job: id, task, instance: by, entries })
                 }
-                _ => {
-                    actions.push(claim_lost(job, task, &instance, method::ADD_LOGS));
-                    ignored.push((id, task));
-                }
-            }
+                Standing::Lost => claim_lost(id, task, instance, method::ADD_LOGS),
+            });
         }
-        let mut accepted = Vec::with_capacity(entries.len());
-        for entry in entries {
-            if ignored.iter().any(|(id, task)| *id == entry.job_id && task.name() == entry.task_name) {
-                continue;
-            }
-            let entry = Arc::new(entry);
-            if let Some(job) = self.jobs.get_mut(&entry.job_id) {
-                job.logged(&entry);
-            }
-            accepted.push(entry);
+        let is_lost = |entry: &LogEntry| {
+            parts
+                .get(&(entry.job_id, entry.task_name))
+                .is_some_and(|(standing, _)| *standing == Standing::Lost)
+        };
+        let accepted: Vec<_> = entries.into_iter().filter(|entry| !is_lost(entry)).map(Arc::new).collect();
+        for entry in &accepted {
+            self.job(entry.job_id)?.logged(entry);
         }
         actions.push(Action::Logs(accepted));
         Ok(actions)
     }
 
-    fn refreshed(&mut self, instance: &str, answer: Refreshed) -> Result<Actions, Refusal> {
+    fn refreshed(
+        &mut self,
+        instance: &str,
+        source: &[Value],
+        result: Result<String, Fault>,
+    ) -> Result<Actions, Refusal> {
         let instance = instance.to_owned();
-        let matches = |it: &&mut Refresh| {
-            it.refresh.source_url == answer.source_url
-                && it.refresh.source_revision == answer.source_revision
-                && it.refresh.source_type == answer.source_type
-                && it.refresh.source_revision_type == answer.source_revision_type
-                && it.pushed_to.as_deref() == Some(&*instance)
+        let is_answered = |(pushed_to, refresh): &&(String, SourceRefresh)| {
+            *pushed_to == instance && Subject::SourceRefresh(refresh.clone()).identity() == source
         };
-        let mut matching: Vec<&mut Refresh> = self.refreshes.iter_mut().filter(matches).collect();
-        if matching.is_empty() {
-            return Err(Refusal::RefreshNotRequested {
-                url: answer.source_url,
-                revision: answer.source_revision,
-            });
+        match self.refreshes.iter().find(is_answered).map(|(_, refresh)| refresh.clone()) {
+            Some(refresh) => Ok(vec![Action::Record(HubEvent::RefreshEnded { refresh, instance, result })]),
+            None => Err(Refusal::RefreshNotPushed { instance }),
         }
-        let Some(open) = matching.iter_mut().find(|it| !it.answered) else {
-            return Ok(vec![Action::Record(HubEvent::DuplicateRefresh { instance })]);
-        };
-        open.answered = true;
-        let refresh = open.refresh.clone();
-        Ok(vec![Action::Record(HubEvent::RefreshEnded { refresh, instance, result: answer.result })])
     }
 }
 
@@ -190,85 +171,51 @@ fn job_of(report: &Report) -> Option<Uuid> {
             Some(*job)
         }
         Report::Logs(entries) => entries.first().map(|entry| entry.job_id),
-        Report::Refreshed(_) => None,
-    }
-}
-
-fn standing(job: &Job, instance: &str, task: Task) -> Result<Standing, Refusal> {
-    match job.standing(instance, task) {
-        Standing::NeverPushed => {
-            Err(Refusal::NeverPushed { job: job.id, task, instance: instance.to_owned() })
-        }
-        Standing::NotOutstanding => Err(Refusal::NotOutstanding { job: job.id, task }),
-        standing => Ok(standing),
+        Report::Refreshed { .. } => None,
     }
 }
 
 fn running(job: &mut Job, now: Timestamp, instance: &str, task: Task) -> Result<Actions, Refusal> {
-    let method = method::REPORT_RUNNING_TASK;
-    match standing(job, instance, task)? {
+    let (id, method) = (job.id(), method::REPORT_RUNNING_TASK);
+    match job.standing(instance, task)? {
         Standing::Current(index) => {
             let mut actions = claim(job, now, instance, index, method);
-            let instance = instance.to_owned();
-            actions.push(Action::Record(HubEvent::Running { job: job.id, task, instance }));
+            actions.push(Action::Record(HubEvent::Running { job: id, task, instance: instance.to_owned() }));
             Ok(actions)
         }
-        Standing::Done(_) => Err(Refusal::AlreadyEnded { job: job.id, task }),
-        _ => Ok(vec![claim_lost(job, task, instance, method)]),
+        Standing::Done(_) => Err(Refusal::AlreadyEnded { job: id, task }),
+        Standing::Lost => Ok(vec![claim_lost(id, task, instance, method)]),
     }
 }
 
 /// Records a report on the current task by the runner that has the job, or gets it by this report.
 fn claim(job: &mut Job, now: Timestamp, instance: &str, index: usize, method: &str) -> Actions {
-    let mut actions = Vec::new();
-    let record = &mut job.tasks[index];
+    let shown = &mut job.shown;
+    let record = &mut shown.tasks[index];
     if record.state == TaskState::Dispatched {
         record.state = TaskState::Running;
         record.started_at = Some(now);
     }
-    if job.owner.is_none() {
-        job.owner = Some(instance.to_owned());
-        actions.push(Action::Record(HubEvent::Claimed {
-            job: job.id,
-            task: record.task,
-            instance: instance.to_owned(),
-            by: method.to_owned(),
-        }));
+    if shown.owner.is_some() {
+        return Vec::new();
     }
-    actions
+    let (instance, by) = (instance.to_owned(), method.to_owned());
+    shown.owner = Some(instance.clone());
+    vec![Action::Record(HubEvent::Claimed { job: shown.id, task: record.task, instance, by })]
 }
 
-fn claim_lost(job: &Job, task: Task, instance: &str, method: &str) -> Action {
-    Action::Record(HubEvent::ClaimLost {
-        job: job.id,
-        task,
-        instance: instance.to_owned(),
-        method: method.to_owned(),
-    })
+fn claim_lost(job: Uuid, task: Task, instance: &str, method: &str) -> Action {
+    let (instance, method) = (instance.to_owned(), method.to_owned());
+    Action::Record(HubEvent::ClaimLost { job, task, instance, method })
 }
 
-fn check_names(job: &Job, entry: &LogEntry<'_>) -> Result<(), Refusal> {
-    let metadata = &job.metadata;
-    let members = [
-        ("stackName", &*entry.stack_name, &metadata.stack_name),
-        ("namespaceName", &*entry.namespace_name, &metadata.namespace_name),
-        ("moduleName", &*entry.module_name, &metadata.module_name),
-    ];
-    if entry.module_id != metadata.module_id {
-        return Err(Refusal::WrongName {
-            job: job.id,
-            member: "moduleId",
-            actual: entry.module_id.to_string(),
-            expected: metadata.module_id.to_string(),
-        });
+fn check_module(job: &Job, entry: &LogEntry) -> Result<(), Refusal> {
+    let Metadata { stack_name, namespace_name, module_name, module_id, .. } = &job.metadata;
+    let expected = ([stack_name, namespace_name, module_name], module_id);
+    let actual = ([&entry.stack_name, &entry.namespace_name, &entry.module_name], &entry.module_id);
+    if actual == expected {
+        return Ok(());
     }
-    match members.into_iter().find(|(_, actual, expected)| actual != expected) {
-        Some((member, actual, expected)) => Err(Refusal::WrongName {
-            job: job.id,
-            member,
-            actual: actual.to_owned(),
-            expected: expected.clone(),
-        }),
-        None => Ok(()),
-    }
+    let (actual, expected) = (format!("{actual:?}"), format!("{expected:?}"));
+    Err(Refusal::WrongModule { job: job.id(), actual, expected })
 }

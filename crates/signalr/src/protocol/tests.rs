@@ -76,7 +76,7 @@ fn a_handshake_that_is_refused_or_times_out_ends_the_connection() {
 }
 
 #[test]
-fn a_ping_is_sent_after_15_s_without_sending_whatever_was_received() {
+fn a_ping_is_sent_after_15_s_without_sending_even_if_messages_arrive() {
     let mut bench = Bench::open();
     assert_eq!(bench.deadline(), 15);
     bench.receive(14, "{\"type\":6}\x1e");
@@ -88,7 +88,7 @@ fn a_ping_is_sent_after_15_s_without_sending_whatever_was_received() {
 }
 
 #[test]
-fn a_server_that_is_silent_for_30_s_times_out_whatever_is_sent() {
+fn a_server_that_is_silent_for_30_s_times_out_even_if_messages_are_sent() {
     let mut bench = Bench::open();
     bench.receive(5, "{\"type\":6}\x1e");
     bench.call(18, 1);
