@@ -22,7 +22,7 @@ use crate::masking::SecretStore;
 use crate::policy::Policy;
 use crate::scheduler::{Load, Scheduler};
 use crate::settings::Settings;
-use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
+use crate::shipping::{Shipper, ShipperHandle};
 use crate::step::{StepStore, StoreError};
 use crate::{connect, supervisor};
 use recover::{InspectedStep, Recovery};
@@ -151,7 +151,8 @@ impl Parts {
         let shipper = Shipper::start(
             hub.clone(),
             Arc::clone(&store),
-            &ShippingSettings::from(&*settings),
+            &settings.job_log_stream,
+            settings.server.max_message_bytes,
             secret_store.clone(),
             stop.clone(),
         );

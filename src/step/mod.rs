@@ -37,6 +37,7 @@
 
 pub mod folder;
 mod identity;
+pub mod record_reader;
 pub mod records;
 pub mod recovery_phase;
 pub mod scratch;
@@ -46,9 +47,8 @@ pub use folder::{
     Audited, Cancel, CancelledBy, Exit, Facts, FolderError, StepFolder, StepRequest, SupervisorNote,
 };
 pub use identity::{Step, StepId, StepWork};
-#[cfg(feature = "testing")]
-pub use records::Record;
-pub use records::{Position, RecordReader, RecordRef, RecordWriter, Stream};
+pub use record_reader::{FoundRecord, RecordReader};
+pub use records::{Position, RecordRef, RecordWriter, Stream};
 pub use recovery_phase::RecoveryPhase;
 pub use scratch::Scratch;
 pub use store::{StepStore, StoreError};

@@ -1,4 +1,4 @@
-//! Text with secrets, cut into records in any way, sent through the log as a lane does it.
+//! Text with secrets, cut into records in any way, and read as a step stream reads it.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::masking::{MASK, Rules, SecretStore};
 use crate::settings::model::JobLogStreamSettings;
 use crate::shipping::Labels;
 use crate::shipping::batch::BatchLimits;
-use crate::shipping::reader::{LogReader, Mark, Offer};
-use crate::step::RecordWriter;
+use crate::shipping::reader::{LogReader, Offer};
 use crate::step::records::{MAX_TEXT, encode, pieces};
+use crate::step::{Position, RecordWriter};
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
@@ -37,7 +37,7 @@ struct Bed {
     now: Instant,
     log: Option<LogReader>,
     /// The place behind the last batch.
-    end: Mark,
+    end: Position,
     batches: usize,
     /// Lines by stream, the last of which may go on.
     lines: BTreeMap<usize, Vec<String>>,
@@ -58,7 +58,7 @@ impl Bed {
             secrets: job,
             now: Instant::now(),
             log: None,
-            end: Mark::default(),
+            end: Position::default(),
             batches: 0,
             lines: BTreeMap::new(),
             goes_on: BTreeMap::new(),
@@ -73,17 +73,12 @@ impl Bed {
         RecordWriter::open(&self.path).unwrap().append(&bytes).unwrap();
     }
 
-    fn policy(&self) -> BatchLimits {
-        BatchLimits::new(&self.settings, self.limit)
-    }
-
-    /// A runner that is started anew knows only the place that was acknowledged.
+    /// A restarted runner knows only the acknowledged position.
     fn restart(&mut self) {
-        self.end = Mark::at(&self.path, self.end.position).unwrap();
         self.log = None;
     }
 
-    /// The connection was cut: all behind the acknowledged place is sent again.
+    /// The connection was cut: everything after the acknowledged position is sent again.
     fn go_back(&mut self) {
         if let Some(log) = &mut self.log {
             log.go_to(self.end);
@@ -92,7 +87,7 @@ impl Bed {
 
     /// One batch, if there is one; false at the end of what can be sent now.
     fn ship(&mut self, ended: bool) -> bool {
-        let policy = self.policy();
+        let limits = BatchLimits::new(&self.settings, self.limit);
         let labels = Labels {
             job_id: Uuid::nil(),
             module_id: Uuid::nil(),
@@ -101,13 +96,11 @@ impl Bed {
             module_name: String::new(),
             task: Task::Plan,
         };
-        let log = self.log.get_or_insert_with(|| {
-            let veil = LineMasker::new(&self.path, self.secrets.clone(), policy.period());
-            LogReader::open(&self.path, &labels, self.end, veil)
-        });
-        let Offer::Batch { arguments, end } = log.offer(&policy, ended, true, self.now).unwrap() else {
-            return false;
-        };
+        let open = || LogReader::open(&self.path, &labels, self.end, self.secrets.clone(), limits);
+        let log = self.log.get_or_insert_with(open);
+        // Every batch is sent at once.
+        log.last_batch = None;
+        let Offer::Batch { arguments, end } = log.offer(ended, self.now).unwrap() else { return false };
         assert!(arguments.len() <= self.limit);
         self.end = end;
         self.batches += 1;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
-use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSettings};
+use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{StepFolder, StepId, StepStore, Stream};
@@ -112,6 +112,11 @@ fn connected_line() -> (HubClient, ClientDriver) {
     (line, end)
 }
 
+struct ShippingSettings {
+    job_log_stream: JobLogStreamSettings,
+    max_message_bytes: usize,
+}
+
 struct Bed {
     _directory: tempfile::TempDir,
     store: Arc<StepStore>,
@@ -138,7 +143,8 @@ impl Bed {
             Shipper::start(
                 line,
                 Arc::clone(&self.store),
-                &self.settings,
+                &self.settings.job_log_stream,
+                self.settings.max_message_bytes,
                 self.secret_store.clone(),
                 stop.clone(),
             ),
@@ -174,7 +180,10 @@ async fn ship(shipper: &ShipperHandle, step: ShippedStep) -> bool {
 /// Waits until a step is shipped, which removes its folder. False if the shipper stops first.
 async fn shipped(shipper: &ShipperHandle, folder: &StepFolder) -> bool {
     let mut status = shipper.status();
-    status.wait_for(|status| !folder.path().exists() || status.stopped).await.unwrap();
+    tokio::select! {
+        _ = status.wait_for(|_| !folder.path().exists()) => {}
+        () = shipper.stopped() => {}
+    }
     !folder.path().exists()
 }
 

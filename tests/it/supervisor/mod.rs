@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hawser::step::{Exit, Record, RecordReader, StepFolder, Stream};
+use hawser::step::{Exit, StepFolder, Stream};
 use hawser::supervisor::{Launch, LaunchError, launch, program, wait};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually::{eventually, in_time};
+use crate::support::steps::{LogRecord, records};
 use crate::support::write_program;
 
 const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
@@ -90,9 +91,8 @@ impl Step {
         self.folder.exit().unwrap().expect("exit.json exists")
     }
 
-    fn records(&self) -> Vec<Record> {
-        let mut reader = RecordReader::open(&self.folder.output_path(), 0).unwrap();
-        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    fn records(&self) -> Vec<LogRecord> {
+        records(&self.folder)
     }
 
     /// The lines of one stream, joined from their records.
