@@ -1,8 +1,7 @@
 //! Takes one step from its folder to its outcome: claim, prepare, start the supervisor, wait, conclude.
 
-pub(crate) mod claim;
-pub(crate) mod drive;
-mod events;
+mod claim;
+mod drive;
 mod finish;
 mod lost;
 mod module_lock;
@@ -19,10 +18,11 @@ use crate::masking::SecretStore;
 use crate::policy::Policy;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
+pub(crate) use drive::DriveEnd;
 
-/// The parts of the runner that every step uses.
-#[derive(Debug, Clone)]
-pub struct ExecutorContext {
+/// Drives steps, one tokio task per step.
+#[derive(Debug)]
+pub struct Executor {
     pub settings: Arc<Settings>,
     pub engines: Engines,
     pub secret_store: SecretStore,

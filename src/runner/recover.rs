@@ -6,25 +6,24 @@
 //! [store](StepStore::left) remembers it, and it is retried while the runner runs.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
 use hawser_contract::StepOutcome;
-use hawser_contract::requests::CancelKind;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use uuid::Uuid;
 
 use super::RunnerError;
 use crate::base::blocking::blocking;
 use crate::base::retry;
-use crate::intake::{self, RecoveredStep};
+use crate::executor::Executor;
+use crate::intake::{self, RecoveredStep, UnansweredCancel, try_blocking};
 use crate::masking::SecretStore;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
-use crate::shipping::{ShippedStep, ShipperHandle};
+use crate::shipping::ShippedStep;
+use crate::step::store::Abandoned;
 use crate::step::{
     CancelledBy, FolderError, RecoveryPhase, Scratch, Step, StepFolder, StepStore, StoreError,
 };
@@ -33,10 +32,8 @@ use crate::workspace::permissions;
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) store: Arc<StepStore>,
-    pub(super) settings: Arc<Settings>,
-    pub(super) secret_store: SecretStore,
     pub(super) scheduler: Scheduler,
-    pub(super) shipper: ShipperHandle,
+    pub(super) executor: Arc<Executor>,
 }
 
 /// A folder and what is in it.
@@ -54,7 +51,16 @@ pub(super) async fn open(
         narrowed.done.iter().for_each(|line| info!("{line}"));
         narrowed.warnings.iter().for_each(|line| warn!("{line}"));
         let store = StepStore::open(&directories.working_directory, runner.id, &runner.instance)?;
-        store.abandoned_by_others().iter().for_each(|abandoned| warn!("{abandoned}"));
+        for Abandoned { instance, path, steps } in store.abandoned_by_others() {
+            let path = path.display();
+            warn!(
+                instance,
+                steps,
+                %path,
+                "found steps of an instance that is not running; to finish them, start hawser once with its name as \
+                 Runner.Instance. If names of hosts or containers change, set Runner.Instance to a permanent name"
+            );
+        }
         if let Err(error) = Scratch::sweep(&directories.temp_directory, &store.steps()) {
             let path = directories.temp_directory.display();
             warn!(%path, %error, "failed to clean up after earlier steps");
@@ -89,7 +95,7 @@ impl Recovery {
                 self.report_damaged().await;
                 continue;
             }
-            let inspected = inspect(&self.store, &self.secret_store, left).await;
+            let inspected = inspect(&self.store, &self.executor.secret_store, left).await;
             for (folder, error) in self.recover(inspected).await {
                 debug!(step = folder.name(), error, "failed to recover step, retrying");
             }
@@ -103,20 +109,15 @@ impl Recovery {
         for action in plan(inspected) {
             let failed = match action {
                 Recover::ShipAnswer(answer) => {
-                    let folder = answer.folder.clone();
-                    self.shipper.add(answer).await;
-                    self.store.taken_up(&folder);
+                    self.ship(answer).await;
                     None
                 }
                 Recover::SetAside(folder, error) => {
-                    let (store, damaged) = (Arc::clone(&self.store), folder.clone());
-                    match on_disk(move || store.set_aside(&damaged, &error.to_string())).await {
-                        Ok(()) => {
-                            self.store.taken_up(&folder);
-                            None
-                        }
-                        Err(error) => Some((folder, error)),
-                    }
+                    let store = Arc::clone(&self.store);
+                    let reason = error.to_string();
+                    // After a panic, the next start tries again.
+                    let _ = blocking(move || store.set_aside(&folder, &reason)).await;
+                    None
                 }
                 Recover::Leave(folder, error) => Some((folder, error.to_string())),
                 Recover::RecordCancel(cancel, folders) => {
@@ -144,22 +145,30 @@ impl Recovery {
         left
     }
 
-    async fn record_cancel(&self, cancel: &FoundCancel, folders: Vec<StepFolder>) -> Result<(), String> {
+    async fn ship(&self, answer: ShippedStep) {
+        self.store.taken_up(&answer.folder);
+        self.executor.shipper.add(answer).await;
+    }
+
+    async fn record_cancel(&self, cancel: &UnansweredCancel, folders: Vec<StepFolder>) -> Result<(), String> {
         let (kind, job) = (cancel.kind, cancel.job_id);
         info!(%job, ?kind, "resuming cancel of an earlier process");
-        let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
-        let record = move |folder: &StepFolder| folder.cancel_as(kind, grace, CancelledBy::Server);
-        try_on_disk(move || folders.iter().try_for_each(record)).await
+        let grace = Duration::from_secs(self.executor.settings.runner.cancel_grace_seconds);
+        let record = move |folder: &StepFolder| folder.record_cancel(kind, Some(grace), CancelledBy::Server);
+        try_blocking(move || folders.iter().try_for_each(record)).await
     }
 
     /// Cancels the waiting steps of the job too, and answers once every step has the cancel.
-    async fn answer_cancel(&self, cancel: FoundCancel, recorded: Result<(), String>) -> Result<(), String> {
-        let FoundCancel { kind, job_id, answer } = cancel;
-        recorded.and(self.scheduler.cancel(job_id, kind).await)?;
+    async fn answer_cancel(
+        &self,
+        cancel: UnansweredCancel,
+        recorded: Result<(), String>,
+    ) -> Result<(), String> {
+        let UnansweredCancel { kind, job_id, answer } = cancel;
+        recorded.and(self.scheduler.cancel(Some(job_id), kind).await)?;
         let folder = answer.folder.clone();
-        try_on_disk(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
-        self.store.taken_up(&answer.folder);
-        self.shipper.add(answer).await;
+        try_blocking(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
+        self.ship(answer).await;
         Ok(())
     }
 
@@ -168,11 +177,11 @@ impl Recovery {
         let folder = step.folder.clone();
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.
-            self.scheduler.audit().found_finished(&step).await;
+            self.executor.audit.found_finished(&step).await;
         }
-        self.shipper.add(ShippedStep::of(&step)).await;
+        self.executor.shipper.add(ShippedStep::of(&step)).await;
         if phase != RecoveryPhase::Ship {
-            self.scheduler.adopt(step, phase).await;
+            self.scheduler.submit(step, phase).await;
         }
         // After the scheduler has it, so that a cancel finds it in one of the two.
         self.store.taken_up(&folder);
@@ -181,32 +190,24 @@ impl Recovery {
     async fn report_damaged(&self) {
         let store = Arc::clone(&self.store);
         // On failure they stay recorded, and are reported next time.
-        for id in on_disk(move || store.take_set_aside()).await.unwrap_or_default() {
+        for id in blocking(move || store.unreported()).await.unwrap_or_default() {
             let (store, damaged) = (Arc::clone(&self.store), id.clone());
-            match try_on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
+            match try_blocking(move || intake::answer_for_damaged(&store, &damaged)).await {
                 Ok(Some(answer)) => {
                     if let Some((job_id, task)) = id.job_and_task() {
                         let reason = "the record of the task was damaged";
-                        self.scheduler.audit().lost(job_id, task, reason).await;
+                        self.executor.audit.lost(job_id, task, reason).await;
                     }
-                    self.shipper.add(answer).await;
+                    self.executor.shipper.add(answer).await;
                 }
                 Ok(None) => {
                     let store = Arc::clone(&self.store);
-                    let _ = on_disk(move || store.mark_reported(&id)).await;
+                    let _ = blocking(move || store.mark_reported(&id)).await;
                 }
                 Err(error) => warn!(step = %id, error, "failed to report damaged step"),
             }
         }
     }
-}
-
-/// A cancel without an answer.
-#[derive(Debug, Clone)]
-struct FoundCancel {
-    kind: CancelKind,
-    job_id: Uuid,
-    answer: ShippedStep,
 }
 
 /// One action of the recovery. The order matters.
@@ -218,9 +219,9 @@ enum Recover {
     /// The folder cannot be read at the moment, and may be intact.
     Leave(StepFolder, FolderError),
     /// Before any step of the job resumes.
-    RecordCancel(FoundCancel, Vec<StepFolder>),
+    RecordCancel(UnansweredCancel, Vec<StepFolder>),
     Resume(RecoveryPhase, Step),
-    AnswerCancel(FoundCancel),
+    AnswerCancel(UnansweredCancel),
 }
 
 fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
@@ -229,9 +230,7 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
     for (folder, contents) in inspected {
         match contents {
             Ok((_, RecoveredStep::Answer(answer))) => actions.push(Recover::ShipAnswer(answer)),
-            Ok((_, RecoveredStep::Cancel { kind, job_id, answer })) => {
-                cancels.push(FoundCancel { kind, job_id, answer });
-            }
+            Ok((_, RecoveredStep::Cancel(cancel))) => cancels.push(cancel),
             Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
             Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
             Err(error) => {
@@ -264,7 +263,7 @@ async fn inspect(
     let inspect = move |folder: &StepFolder| {
         let request = store.look(folder)?;
         folder.mend_shipped()?;
-        Ok((folder.stage()?, intake::reread(folder.clone(), &request, &masker)?))
+        Ok((folder.phase()?, intake::reread(folder.clone(), &request, &masker)?))
     };
     inspect_each(folders, move |folder| inspect(folder).map_err(|error| unless_disk_is_away(folder, error)))
         .await
@@ -274,8 +273,7 @@ async fn inspect(
 fn unless_disk_is_away(folder: &StepFolder, error: FolderError) -> FolderError {
     match folder.path().parent().map(fs::read_dir) {
         Some(Err(source)) if error.is_damage() => {
-            let source = io::Error::other(format!("its disk is away: {source}"));
-            FolderError::Io { action: "read", path: folder.path().to_owned(), source }
+            FolderError::io("read", folder.path())(io::Error::other(format!("its disk is away: {source}")))
         }
         _ => error,
     }
@@ -289,29 +287,20 @@ async fn inspect_each<T: Send + 'static>(
     let (inspect, mut inspected) = (Arc::new(inspect), Vec::new());
     for folder in folders {
         let (inspect, of_thread) = (Arc::clone(&inspect), folder.clone());
-        let contents = blocking(move || inspect(&of_thread)).await.unwrap_or_else(|error| {
-            let (path, source) = (folder.path().to_owned(), io::Error::other(error));
-            Err(FolderError::Io { action: "read", path, source })
-        });
+        let contents = blocking(move || inspect(&of_thread))
+            .await
+            .unwrap_or_else(|error| Err(FolderError::io("read", folder.path())(io::Error::other(error))));
         inspected.push((folder, contents));
     }
     inspected
 }
 
-async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    blocking(work).await.map_err(|error| error.to_string())
-}
-
-async fn try_on_disk<T: Send + 'static, E: Display + Send + 'static>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, String> {
-    on_disk(work).await?.map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use hawser_contract::Push;
+    use hawser_contract::requests::CancelKind;
     use serde_json::json;
+    use uuid::Uuid;
 
     use super::*;
     use crate::step::StepWork;
@@ -350,13 +339,10 @@ mod tests {
     fn a_cancel_is_recorded_before_steps_resume_in_order_and_answered_after_them() {
         let job_id = Uuid::from_u128(1);
         let unreadable = StepFolder::at(format!("/steps/{job_id}.Plan"));
-        let error = || FolderError::Io {
-            action: "read",
-            path: unreadable.path().to_owned(),
-            source: io::Error::other("too many open files"),
-        };
-        let answer = ShippedStep { folder: StepFolder::at("/steps/cancel"), sequence: 3, labels: None };
-        let cancel = RecoveredStep::Cancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
+        let error = || FolderError::io("read", unreadable.path())(io::Error::other("too many open files"));
+        let answer = ShippedStep::answer(StepFolder::at("/steps/cancel"), 3);
+        let cancel = UnansweredCancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
+        let cancel = RecoveredStep::Cancel(cancel);
         let inspected = vec![
             (answer.folder.clone(), Ok((RecoveryPhase::Prepare, cancel))),
             (StepFolder::at("/steps/second"), Ok((RecoveryPhase::Running, step(2, 2)))),

@@ -8,6 +8,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use hawser_contract::Task;
+
+use crate::step::{Step, StepWork};
+
 /// How many light steps run at once. They are short and mostly wait for the network.
 const LIGHT_SLOTS: usize = 8;
 
@@ -22,8 +26,22 @@ pub(super) enum Lane {
 pub(super) struct QueuedStep {
     pub(super) name: String,
     pub(super) lane: Lane,
-    /// The module directory that the step works in.
+    /// The module that the step works in.
     pub(super) module: Option<String>,
+}
+
+impl QueuedStep {
+    pub(super) fn of(step: &Step) -> Self {
+        let (lane, module) = match &step.work {
+            StepWork::Refresh(_) => (Lane::Light, None),
+            StepWork::Task(request) => match request.task.task() {
+                Task::GetDefinitiveRevision => (Lane::Light, None),
+                Task::Variables => (Lane::Light, step.work.module()),
+                _ => (Lane::Heavy, step.work.module()),
+            },
+        };
+        Self { name: step.name(), lane, module }
+    }
 }
 
 #[derive(Debug)]

@@ -196,7 +196,7 @@ async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_runnin
     })
     .await;
     let place = working + "/.hawser/" + &world.hub.identity().runner_id.to_string() + "/one";
-    let words = ["WARN", place.as_str(), "steps (1)", "Runner.Instance set to \"one\""];
+    let words = ["WARN", place.as_str(), "steps=1", "instance=\"one\"", "Runner.Instance"];
     assert!(words.iter().all(|word| line.contains(word)), "{line}");
 
     // What it says to do helps.

@@ -1,5 +1,6 @@
 //! Cancels and signals.
 
+use hawser::step::CancelledBy;
 use hawser_contract::requests::CancelKind;
 use rustix::process::Signal;
 
@@ -24,10 +25,10 @@ async fn a_graceful_cancel_interrupts_once_and_lets_the_script_finish() {
     );
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.until_written("interrupts").await;
     // The same cancel again, as after a restart of the runner, sends nothing.
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     eventually("the line", || step.stdout() == ["cleaning up"]).await;
     assert_eq!(step.folder.exit().unwrap(), None, "the script may take its time");
     step.go();
@@ -51,7 +52,7 @@ async fn an_interrupt_reaches_the_engine_and_not_only_the_shell() {
     let step = Step::new(&format!("trap 'stop=1' INT\n{engine}\n[ -z \"$stop\" ] || exit 9\necho never"));
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!(step.stdout(), ["engine stops"]);
     assert_eq!(step.exit(), Exit::Code(9));
@@ -62,7 +63,7 @@ async fn a_script_that_does_not_catch_the_interrupt_is_ended_by_it() {
     let step = Step::new("touch started; sleep 600; echo never");
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Signal(2));
     assert_eq!(step.stdout(), Vec::<String>::new());
@@ -74,7 +75,7 @@ async fn engines_get_interrupts_even_if_the_runner_ignores_them() {
     // A background job of a shell script inherits ignored SIGINT and SIGQUIT.
     let mut child = step.launch_from_shell("trap '' INT QUIT HUP");
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(child.wait().unwrap().success());
     assert_eq!(step.exit(), Exit::Code(7));
@@ -95,9 +96,9 @@ async fn a_kill_ends_the_whole_tree_in_all_sessions() {
         pids.push(step.pid(name).await);
     }
     assert!(pids.iter().all(|pid| exists(*pid)));
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     eventually("the deaf script", || step.stdout().contains(&"deaf".to_owned())).await;
-    step.folder.request_cancel(CancelKind::Kill).unwrap();
+    step.folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(!pids.iter().any(|pid| exists(*pid)), "{pids:?}");
     assert_eq!(step.exit(), Exit::Signal(9));
@@ -117,7 +118,7 @@ END
     );
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Kill).unwrap();
+    step.folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Signal(9));
     let work = step.work.canonicalize().unwrap();
@@ -133,7 +134,9 @@ async fn a_graceful_cancel_with_a_limit_becomes_a_kill() {
     let step = Step::new("trap '' INT; touch started; while :; do sleep 0.02; done");
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel_within(Duration::from_secs(1)).unwrap();
+    step.folder
+        .record_cancel(CancelKind::Graceful, Some(Duration::from_secs(1)), CancelledBy::Server)
+        .unwrap();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Signal(9));
     assert_eq!(step.lines(Stream::Information).len(), 1);
@@ -142,7 +145,7 @@ async fn a_graceful_cancel_with_a_limit_becomes_a_kill() {
 #[tokio::test]
 async fn a_step_that_was_cancelled_before_its_start_does_not_run() {
     let step = Step::new("touch ran");
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     let exit = step.run().await;
     assert!(matches!(exit, Exit::Failure(reason) if reason.contains("cancelled")));
     assert!(!step.work.join("ran").exists());
@@ -243,7 +246,7 @@ async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
         fs::write(step.work.join("later.sh"), later).unwrap();
         step.launch();
         step.until_written("started").await;
-        step.folder.request_cancel(CancelKind::Graceful).unwrap();
+        step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
         step.wait().await;
         assert_eq!(step.exit(), Exit::Code(130), "{next}");
         assert!(!step.work.join("never").exists());
@@ -258,7 +261,7 @@ async fn an_engine_that_takes_its_time_to_shut_down_gets_one_interrupt() {
     let step = real_step("true", &["sh", "counting.sh", "2.5"], "touch never");
     step.launch();
     step.until_written("engine-started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
     assert!(!step.work.join("never").exists());
@@ -279,7 +282,7 @@ async fn a_bash_that_an_interrupt_sends_round_in_circles_is_ended() {
         let step = real_step(&hook, &["touch", "never"], "");
         step.launch();
         step.until_written("started").await;
-        step.folder.request_cancel(CancelKind::Graceful).unwrap();
+        step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
         step.wait().await;
         assert_eq!(step.exit(), Exit::Signal(9));
         assert!(!step.work.join("never").exists());
@@ -299,7 +302,7 @@ async fn what_a_hook_does_to_clean_up_is_not_interrupted() {
         let step = real_step(&hook, &["touch", "never"], "");
         step.launch();
         step.until_written("started").await;
-        step.folder.request_cancel(CancelKind::Graceful).unwrap();
+        step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
         step.wait().await;
         assert!(step.work.join("cleaned-up").exists(), "{hook}: {:?}", step.records());
         assert!(!step.work.join("never").exists());
@@ -312,14 +315,14 @@ async fn job_control_of_a_hook_does_not_keep_an_interrupt_from_the_engine() {
     let step = real_step("set -m", &["sh", "counting.sh", "0.1"], "touch never");
     step.launch();
     step.until_written("engine-started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
     // Inside of the hook its commands have groups of their own: they are reached a second later.
     let step = real_step("set -m\ntouch started\nsleep 600", &["touch", "never"], "");
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(step.exit() != Exit::Code(0) && !step.work.join("never").exists());
 }

@@ -13,7 +13,7 @@ use hawser::engines::Engines;
 use hawser::masking::{Rules, SecretStore};
 use hawser::policy::Policy;
 use hawser::settings::Settings;
-use hawser::step::{Exit, RecordReader, RecordRef, RecordWriter, StepFolder, Stream};
+use hawser::step::{CancelledBy, Exit, RecordReader, RecordRef, RecordWriter, StepFolder, Stream};
 use hawser::supervisor::Launch;
 use hawser::tasks::{Prepared, TaskContext, TaskError, conclude, prepare};
 use hawser_contract::requests::CancelKind;
@@ -263,7 +263,7 @@ pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&I
         eventually_blocking(&format!("{at:?} in the log"), || {
             log(folder).iter().any(|(_, line)| line.contains(*at))
         });
-        folder.request_cancel(*kind).unwrap();
+        folder.record_cancel(*kind, None, CancelledBy::Server).unwrap();
         let signal = if *kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
         kill_process_group(group, signal).unwrap();
     }
