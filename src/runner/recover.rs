@@ -6,6 +6,7 @@
 //! [store](StepStore::left) remembers it, and it is retried while the runner runs.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
@@ -81,68 +82,52 @@ impl Recovery {
         if !inspected.is_empty() {
             info!(steps = inspected.len(), "recovering steps of an earlier process");
         }
-        for (folder, error) in self.recover(inspected).await {
-            warn!(step = folder.name(), error, "failed to recover step, retrying");
-        }
+        self.recover(inspected).await;
     }
 
-    /// Retries what could not be recovered.
+    /// Retries what could not be recovered, and reports steps that the shipper has set aside.
     pub(super) async fn keep_trying(self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(retry::RECOVERY)).await.is_some() {
-            let left = self.store.left();
-            if left.is_empty() {
-                // The shipper may have set a step aside.
-                self.report_damaged().await;
-                continue;
-            }
-            let inspected = inspect(&self.store, &self.executor.secret_store, left).await;
-            for (folder, error) in self.recover(inspected).await {
-                debug!(step = folder.name(), error, "failed to recover step, retrying");
-            }
+            let inspected = inspect(&self.store, &self.executor.secret_store, self.store.left()).await;
+            self.recover(inspected).await;
         }
     }
 
-    /// Recovers what can be recovered now; returns the rest with the reasons.
-    async fn recover(&self, inspected: Vec<InspectedStep>) -> Vec<(StepFolder, String)> {
-        let mut left = Vec::new();
+    async fn recover(&self, inspected: Vec<InspectedStep>) {
         let mut unrecorded = HashMap::new();
         for action in plan(inspected) {
-            let failed = match action {
-                Recover::ShipAnswer(answer) => {
-                    self.ship(answer).await;
-                    None
-                }
+            match action {
+                Recover::ShipAnswer(answer) => self.ship(answer).await,
                 Recover::SetAside(folder, error) => {
                     let store = Arc::clone(&self.store);
-                    let reason = error.to_string();
                     // After a panic, the next start tries again.
-                    let _ = blocking(move || store.set_aside(&folder, &reason)).await;
-                    None
+                    let _ = blocking(move || store.set_aside(&folder, &error.to_string())).await;
                 }
-                Recover::Leave(folder, error) => Some((folder, error.to_string())),
+                Recover::Leave(folder, error) => self.leave(&folder, &error),
                 Recover::RecordCancel(cancel, folders) => {
                     if let Err(error) = self.record_cancel(&cancel, folders).await {
-                        unrecorded.insert(cancel.answer.folder.name(), error);
+                        unrecorded.insert(cancel.answer.folder, error);
                     }
-                    None
                 }
-                Recover::Resume(phase, step) => {
-                    self.resume(phase, step).await;
-                    None
-                }
+                Recover::Resume(phase, step) => self.resume(phase, step).await,
                 Recover::AnswerCancel(cancel) => {
-                    let recorded = unrecorded.remove(&cancel.answer.folder.name()).map_or(Ok(()), Err);
                     let folder = cancel.answer.folder.clone();
-                    self.answer_cancel(cancel, recorded).await.err().map(|error| (folder, error))
+                    let recorded = unrecorded.remove(&folder).map_or(Ok(()), Err);
+                    if let Err(error) = self.answer_cancel(cancel, recorded).await {
+                        self.leave(&folder, &error);
+                    }
                 }
-            };
-            if let Some((folder, error)) = failed {
-                self.store.leave(&folder);
-                left.push((folder, error));
             }
         }
         self.report_damaged().await;
-        left
+    }
+
+    fn leave(&self, folder: &StepFolder, error: &dyn Display) {
+        if self.store.leave(folder) {
+            warn!(step = folder.name(), %error, "failed to recover step, retrying");
+        } else {
+            debug!(step = folder.name(), %error, "failed to recover step, retrying");
+        }
     }
 
     async fn ship(&self, answer: ShippedStep) {

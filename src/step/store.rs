@@ -178,9 +178,9 @@ impl StepStore {
         unreadable.iter().map(|id| self.folder(id)).collect()
     }
 
-    /// The folder could not be read, or its cancel could not be carried out: to be tried again.
-    pub fn leave(&self, folder: &StepFolder) {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.id());
+    /// The folder could not be read, or its cancel could not be carried out: to be tried again. False if it was left before.
+    pub fn leave(&self, folder: &StepFolder) -> bool {
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.id())
     }
 
     /// The folder is no longer [left](Self::left): it is being driven or shipped.
@@ -199,8 +199,9 @@ impl StepStore {
                 warn!(step = folder.name(), path = %target.display(), reason, "damaged step folder set aside");
             }
             Err(error) => {
-                self.leave(folder);
-                warn!(step = folder.name(), reason, %error, "failed to set aside damaged step folder");
+                if self.leave(folder) {
+                    warn!(step = folder.name(), reason, %error, "failed to set aside damaged step folder, retrying");
+                }
             }
         }
     }

@@ -47,8 +47,10 @@ pub(super) struct Member {
     pub(super) in_group: bool,
     /// When it was started; tells a process from an earlier one with its number.
     pub(super) born: u64,
-    /// Where its memory lies, where that is known: the same from fork to fork, another after each exec.
+    /// Where its memory lies, if this process may look: the same from fork to fork, another after each exec.
     pub(super) image: Option<Image>,
+    /// Not a zombie.
+    pub(super) alive: bool,
     /// Stopped by SIGSTOP: it does nothing until it is told to go on.
     pub(super) stopped: bool,
     pub(super) effect: Effect,
@@ -74,6 +76,7 @@ impl Member {
             in_group: true,
             born: 7,
             image: None,
+            alive: true,
             stopped: false,
             effect: Effect::Caught,
             worked: 0,
