@@ -17,7 +17,7 @@ use hawser::shipping::{Labels, ShippedStep, Shipper};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{StepFolder, StepStore, Stream};
-use hawser_contract::{LogEntry, LogLevel, Outcome, Success, Task};
+use hawser_contract::{LogEntry, LogLevel, Metadata, Outcome, Success, Task};
 use hawser_signalr::ConnectionStatus;
 use hawser_signalr::client::channel as line;
 use jiff::Timestamp;
@@ -90,11 +90,14 @@ fn backlog(store: &StepStore, lines: usize) -> ShippedStep {
     folder.set_outcome(&Outcome::Completed(Success::Done).of(Task::Plan, Uuid::nil())).unwrap();
     let labels = Labels {
         job_id: Uuid::nil(),
-        module_id: Uuid::nil(),
-        stack_name: "production".to_owned(),
-        namespace_name: "network".to_owned(),
-        module_name: "web".to_owned(),
         task: Task::Plan,
+        module: Metadata {
+            module_id: Uuid::nil(),
+            stack_name: "production".to_owned(),
+            namespace_name: "network".to_owned(),
+            module_name: "web".to_owned(),
+            source_subdirectory: None,
+        },
     };
     ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
 }

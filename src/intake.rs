@@ -4,9 +4,8 @@
 //! known. That answer is a step folder too, so it is not lost, and so is the answer to a cancel.
 
 use std::collections::HashSet;
-use std::fmt::Display;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Fault, Outcome, Push, PushError, StepOutcome, Task};
@@ -18,9 +17,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
-use crate::base::blocking::blocking;
 use crate::base::retry;
-use crate::executor::Executor;
+use crate::executor::{Executor, on_disk};
 use crate::masking::Masker;
 use crate::scheduler::Scheduler;
 use crate::shipping::ShippedStep;
@@ -226,9 +224,7 @@ impl Intake {
     async fn record_in_unrecovered(&self, kind: CancelKind, job_id: Uuid) -> Result<(), String> {
         let left: Vec<_> =
             self.store.left().into_iter().filter(|folder| folder.id().is_task_of(job_id)).collect();
-        let grace = Duration::from_secs(self.executor.settings.runner.cancel_grace_seconds);
-        let record = move |folder: &StepFolder| folder.record_cancel(kind, Some(grace), CancelledBy::Server);
-        try_blocking(move || left.iter().try_for_each(record)).await
+        self.executor.record_cancel(left, kind, CancelledBy::Server).await
     }
 
     async fn refuse(&self, problem: &PushError, target: &str, payload: Value) -> Result<(), String> {
@@ -253,7 +249,7 @@ impl Intake {
 
     async fn keep(&self, id: &StepId, method: &str, payload: Value) -> Result<Created, String> {
         let (store, id, method) = (Arc::clone(&self.store), id.clone(), method.to_owned());
-        let kept = try_blocking(move || store.create(&id, &method, &payload)).await;
+        let kept = on_disk(move || store.create(&id, &method, &payload)).await;
         kept.map_err(|error| format!("failed to store the task: {error}"))
     }
 
@@ -263,7 +259,7 @@ impl Intake {
         let (answer, stop) = (ShippedStep::answer(folder.clone(), request.sequence), self.stop.clone());
         let write = move || {
             let (folder, outcome) = (folder.clone(), outcome.clone());
-            try_blocking(move || folder.set_outcome(&outcome))
+            on_disk(move || folder.set_outcome(&outcome))
         };
         if let Err(error) = write().await {
             error!(step = answer.folder.name(), error, "failed to write answer, retrying");
@@ -293,11 +289,4 @@ impl Intake {
         });
         Err(reason)
     }
-}
-
-/// Like [`blocking`], with all errors as text.
-pub(crate) async fn try_blocking<T: Send + 'static, E: Display + Send + 'static>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, String> {
-    blocking(work).await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

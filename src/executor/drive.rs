@@ -14,9 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::display;
 use tracing::{debug, info};
 
-use super::Executor;
 use super::wait::{read_exit, script_ended};
-use crate::base::blocking::blocking;
+use super::{Executor, on_disk};
 use crate::masking::JobSecrets;
 use crate::step::{FolderError, RecoveryPhase, Step, StepFolder, StepWork};
 use crate::supervisor;
@@ -128,19 +127,19 @@ impl TaskRun<'_> {
     /// Prepares the task and starts a supervisor with its script.
     async fn begin(self) -> Result<Success, TaskError> {
         let (context, folder) = (self.context, &self.context.folder);
-        let lock = match on_disk(folder, StepFolder::try_lock).await? {
+        let lock = match in_folder(folder, StepFolder::try_lock).await? {
             Some(lock) => lock,
             None => {
                 // Either a supervisor that was starting when the last runner died drives the step, or a child process
                 // of this one has inherited the lock for a moment. Once the lock is free, the folder shows which.
                 let lock = script_ended(folder).await?;
-                if on_disk(folder, StepFolder::phase_of_holder).await? != RecoveryPhase::Prepare {
+                if in_folder(folder, StepFolder::phase_of_holder).await? != RecoveryPhase::Prepare {
                     return self.conclude().await;
                 }
                 lock
             }
         };
-        if on_disk(folder, StepFolder::supervisor).await?.is_some() {
+        if in_folder(folder, StepFolder::supervisor).await?.is_some() {
             return Err(self.lost().await.into());
         }
         check_cancel(folder).await?;
@@ -150,7 +149,7 @@ impl TaskRun<'_> {
             Prepared::Run(launch) => launch,
         };
         let script = launch.script.clone();
-        on_disk(folder, move |folder| folder.set_script(&script)).await?;
+        in_folder(folder, move |folder| folder.set_script(&script)).await?;
         check_cancel(folder).await?;
         // Both hold the lock: the supervisor's share outlives this process, and ours leaves no gap between the end of
         // the supervisor and the conclusion, in which another runner could change the directory.
@@ -205,18 +204,16 @@ fn share(module: Option<&ModuleLock>) -> Result<Option<File>, Fault> {
 
 /// Fails if the step was cancelled before its script started.
 async fn check_cancel(folder: &StepFolder) -> Result<(), TaskError> {
-    match on_disk(folder, StepFolder::cancel).await? {
+    match in_folder(folder, StepFolder::cancel).await? {
         None => Ok(()),
         Some(_) => Err(TaskError::Cancelled),
     }
 }
 
-/// Reads or writes the folder on a blocking thread: the disk may be slow.
-async fn on_disk<T: Send + 'static>(
+async fn in_folder<T: Send + 'static>(
     folder: &StepFolder,
     work: impl FnOnce(&StepFolder) -> Result<T, FolderError> + Send + 'static,
-) -> Result<T, TaskError> {
+) -> Result<T, Fault> {
     let folder = folder.clone();
-    let done = blocking(move || work(&folder)).await;
-    Ok(done.map_err(|error| Fault::new(format!("failed to use the step folder: {error}")))??)
+    on_disk(move || work(&folder)).await.map_err(Fault::new)
 }

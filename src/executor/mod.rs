@@ -7,17 +7,22 @@ mod lost;
 mod module_lock;
 mod wait;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use hawser_contract::requests::CancelKind;
 use hawser_signalr::HubClient;
 
 use crate::audit::Audit;
+use crate::base::blocking::blocking;
 use crate::engines::Engines;
 use crate::masking::SecretStore;
 use crate::policy::Policy;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
+use crate::step::{CancelledBy, StepFolder};
 pub(crate) use drive::DriveEnd;
 
 /// Drives steps, one tokio task per step.
@@ -33,4 +38,24 @@ pub struct Executor {
     pub supervisor: PathBuf,
     pub audit: Audit,
     pub policy: Arc<Policy>,
+}
+
+impl Executor {
+    /// Records a cancel in step folders, from where it reaches their supervisors, even if this process dies.
+    pub(crate) async fn record_cancel(
+        &self,
+        folders: Vec<StepFolder>,
+        kind: CancelKind,
+        by: CancelledBy,
+    ) -> Result<(), String> {
+        let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
+        on_disk(move || folders.iter().try_for_each(|it| it.record_cancel(kind, Some(grace), by))).await
+    }
+}
+
+/// Reads or writes files on a blocking thread: the disk may be slow.
+pub(crate) async fn on_disk<T: Send + 'static, E: Display + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, String> {
+    blocking(work).await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use crate::executor::Executor;
 use crate::scheduler::Scheduler;
-use crate::shipping::ShipperHandle;
+use crate::shipping::{ShipperHandle, ShippingStatus};
 
 /// How long interrupted steps get to end at the drain limit, before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
@@ -35,7 +35,8 @@ pub(super) async fn drain(executor: &Executor, scheduler: &Scheduler) {
     if shipped {
         info!(waiting, "drained, waiting steps stay for the next start");
     } else {
-        warn!(waiting, shipping = %&*shipper.status().borrow(), "drained, the next start ships the rest");
+        let ShippingStatus { steps, connected, problem, .. } = shipper.status().borrow().clone();
+        warn!(waiting, unsent = steps, connected, error = problem, "drained, the next start ships the rest");
     }
 }
 

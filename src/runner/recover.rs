@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 use std::{fs, io};
 
 use hawser_contract::StepOutcome;
@@ -18,8 +17,8 @@ use tracing::{debug, info, warn};
 use super::RunnerError;
 use crate::base::blocking::blocking;
 use crate::base::retry;
-use crate::executor::Executor;
-use crate::intake::{self, RecoveredStep, UnansweredCancel, try_blocking};
+use crate::executor::{Executor, on_disk};
+use crate::intake::{self, RecoveredStep, UnansweredCancel};
 use crate::masking::SecretStore;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
@@ -105,7 +104,10 @@ impl Recovery {
                 }
                 Recover::Leave(folder, error) => self.leave(&folder, &error),
                 Recover::RecordCancel(cancel, folders) => {
-                    if let Err(error) = self.record_cancel(&cancel, folders).await {
+                    let UnansweredCancel { kind, job_id, .. } = cancel;
+                    info!(job = %job_id, ?kind, "resuming cancel of an earlier process");
+                    if let Err(error) = self.executor.record_cancel(folders, kind, CancelledBy::Server).await
+                    {
                         unrecorded.insert(cancel.answer.folder, error);
                     }
                 }
@@ -135,14 +137,6 @@ impl Recovery {
         self.executor.shipper.add(answer).await;
     }
 
-    async fn record_cancel(&self, cancel: &UnansweredCancel, folders: Vec<StepFolder>) -> Result<(), String> {
-        let (kind, job) = (cancel.kind, cancel.job_id);
-        info!(%job, ?kind, "resuming cancel of an earlier process");
-        let grace = Duration::from_secs(self.executor.settings.runner.cancel_grace_seconds);
-        let record = move |folder: &StepFolder| folder.record_cancel(kind, Some(grace), CancelledBy::Server);
-        try_blocking(move || folders.iter().try_for_each(record)).await
-    }
-
     /// Cancels the waiting steps of the job too, and answers once every step has the cancel.
     async fn answer_cancel(
         &self,
@@ -152,7 +146,7 @@ impl Recovery {
         let UnansweredCancel { kind, job_id, answer } = cancel;
         recorded.and(self.scheduler.cancel(Some(job_id), kind).await)?;
         let folder = answer.folder.clone();
-        try_blocking(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
+        on_disk(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
         self.ship(answer).await;
         Ok(())
     }
@@ -177,7 +171,7 @@ impl Recovery {
         // On failure they stay recorded, and are reported next time.
         for id in blocking(move || store.unreported()).await.unwrap_or_default() {
             let (store, damaged) = (Arc::clone(&self.store), id.clone());
-            match try_blocking(move || intake::answer_for_damaged(&store, &damaged)).await {
+            match on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
                 Ok(Some(answer)) => {
                     if let Some((job_id, task)) = id.job_and_task() {
                         let reason = "the record of the task was damaged";

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::FutureExt as _;
 use hawser_contract::Outcome;
@@ -17,7 +17,6 @@ use uuid::Uuid;
 
 use super::Load;
 use super::queue::{Event, Queue, QueuedStep};
-use crate::base::blocking::blocking;
 use crate::base::retry;
 use crate::executor::{DriveEnd, Executor};
 use crate::settings::Refusal;
@@ -201,14 +200,11 @@ impl Dispatch {
             |active: &Active| if job.is_some() { active.step.job_id() == job } else { !active.waiting };
         let steps = self.steps.iter().filter(|(_, active)| applies(active));
         let names: Vec<String> = steps.map(|(name, _)| name.clone()).collect();
-        let grace = Duration::from_secs(self.executor.settings.runner.cancel_grace_seconds);
         let mut cancelled = CancelledSteps { steps: Vec::new(), error: None };
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
-            let folder = active.step.folder.clone();
-            let recorded = blocking(move || folder.record_cancel(kind, Some(grace), by)).await;
-            let recorded = recorded.map_err(|error| error.to_string());
-            if let Err(error) = recorded.and_then(|recorded| recorded.map_err(|error| error.to_string())) {
+            let folders = vec![active.step.folder.clone()];
+            if let Err(error) = self.executor.record_cancel(folders, kind, by).await {
                 warn!(step = name, error, "failed to record cancel in step folder");
                 cancelled.error = Some(error);
             }

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::shipping::Labels;
     use crate::step::Stream;
-    use hawser_contract::Task;
+    use hawser_contract::{Metadata, Task};
 
     fn policy(entries: u32, bytes: usize) -> BatchLimits {
         let settings = JobLogStreamSettings { batch_size_limit: entries, ..JobLogStreamSettings::default() };
@@ -151,11 +151,14 @@ mod tests {
     fn push_all(texts: &[&[u8]], policy: &BatchLimits) -> (Draft, Vec<Pushed>) {
         let mut entries = EntryWriter::new(&Labels {
             job_id: uuid::Uuid::nil(),
-            module_id: uuid::Uuid::nil(),
-            stack_name: "s".to_owned(),
-            namespace_name: "n".to_owned(),
-            module_name: "m".to_owned(),
             task: Task::Plan,
+            module: Metadata {
+                module_id: uuid::Uuid::nil(),
+                stack_name: "s".to_owned(),
+                namespace_name: "n".to_owned(),
+                module_name: "m".to_owned(),
+                source_subdirectory: None,
+            },
         });
         let mut draft = Draft::begin(Instant::now(), false);
         let pushed = texts

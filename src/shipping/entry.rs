@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use hawser_contract::{Common, LogLevel, Task};
+use hawser_contract::{LogLevel, Metadata, Task};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -23,24 +23,8 @@ use crate::step::{RecordRef, Stream};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Labels {
     pub job_id: Uuid,
-    pub module_id: Uuid,
-    pub stack_name: String,
-    pub namespace_name: String,
-    pub module_name: String,
     pub task: Task,
-}
-
-impl Labels {
-    pub fn of(common: &Common, task: Task) -> Self {
-        Self {
-            job_id: common.job_id,
-            module_id: common.metadata.module_id,
-            stack_name: common.metadata.stack_name.clone(),
-            namespace_name: common.metadata.namespace_name.clone(),
-            module_name: common.metadata.module_name.clone(),
-            task,
-        }
-    }
+    pub module: Metadata,
 }
 
 /// A name that fills a message would leave no room for the line. Real names are directory names and shorter than this.
@@ -62,16 +46,17 @@ pub(super) struct EntryWriter {
 
 impl EntryWriter {
     pub(super) fn new(labels: &Labels) -> Self {
-        let mut after_batch_time = format!(
-            "\",\"stackId\":null,\"namespaceId\":null,\"moduleId\":\"{}\",\"stackName\":\"",
-            labels.module_id
-        );
-        append_escaped(&mut after_batch_time, labels.stack_name.as_bytes(), LONGEST_NAME);
-        after_batch_time.push_str("\",\"namespaceName\":\"");
-        append_escaped(&mut after_batch_time, labels.namespace_name.as_bytes(), LONGEST_NAME);
-        after_batch_time.push_str("\",\"moduleName\":\"");
-        append_escaped(&mut after_batch_time, labels.module_name.as_bytes(), LONGEST_NAME);
-        after_batch_time.push_str("\",\"level\":");
+        let Metadata { module_id, stack_name, namespace_name, module_name, .. } = &labels.module;
+        let mut after_batch_time =
+            format!("\",\"stackId\":null,\"namespaceId\":null,\"moduleId\":\"{module_id}\"");
+        let names =
+            [("stackName", stack_name), ("namespaceName", namespace_name), ("moduleName", module_name)];
+        for (member, name) in names {
+            let _ = write!(after_batch_time, ",\"{member}\":\"");
+            append_escaped(&mut after_batch_time, name.as_bytes(), LONGEST_NAME);
+            after_batch_time.push('"');
+        }
+        after_batch_time.push_str(",\"level\":");
         Self {
             before_time: format!("{{\"jobId\":\"{}\",\"timestamp\":\"", labels.job_id),
             after_batch_time,
@@ -179,11 +164,14 @@ mod tests {
     fn writer() -> EntryWriter {
         EntryWriter::new(&Labels {
             job_id: Uuid::from_u128(1),
-            module_id: Uuid::from_u128(2),
-            stack_name: "a \"stack\"".to_owned(),
-            namespace_name: "\u{1}".repeat(10_000),
-            module_name: "mödule\n".to_owned(),
             task: Task::ApplyFromPlan,
+            module: Metadata {
+                module_id: Uuid::from_u128(2),
+                stack_name: "a \"stack\"".to_owned(),
+                namespace_name: "\u{1}".repeat(10_000),
+                module_name: "mödule\n".to_owned(),
+                source_subdirectory: None,
+            },
         })
     }
 

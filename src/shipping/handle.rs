@@ -1,6 +1,5 @@
 //! The handle through which the rest of the runner uses the shipper, and its status.
 
-use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -24,32 +23,11 @@ pub struct ShippingStatus {
     /// Ended steps whose lines or result are refused repeatedly, and the steps behind them. Counted after
     /// [`ShipperHandle::drain`].
     pub stuck: usize,
-    /// Calls that the server has not answered.
-    pub unanswered: usize,
     /// Bytes of logs in memory. All other unsent logs are on disk.
     pub buffered_bytes: usize,
     pub connected: bool,
     /// The current error of the server or the disk, with the step's name.
     pub problem: Option<String>,
-}
-
-impl fmt::Display for ShippingStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.steps {
-            0 => write!(f, "nothing to ship")?,
-            1 => write!(f, "1 step to ship")?,
-            steps => write!(f, "{steps} steps to ship")?,
-        }
-        if self.steps > 0 && !self.connected {
-            write!(f, ", waiting for the server")?;
-        } else if self.unanswered > 0 {
-            write!(f, ", {} calls unanswered", self.unanswered)?;
-        }
-        if let Some(problem) = &self.problem {
-            write!(f, "; {problem}")?;
-        }
-        Ok(())
-    }
 }
 
 /// Handle to the shipper; cheap to clone.

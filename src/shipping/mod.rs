@@ -38,6 +38,6 @@ mod window;
 
 #[cfg(feature = "testing")]
 pub use entry::Labels;
-pub use handle::ShipperHandle;
+pub use handle::{ShipperHandle, ShippingStatus};
 pub use shipper::Shipper;
 pub use step_stream::ShippedStep;

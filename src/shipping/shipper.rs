@@ -280,7 +280,6 @@ impl Shipper {
 
     fn report(&self) {
         let connected = matches!(*self.connection_status.borrow(), ConnectionStatus::Connected { .. });
-        let unanswered = self.streams.values().map(StepStream::in_flight).sum();
         let buffered_bytes = self.streams.values().map(StepStream::buffered).sum();
         let problem =
             self.streams.values().find_map(|stream| Some((stream.step.folder.name(), stream.problem()?)));
@@ -289,7 +288,6 @@ impl Shipper {
             let new = ShippingStatus {
                 steps: status.steps,
                 stuck,
-                unanswered,
                 buffered_bytes,
                 connected,
                 problem: problem.map(|(step, problem)| format!("{step}: {problem}")),

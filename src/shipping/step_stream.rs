@@ -46,7 +46,11 @@ pub struct ShippedStep {
 impl ShippedStep {
     pub fn of(step: &Step) -> Self {
         let labels = match &step.work {
-            StepWork::Task(request) => Some(Labels::of(&request.common, request.task.task())),
+            StepWork::Task(request) => Some(Labels {
+                job_id: request.common.job_id,
+                task: request.task.task(),
+                module: request.common.metadata.clone(),
+            }),
             StepWork::Refresh(_) => None,
         };
         Self { folder: step.folder.clone(), sequence: step.sequence, labels }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hawser_contract::Task;
+use hawser_contract::{Metadata, Task};
 use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -90,11 +90,14 @@ impl Bed {
         let limits = BatchLimits::new(&self.settings, self.limit);
         let labels = Labels {
             job_id: Uuid::nil(),
-            module_id: Uuid::nil(),
-            stack_name: String::new(),
-            namespace_name: String::new(),
-            module_name: String::new(),
             task: Task::Plan,
+            module: Metadata {
+                module_id: Uuid::nil(),
+                stack_name: String::new(),
+                namespace_name: String::new(),
+                module_name: String::new(),
+                source_subdirectory: None,
+            },
         };
         let open = || LogReader::open(&self.path, &labels, self.end, self.secrets.clone(), limits);
         let log = self.log.get_or_insert_with(open);

@@ -16,7 +16,7 @@ use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{StepFolder, StepId, StepStore, Stream};
-use hawser_contract::{Outcome, Success, Task};
+use hawser_contract::{Metadata, Outcome, Success, Task};
 use hawser_signalr::client::{ClientDriver, OutgoingCall, channel};
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 use jiff::Timestamp;
@@ -160,11 +160,14 @@ impl Bed {
         };
         let labels = Labels {
             job_id: Uuid::from_u128(job),
-            module_id: Uuid::from_u128(7),
-            stack_name: "stack".to_owned(),
-            namespace_name: "name\"space".to_owned(),
-            module_name: "mödule".to_owned(),
             task,
+            module: Metadata {
+                module_id: Uuid::from_u128(7),
+                stack_name: "stack".to_owned(),
+                namespace_name: "name\"space".to_owned(),
+                module_name: "mödule".to_owned(),
+                source_subdirectory: None,
+            },
         };
         ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
     }
