@@ -65,9 +65,7 @@ pub(super) async fn open(
             let path = directories.temp_directory.display();
             warn!(%path, %error, "failed to clean up after earlier steps");
         }
-        let listed = store.list()?.into_iter().map(|(folder, _)| folder);
-        // Unreadable folders too: a cancel is recorded in them if possible.
-        let folders = listed.chain(store.left()).collect();
+        let folders = store.folders()?;
         Ok((Arc::new(store), folders))
     };
     let opened = blocking(opening).await;
@@ -240,9 +238,9 @@ async fn inspect(
 ) -> Vec<InspectedStep> {
     let (store, masker) = (Arc::clone(store), secret_store.masker());
     let inspect = move |folder: &StepFolder| {
-        let request = store.look(folder)?;
+        let (request, phase) = store.look(folder)?;
         folder.mend_shipped()?;
-        Ok((folder.phase()?, intake::reread(folder.clone(), &request, &masker)?))
+        Ok((phase, intake::reread(folder.clone(), &request, &masker)?))
     };
     inspect_each(folders, move |folder| inspect(folder).map_err(|error| unless_disk_is_away(folder, error)))
         .await

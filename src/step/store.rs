@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tracing::warn;
 
-use super::folder::{FolderError, StepFolder, StepRequest};
+use super::folder::{FolderError, RecoveryPhase, StepFolder, StepRequest};
 use super::identity::StepId;
 use crate::base::files::{create_private_dir_all, remove_all, sync_dir, write_private_atomic};
 use crate::base::lock::{self, LockMode};
@@ -91,8 +91,10 @@ impl StepStore {
             retired: Mutex::default(),
             _lock: lock,
         };
-        // Finds the highest sequence number.
-        store.list()?;
+        // Finds the highest sequence number. Recovery handles errors.
+        for folder in store.folders()? {
+            let _ = store.look(&folder);
+        }
         Ok(store)
     }
 
@@ -138,38 +140,21 @@ impl StepStore {
         }
     }
 
-    /// All steps with their requests, in order of arrival. A damaged folder is set aside with a warning, so that it does not
-    /// prevent the runner from starting.
-    pub fn list(&self) -> Result<Vec<(StepFolder, StepRequest)>, StoreError> {
+    /// All step folders, including unreadable ones, in no particular order.
+    pub fn folders(&self) -> Result<Vec<StepFolder>, StoreError> {
         let path = self.steps();
-        let mut steps = Vec::new();
-        for entry in fs::read_dir(&path).map_err(FolderError::io("list", &path))? {
-            let folder = StepFolder::at(entry.map_err(FolderError::io("list", &path))?.path());
-            match self.look(&folder) {
-                Ok(request) => {
-                    self.taken_up(&folder);
-                    steps.push((folder, request));
-                }
-                Err(error) if error.is_damage() => self.set_aside(&folder, &error.to_string()),
-                // The folder may be intact.
-                Err(error) => {
-                    warn!(step = folder.name(), %error, "failed to read step folder, will retry");
-                    self.leave(&folder);
-                }
-            }
-        }
-        steps.sort_by_key(|(_, request)| request.sequence);
-        Ok(steps)
+        let entries = fs::read_dir(&path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.map_err(FolderError::io("list", &path))?;
+        Ok(entries.into_iter().map(|entry| StepFolder::at(entry.path())).collect())
     }
 
-    /// Reads a step's request. The other files that recovery needs must be readable too.
-    pub fn look(&self, folder: &StepFolder) -> Result<StepRequest, FolderError> {
-        let request = folder.request()?;
-        folder.phase()?;
+    /// Reads a step's request and phase. The other files that recovery needs must be readable too.
+    pub fn look(&self, folder: &StepFolder) -> Result<(StepRequest, RecoveryPhase), FolderError> {
+        let (request, phase) = (folder.request()?, folder.phase()?);
         folder.cancel()?;
         // New steps get higher numbers.
         self.sequence.fetch_max(request.sequence.saturating_add(1), Ordering::Relaxed);
-        Ok(request)
+        Ok((request, phase))
     }
 
     /// Step folders that could not be read and are to be tried again. This process does not drive them.
