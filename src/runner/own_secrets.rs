@@ -43,7 +43,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn of_tokens_that_are_replaced_again_and_again_only_the_latest_are_known() {
+    fn only_the_latest_of_many_replaced_tokens_are_known() {
         let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
         for number in 1000..1100 {
             secret_store.learn_passing(&format!("token-{number}"));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runner_never_says_its_secret_nor_those_of_its_environment() {
+    fn the_runner_never_logs_its_own_secrets_or_those_of_its_environment() {
         let settings: Settings = serde_json::from_value(json!({
             "Runner": {
                 "Id": uuid::Uuid::nil(), "OrganizationId": uuid::Uuid::nil(), "Instance": "test",

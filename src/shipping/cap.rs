@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_gives_way_until_it_is_not_the_largest_any_more() {
+    fn the_largest_step_drops_lines_until_it_is_no_longer_the_largest() {
         let sizes = |sizes: &[u64]| sizes.iter().copied().enumerate().collect::<BTreeMap<_, _>>();
         assert_eq!(gives_way(&sizes(&[500, 300]), 800), None);
         assert_eq!(gives_way(&sizes(&[300, 501]), 800), Some((1, 101)));

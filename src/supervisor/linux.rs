@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_seen_what_an_interrupt_does_and_when_a_process_becomes_another_program() {
+    fn the_effect_of_an_interrupt_and_an_exec_are_detected() {
         let wait_for = "read line; exec sleep 60";
         for (script, effect) in [
             (format!("trap : INT; {wait_for}"), Effect::Caught),

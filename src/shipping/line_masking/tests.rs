@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn secrets_are_masked_and_nothing_else_however_the_text_is_cut_and_wherever_it_is_taken_up_again(
+    fn exactly_the_secrets_are_masked_with_any_split_and_any_restart(
         secrets in vec("[ab]{6,9}|[abc]{8,20}", 1..4),
         out in texts("[abc]{0,12}"),
         err in texts("[abc]{0,12}"),
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_cannot_wait_leaves_no_piece_that_is_worth_masking(
+    fn after_the_wait_times_out_no_maskable_part_of_a_secret_is_sent(
         secrets in vec("[A-Z]{6,24}", 1..4),
         out in texts("[a-z]{0,12}"),
         err in texts("[a-z]{1,12}"),
@@ -312,7 +312,7 @@ proptest! {
 }
 
 #[test]
-fn a_megabyte_line_is_masked_at_its_seams_and_nowhere_else() {
+fn a_megabyte_line_is_masked_only_where_a_secret_spans_records() {
     let secrets = ["correct-horse-battery".to_owned(), "x".repeat(3000)];
     let mut line = String::new();
     let mut expected = String::new();
@@ -347,7 +347,7 @@ fn a_megabyte_line_is_masked_at_its_seams_and_nowhere_else() {
 }
 
 #[test]
-fn a_record_waits_for_the_next_but_no_longer_than_the_period_and_no_flood_is_kept_in_memory() {
+fn a_record_waits_at_most_one_period_for_the_next_and_a_flood_stays_on_disk() {
     let secrets = ["hunter2-hunter2".to_owned()];
     let say = |stream, text: &str| Piece { stream, text: text.to_owned(), continues: false };
     let wait = || {
@@ -397,7 +397,7 @@ fn a_record_waits_for_the_next_but_no_longer_than_the_period_and_no_flood_is_kep
 }
 
 #[test]
-fn what_is_learnt_counts_for_the_next_line_even_if_it_began_before() {
+fn a_new_secret_is_masked_in_the_next_line_even_if_it_began_before() {
     let mut bed = Bed::new(&[], settings(50), 32 * 1024);
     let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };
     bed.write(&[say("a late-se")]);
@@ -409,7 +409,7 @@ fn what_is_learnt_counts_for_the_next_line_even_if_it_began_before() {
 }
 
 #[test]
-fn what_is_learnt_counts_for_a_batch_that_is_in_the_making() {
+fn a_new_secret_is_masked_in_the_current_batch() {
     let settings = JobLogStreamSettings { eagerly_emit_first_event: false, ..settings(50) };
     let mut bed = Bed::new(&[], settings, 32 * 1024);
     let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };
@@ -424,7 +424,7 @@ fn what_is_learnt_counts_for_a_batch_that_is_in_the_making() {
 }
 
 #[test]
-fn patterns_count_within_a_record() {
+fn patterns_apply_within_a_record() {
     let settings = JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into()], ..settings(50) };
     let mut bed = Bed::new(&["12345abc".to_owned()], settings, 32 * 1024);
     let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };

@@ -77,7 +77,7 @@ async fn a_step_that_ends_while_runner_and_server_are_gone_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outputs_of_an_adopted_step_arrive_and_those_that_are_secret_stay_known() {
+async fn the_outputs_of_an_adopted_step_arrive_and_secret_ones_stay_masked() {
     let world = World::new().await;
     let secret = "output \"hush\" {\n  value     = \"hidden-by-its-kind\"\n  sensitive = true\n}\n";
     let url = world.repository("repo", &[("main.tf", secret)]);
@@ -174,7 +174,7 @@ async fn after_a_connect_all_running_tasks_are_reported_at_once() {
 
 /// The name of a host or container that was made anew.
 #[tokio::test(flavor = "multi_thread")]
-async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_running_one_are_not() {
+async fn steps_of_an_abandoned_instance_cause_a_warning_and_those_of_a_running_one_do_not() {
     let UnderWay { world, mut runner, id, gate, .. } = under_way("left", 1).await;
     let working = runner.working.display().to_string();
     let temp = runner.working.join(".temp").display().to_string();
@@ -209,7 +209,7 @@ async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_runnin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
+async fn each_step_has_its_own_scratch_space_and_none_is_left() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");

@@ -13,7 +13,7 @@ use crate::support::eventually::{eventually, in_time};
 use crate::support::world::{EMPTY, World, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_runs_any_more() {
+async fn a_graceful_cancel_reaches_the_engine_and_is_reported_after_all_processes_ended() {
     let world = World::new().await;
     let pid_file = world.path("sleeper.pid");
     let command = format!("echo $$ > '{}'; echo started; exec sleep 600", pid_file.display());
@@ -40,7 +40,7 @@ async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
+async fn a_kill_ends_the_whole_tree_including_processes_outside_the_group() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let _runner = world.runner("one");
@@ -67,7 +67,7 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_outlives_a_restart_of_the_runner() {
+async fn a_cancel_survives_a_restart_of_the_runner() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
@@ -79,7 +79,7 @@ async fn a_cancel_outlives_a_restart_of_the_runner() {
 
 /// A script hears of a cancel from its folder only. What cannot be noted there must not be called done.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
+async fn a_cancel_is_answered_only_once_it_is_recorded() {
     let UnderWay { world, runner, id, folder, .. } = under_way("cancelled", 1).await;
     // A link to itself: neither root nor anybody else can read it, and the supervisor sees no cancel in it. (A folder would be one to it,
     // which wants something that it cannot read.)
@@ -100,7 +100,7 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
 
 /// The runner died between taking a cancel in and passing it on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_start() {
+async fn the_next_start_carries_out_and_answers_an_accepted_cancel() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     runner.kill();
     let taken = folder.parent().unwrap().join(format!("{id}.CancelGraceful.{}", Uuid::from_u128(7).simple()));
@@ -163,7 +163,7 @@ async fn a_cancel_for_an_unknown_job_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
+async fn every_cancel_is_answered_even_while_an_earlier_answer_is_in_flight() {
     let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
     let runner = world.runner("one");
     world.connected(1).await;
@@ -187,7 +187,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_does_not_deny_what_a_script_did_that_only_waits_to_be_concluded() {
+async fn a_cancel_does_not_change_the_result_of_a_finished_script() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("done", 1).await;
     runner.kill();
     fs::write(&gate, "").unwrap();

@@ -28,7 +28,7 @@ fn possible() -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
+async fn a_runner_as_process_1_reaps_orphans_and_handles_signals() {
     if !possible() {
         return;
     }
@@ -69,7 +69,7 @@ async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
 }
 
 #[test]
-fn a_runner_that_is_process_1_says_with_which_code_it_failed() {
+fn a_failed_runner_as_process_1_exits_with_its_code() {
     if !possible() {
         return;
     }

@@ -16,7 +16,7 @@ use crate::support::eventually::eventually;
 use crate::support::world::{EMPTY, World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
+async fn a_damaged_step_folder_is_set_aside_and_other_steps_continue() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("good", 10).await;
     runner.kill();
     let bad = folder.parent().unwrap().join("refresh.0123456789ab");
@@ -32,7 +32,7 @@ async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a_drain() {
+async fn a_removed_step_folder_blocks_neither_other_steps_nor_a_drain() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let never = world.path("never");
@@ -66,7 +66,7 @@ fn block(world: &World, file: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can() {
+async fn a_temporarily_unreadable_step_is_recovered_later() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("later", 10).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -87,7 +87,7 @@ async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_damaged() {
+async fn a_step_on_a_missing_disk_is_not_treated_as_damaged() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("away", 10).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -110,7 +110,7 @@ async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_da
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
+async fn a_cancel_reaches_a_step_whose_folder_is_temporarily_unreadable() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("later", 1).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -130,7 +130,7 @@ async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
 
 /// A cancel that could not be noted everywhere is not answered before it is: otherwise nobody would know of it after a crash.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can() {
+async fn a_cancel_that_cannot_be_recorded_is_retried() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -163,7 +163,7 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
+async fn a_task_whose_folder_was_damaged_is_reported() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("damaged", 1).await;
     runner.kill();
     fs::write(folder.join("request.json"), "{ not json").unwrap();
@@ -179,7 +179,7 @@ async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_runs() {
+async fn a_task_whose_folder_is_damaged_at_run_time_is_reported() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("damaged", 1).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -201,7 +201,7 @@ async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_r
 
 /// An answer has no log, and without its outcome there is nothing left of it but the name of its folder.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
+async fn an_answer_that_is_damaged_while_it_is_refused_is_reported() {
     let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
     let runner = world.runner("one");
     world.connected(1).await;

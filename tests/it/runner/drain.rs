@@ -34,7 +34,7 @@ async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_ends_though_a_result_is_refused_again_and_again_and_the_next_start_sends_it() {
+async fn a_drain_ends_although_a_result_is_refused_and_the_next_start_sends_it() {
     let UnderWay { world, mut runner, id, gate, .. } = under_way("refused", 10).await;
     let refuse = Fault::Refuse("the database is busy".into());
     world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).always());
@@ -56,7 +56,7 @@ async fn a_drain_ends_though_a_result_is_refused_again_and_again_and_the_next_st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_that_is_refused_for_a_moment_is_shipped_before_a_drain_ends() {
+async fn a_temporarily_refused_result_is_shipped_before_a_drain_ends() {
     let UnderWay { world, mut runner, id, gate, .. } = under_way("moment", 1).await;
     let refuse = Fault::Refuse("the database is busy".into());
     world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).times(4));
@@ -91,7 +91,7 @@ async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
+async fn at_the_drain_limit_the_step_is_interrupted_and_reported() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let mut runner = world.runner_with("one", &[("Runner__DrainTimeoutSeconds", "1")]);
@@ -115,7 +115,7 @@ async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
+async fn two_signals_at_once_count_as_one_and_the_step_finishes() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -136,7 +136,7 @@ async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
+async fn a_second_signal_exits_at_once_and_the_next_start_adopts_the_step() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -156,7 +156,7 @@ async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps_nobody() {
+async fn at_the_drain_limit_a_waiting_step_stays_and_an_absent_server_does_not_delay_the_exit() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let never = world.path("never");
@@ -179,7 +179,7 @@ async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn systemd_hears_ready_after_the_recovery_and_of_the_drain() {
+async fn systemd_is_notified_after_the_recovery_and_of_the_drain() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");

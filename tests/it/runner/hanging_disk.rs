@@ -19,7 +19,7 @@ fn hang(world: &World, file: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
+async fn a_second_signal_exits_at_once_even_if_a_thread_hangs() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("hangs", 1).await;
     let audited = folder.join("audited.json");
     fs::rename(&audited, world.path("audited.json")).unwrap();
@@ -41,7 +41,7 @@ async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
 
 /// With one thread for everything that does not wait, a wait on it would be a runner that hears nothing any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
+async fn a_cancel_on_a_hanging_disk_does_not_block_signals() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -92,7 +92,7 @@ async fn listens_for_signals(runner: &Runner) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_word_to_the_server() {
+async fn a_signal_while_the_disk_hangs_at_start_exits_without_connecting() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("first", 10).await;
     runner.kill();
     eventually("the server knows that it is gone", || world.hub.runners().is_empty()).await;
@@ -121,7 +121,7 @@ async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_wor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_taken_up() {
+async fn a_second_signal_exits_at_once_even_if_the_disk_hangs_during_recovery() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("second", 10).await;
     runner.kill();
     // Looked at when a step is taken up, and not before.
@@ -144,7 +144,7 @@ async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_ta
 
 /// With one thread for everything that does not wait, and a log that cannot be read, nothing else moves any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_though_the_only_thread_hangs() {
+async fn a_second_signal_exits_at_once_even_if_the_only_thread_hangs() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("only", 10).await;
     eventually("a line is noted as acknowledged", || folder.join("shipped").exists()).await;
     runner.kill();

@@ -58,7 +58,7 @@ async fn an_apply_and_a_destroy_run_terraform_from_the_first_task_to_the_last() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_engine_faults_its_task_and_says_why() {
+async fn a_failing_engine_faults_its_task_with_a_reason() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = local.missing\n}\n")]);
     let _runner = world.runner("one");
@@ -95,7 +95,7 @@ async fn three_runners_share_jobs_and_a_pinned_job_goes_to_its_runner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_runner_with_a_connected_name_is_told_so() {
+async fn a_second_runner_with_a_connected_name_is_warned() {
     let world = World::new().await;
     let _first = world.runner("twin");
     world.connected(1).await;
@@ -111,7 +111,7 @@ async fn a_second_runner_with_a_connected_name_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_runner_with_the_same_folder_is_told_so_and_leaves() {
+async fn a_second_runner_with_the_same_folder_exits_with_an_error() {
     let world = World::new().await;
     let _first = world.runner("twin");
     world.connected(1).await;
@@ -121,7 +121,7 @@ async fn a_second_runner_with_the_same_folder_is_told_so_and_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_outlives_the_absence_of_its_server() {
+async fn a_runner_survives_a_restart_of_its_server() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
     world.hub.go_offline().await.unwrap();
@@ -138,7 +138,7 @@ async fn a_runner_outlives_the_absence_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
+async fn a_source_refresh_returns_the_commit_or_a_fault() {
     use hawser_contract::{SourceRefresh, SourceRevisionType, SourceType};
     let world = World::new().await;
     let url = world.repository("repo", GREETING);
@@ -166,7 +166,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_from_the_server_breaks_nothing() {
+async fn garbage_from_the_server_is_harmless() {
     use hawser_dev_server::Rubbish;
     use serde_json::json;
     let world = World::new().await;
@@ -229,7 +229,7 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
+async fn an_unknown_method_is_answered_with_an_error() {
     use serde_json::json;
     let world = World::new().await;
     let runner = world.runner("one");
@@ -250,7 +250,7 @@ async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_cancel_that_is_not_obeyed_becomes_a_kill_after_the_grace() {
+async fn an_ignored_graceful_cancel_becomes_a_kill_after_the_grace_period() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
     let _runner = world.runner_with("one", &[("Runner__CancelGraceSeconds", "1")]);
@@ -328,7 +328,7 @@ async fn a_cancel_works_in_every_task_that_runs_a_script() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
+async fn a_cancel_ends_a_git_that_is_waiting_for_its_server() {
     let world = World::new().await;
     let _runner = world.runner("one");
     world.connected(1).await;
@@ -347,7 +347,7 @@ async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_ends_an_engine_that_waits_for_its_backend() {
+async fn a_cancel_ends_an_engine_that_is_waiting_for_its_backend() {
     let world = World::new().await;
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();

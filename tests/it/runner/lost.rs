@@ -10,7 +10,7 @@ use crate::support::eventually::eventually;
 use crate::support::world::{World, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() {
+async fn a_host_crash_is_reported_as_an_unknown_outcome() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("lost", 1).await;
 
     // What a power cut leaves: no runner, no supervisor, no exit.
@@ -29,7 +29,7 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
 
 /// The note of how far the log was acknowledged may outlive lines that it speaks of: they are on different pages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_said_after_that() {
+async fn lines_written_after_a_power_cut_that_truncated_the_log_are_delivered() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("cut", 1).await;
     eventually("the line is noted as acknowledged", || folder.join("shipped").exists()).await;
     runner.kill();
@@ -49,7 +49,7 @@ async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_there() {
+async fn the_leftovers_of_a_lost_step_are_not_touched_while_the_directory_is_in_use() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("busy", 1).await;
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
@@ -68,7 +68,7 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_safe() {
+async fn leftovers_of_an_apply_after_a_host_crash_are_reported_and_saved() {
     let world = World::new().await;
     let pid_file = world.path("terraform.pid");
     let command = format!(

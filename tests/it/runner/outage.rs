@@ -89,7 +89,7 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
+async fn disconnects_every_second_lose_no_line_and_repeat_at_most_a_window() {
     const MOST_CUTS: usize = 40;
     const LINES: u32 = 200_000;
     const BLOCK: u32 = 2_000;
@@ -132,7 +132,7 @@ async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
+async fn a_flood_does_not_delay_the_lines_of_another_job() {
     let (options, counter) = counting_hub();
     let world = World::with(options).await;
     let url = world.repository("repo", EMPTY);

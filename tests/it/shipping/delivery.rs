@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
+async fn all_lines_and_then_the_result_arrive_and_the_folder_is_removed() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -44,7 +44,7 @@ async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steps_of_one_job_go_one_after_the_other() {
+async fn steps_of_one_job_are_shipped_one_after_the_other() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -85,7 +85,7 @@ async fn steps_of_one_job_go_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
+async fn a_result_too_large_for_the_server_becomes_a_fault() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -116,7 +116,7 @@ async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_outcome_is_told_as_a_fault() {
+async fn a_damaged_outcome_is_reported_as_a_fault() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -153,7 +153,7 @@ async fn a_source_refresh_sends_its_result_and_no_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_whose_folder_is_gone_holds_nothing_up() {
+async fn a_removed_step_folder_does_not_block_shipping() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -168,7 +168,7 @@ async fn a_step_whose_folder_is_gone_holds_nothing_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_whose_disk_is_away_for_a_while_is_shipped_when_it_is_back() {
+async fn a_step_on_a_temporarily_missing_disk_is_shipped_later() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);

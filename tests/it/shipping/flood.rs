@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_does_not_hold_up_another_job() {
+async fn a_flood_does_not_delay_another_job() {
     let bed = Bed::new();
     let (line, end) = channel();
     let flood = bed.step(1, Task::ApplyFromPlan);
@@ -51,7 +51,7 @@ async fn a_flood_does_not_hold_up_another_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_is_flat_whatever_waits_on_the_disk() {
+async fn memory_is_flat_however_much_waits_on_disk() {
     let bed = Bed::new();
     let (line, end) = channel();
     let steps: Vec<_> = (0..3).map(|job| bed.step(job, Task::Plan)).collect();
@@ -81,7 +81,7 @@ async fn memory_is_flat_whatever_waits_on_the_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_cap_the_oldest_lines_of_the_largest_step_give_way_and_one_entry_says_how_many() {
+async fn at_the_cap_the_oldest_lines_of_the_largest_step_are_dropped_with_a_notice() {
     let mut bed = Bed::new();
     bed.settings.job_log_stream.max_unsent_bytes = Some(200_000);
     let (line, end) = channel();
@@ -148,7 +148,7 @@ async fn the_notice_of_the_cap_survives_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_on_the_disk_of_one_step_is_shared_out_by_turns() {
+async fn steps_take_turns_during_a_flood_of_one_step() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);

@@ -30,7 +30,7 @@ fn joined(record: &Record) -> Vec<(String, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_megabyte_line_is_split_never_exceeds_the_limit_and_is_whole_again() {
+async fn a_megabyte_line_is_split_within_the_limit_and_joins_again() {
     for limit in [4096, 32 * 1024, 1024 * 1024] {
         let mut bed = Bed::new();
         bed.settings.max_message_bytes = limit;
@@ -64,7 +64,7 @@ async fn a_megabyte_line_is_split_never_exceeds_the_limit_and_is_whole_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_split_line_that_is_cut_and_restarted_anywhere_is_whole_again() {
+async fn a_split_line_is_complete_after_restarts_at_any_position() {
     for seed in 0..20 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bed = Bed::new();
@@ -103,7 +103,7 @@ async fn a_split_line_that_is_cut_and_restarted_anywhere_is_whole_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_no_text_arrive_as_replacement_characters() {
+async fn invalid_utf8_arrives_as_replacement_characters() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);

@@ -62,13 +62,13 @@ async fn batches(bed: &Bed, lines: &[(u64, usize)]) -> Vec<(u64, usize)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_line_after_a_silence_goes_at_once_and_the_rest_by_the_period() {
+async fn the_first_line_after_a_silence_is_sent_at_once_and_the_rest_after_the_period() {
     let lines = [(1000, 1), (2010, 1), (3010, 2), (20_010, 1)];
     assert_eq!(batches(&Bed::new(), &lines).await, [(1000, 1), (7000, 3), (20_000, 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_eager_rule_every_line_waits_for_its_period() {
+async fn without_eager_sending_every_line_waits_for_its_period() {
     let mut bed = Bed::new();
     bed.settings.job_log_stream.eagerly_emit_first_event = false;
     let lines = [(1010, 1), (2010, 1), (20_010, 1)];

@@ -223,7 +223,7 @@ impl Step {
 }
 
 #[tokio::test]
-async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
+async fn a_command_that_missed_the_interrupt_gets_exactly_one() {
     // The gap of bash made as wide as needed: what gets the interrupt becomes another program without a word.
     let gap = |next: &str| {
         format!(
@@ -257,7 +257,7 @@ async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
 }
 
 #[tokio::test]
-async fn an_engine_that_takes_its_time_to_shut_down_gets_one_interrupt() {
+async fn an_engine_that_shuts_down_slowly_gets_one_interrupt() {
     let step = real_step("true", &["sh", "counting.sh", "2.5"], "touch never");
     step.launch();
     step.until_written("engine-started").await;
@@ -269,7 +269,7 @@ async fn an_engine_that_takes_its_time_to_shut_down_gets_one_interrupt() {
 }
 
 #[tokio::test]
-async fn a_bash_that_an_interrupt_sends_round_in_circles_is_ended() {
+async fn a_bash_that_loops_on_the_interrupt_is_killed() {
     // What bash gets into once in some thousand interrupts, see `stuck`: it works, and takes no interrupt.
     let hook = format!(
         "exec {} -c 'import os, signal\n\
@@ -292,7 +292,7 @@ async fn a_bash_that_an_interrupt_sends_round_in_circles_is_ended() {
 }
 
 #[tokio::test]
-async fn what_a_hook_does_to_clean_up_is_not_interrupted() {
+async fn the_cleanup_of_a_hook_is_not_interrupted() {
     let cleanup = "sleep 2; touch cleaned-up";
     let hooks = [
         format!("trap '{cleanup}' EXIT; touch started; sleep 600"),
@@ -329,7 +329,7 @@ async fn job_control_of_a_hook_does_not_keep_an_interrupt_from_the_engine() {
 
 /// Interrupts at any moment of a script that starts one command after another. More rounds by HAWSER_STRESS_ROUNDS.
 #[tokio::test]
-async fn an_interrupt_at_any_moment_reaches_whatever_runs_and_no_engine_twice() {
+async fn an_interrupt_at_any_moment_reaches_every_command_and_no_engine_twice() {
     let rounds = std::env::var("HAWSER_STRESS_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(12_u64);
     let (mut missed, mut stuck) = (0, 0);
     for round in 0..rounds {
