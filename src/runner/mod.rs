@@ -27,7 +27,7 @@ use crate::step::{StepStore, StoreError};
 use crate::{connect, supervisor};
 use recover::{InspectedStep, Recovery};
 
-/// How long the parts of the runner get to stop. A part that hangs with its disk is left behind.
+/// How long the parts of the runner get to stop. A part that hangs on its disk is not waited for.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_NOW_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -29,7 +29,7 @@ use crate::step::{FoundRecord, RecordReader, RecordRef, Stream};
 const MOST_AHEAD: u64 = 256 * 1024;
 /// How far back to look for the beginning of a secret.
 const LOOK_BACK: u64 = 1024 * 1024;
-/// The end of a line that looks like the beginning of a secret, but is shorter than this, is no reason to wait.
+/// A record does not wait if less than this of its end looks like the beginning of a secret.
 const SHORTEST_OPEN: usize = 4;
 
 /// The masked parts of a record's text, in order.
@@ -145,7 +145,7 @@ impl LineMasker {
         let mut reader = RecordReader::new(&self.path, from);
         // In the middle of the file, the first record may be incomplete.
         let mut whole = from == 0;
-        while let Some(FoundRecord { record, at, next: behind }) = reader.peek(false)? {
+        while let Some(FoundRecord { record, at, next: after }) = reader.peek(false)? {
             if at >= next {
                 break;
             }
@@ -159,7 +159,7 @@ impl LineMasker {
                     || ends_masked(&self.spans, record.text, thread.masked);
             }
             whole = true;
-            reader.pass(behind);
+            reader.pass(after);
         }
         Ok(threads)
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The [`window`](super::window) holds the calls in flight. After a refusal, one call at a time is sent until one is
-//! accepted, so that calls accepted behind it are repeated once and not with every attempt.
+//! accepted, so that later accepted calls are repeated once and not with every attempt.
 
 use std::io;
 

@@ -28,7 +28,7 @@ pub struct Launch {
     pub directory: PathBuf,
     /// The whole environment of the script.
     pub environment: Vec<(OsString, OsString)>,
-    /// A lock that is to be held until the script has ended, whatever becomes of the runner.
+    /// A lock to hold until the script has ended, even if the runner dies.
     pub held: Option<Arc<File>>,
 }
 

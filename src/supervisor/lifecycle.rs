@@ -118,7 +118,7 @@ impl Lifecycle {
                     CancelledBy::Drain => InterruptReason::Drained,
                 };
                 actions.extend(self.cancel(reason, now));
-                // A limit that overflows is no limit.
+                // A limit that overflows is ignored.
                 let limit = kill_after.and_then(|kill_after| now.checked_add(kill_after));
                 if let (Phase::Running { kill_at }, Some(limit)) = (&mut self.phase, limit) {
                     *kill_at = Some(kill_at.map_or(limit, |earlier| earlier.min(limit)));

@@ -1,4 +1,4 @@
-//! Cancels: carried out, answered, and remembered over a restart.
+//! Cancels: carried out, answered, and remembered across restarts.
 
 use std::fs;
 use std::path::Path;
@@ -70,25 +70,24 @@ async fn a_kill_ends_the_whole_tree_including_processes_outside_the_group() {
 async fn a_cancel_survives_a_restart_of_the_runner() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
+    eventually("the cancel is recorded", || folder.join("cancel.json").exists()).await;
     runner.restart();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     world.assert_no_violation();
 }
 
-/// A script hears of a cancel from its folder only. What cannot be noted there must not be called done.
+/// A cancel reaches a script only through its folder. If it cannot be recorded there, it must not be answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_is_answered_only_once_it_is_recorded() {
     let UnderWay { world, runner, id, folder, .. } = under_way("cancelled", 1).await;
-    // A link to itself: neither root nor anybody else can read it, and the supervisor sees no cancel in it. (A folder would be one to it,
-    // which wants something that it cannot read.)
+    // A symlink to itself: not even root can read it, and the supervisor does not take it for a cancel, as it would a folder.
     std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     eventually("it is tried again", || runner.log().contains("failed to record cancel")).await;
     let is_answer =
         |event: &Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
-    assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
+    assert!(!world.hub.all_events().iter().any(is_answer), "the cancel is not answered");
     assert!(!folder.join("exit.json").exists(), "the script has not heard of it either");
 
     fs::remove_file(folder.join("cancel.json")).unwrap();
@@ -98,7 +97,7 @@ async fn a_cancel_is_answered_only_once_it_is_recorded() {
     world.assert_no_violation();
 }
 
-/// The runner died between taking a cancel in and passing it on.
+/// The runner died between storing a cancel and recording it in the steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_start_carries_out_and_answers_an_accepted_cancel() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
@@ -113,7 +112,7 @@ async fn the_next_start_carries_out_and_answers_an_accepted_cancel() {
     runner.restart();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
-    // This hub did not ask for it, and says so.
+    // This hub did not request the cancel, and records that.
     eventually("the cancel is answered", || {
         let answer = |event: &Recorded| match &event.event {
             HubEvent::CancelAnswered { job, .. } => *job == id,
@@ -134,7 +133,7 @@ async fn a_waiting_step_is_cancelled_at_once_and_never_claimed() {
     let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
     seen(&world, first, "begin").await;
     let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
-    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
+    eventually("the second job's task is stored", || runner.steps().len() == 2).await;
     world.hub.cancel(waiting, CancelKind::Graceful).unwrap();
     let ended = world.ended(waiting).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -152,7 +151,7 @@ async fn a_cancel_for_an_unknown_job_is_answered() {
     let mut events = world.hub.events();
     let unknown = Uuid::from_u128(42);
     world.hub.push("one", "CancelGraceful", vec![serde_json::json!({"jobId": unknown})]).unwrap();
-    // A strict hub does not know the job either: it records the call, whatever it thinks of it.
+    // A strict hub does not know the job either, but it records the call.
     let called = events.find(|event| match event {
         HubEvent::CancelAnswered { job, .. } if *job == unknown => Some(()),
         HubEvent::UnknownJob { job, .. } if *job == unknown => Some(()),
@@ -174,7 +173,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_in_flight() {
         world.hub.push("one", "CancelGraceful", vec![serde_json::json!({"jobId": unknown})]).unwrap();
     };
     cancel();
-    // The answer was refused and is kept, to be sent again.
+    // The answer was refused and will be sent again.
     refused(&world).await;
     cancel();
     eventually("both are answered", || {
@@ -196,12 +195,12 @@ async fn a_cancel_does_not_change_the_result_of_a_finished_script() {
     // Another process works in the module's directory.
     let lock = runner.working.join(".hawser/locks/local/local/done.lock");
     let lock = fs::OpenOptions::new().write(true).open(lock).unwrap();
-    eventually("the supervisor has let go", || lock.try_lock().ok()).await;
+    eventually("the supervisor has released the lock", || lock.try_lock().ok()).await;
     runner.restart();
     finds_steps(&runner).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
+    eventually("the cancel is recorded", || folder.join("cancel.json").exists()).await;
     drop(lock);
 
     let result = eventually("the step's result arrives", || {

@@ -1,4 +1,4 @@
-//! Step folders that are damaged, gone, or cannot be read for the moment.
+//! Step folders that are damaged, removed, or temporarily unreadable.
 
 use std::fs;
 use std::path::Path;
@@ -41,8 +41,8 @@ async fn a_removed_step_folder_blocks_neither_other_steps_nor_a_drain() {
     seen(&world, id, "begin").await;
     let folder = validate_folder(&runner).await;
     let supervisor = supervisor_pid(&folder);
-    eventually("what the server has is noted", || folder.join("shipped").exists()).await;
-    // In one go: the runner and the supervisor work in it.
+    eventually("the acknowledged position is saved", || folder.join("shipped").exists()).await;
+    // Atomically: the runner and the supervisor use the folder.
     fs::rename(&folder, world.path("removed")).unwrap();
     rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
 
@@ -57,9 +57,9 @@ async fn a_removed_step_folder_blocks_neither_other_steps_nor_a_drain() {
     assert_eq!(log.lines().filter(said).count(), 1, "{log}");
 }
 
-/// Makes a file of a step's folder one that cannot be read for the moment, as one is with too many open files: a socket.
+/// Replaces a file of a step folder by a socket, which is as unreadable as a file is with too many open files.
 fn block(world: &World, file: &Path) {
-    // A socket is bound by a short name only.
+    // The path of a socket must be short.
     let socket = world.path("s");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     fs::rename(&socket, file).unwrap();
@@ -98,7 +98,7 @@ async fn a_step_on_a_missing_disk_is_not_treated_as_damaged() {
     let steps = folder.parent().unwrap();
     let away = steps.with_file_name("away");
     fs::rename(steps, &away).unwrap();
-    eventually("it is looked at again", || next.log().contains("its disk is away")).await;
+    eventually("the folder is read again", || next.log().contains("its disk is away")).await;
     fs::rename(&away, steps).unwrap();
     fs::remove_file(&blocked).unwrap();
     fs::write(&gate, "").unwrap();
@@ -128,7 +128,7 @@ async fn a_cancel_reaches_a_step_whose_folder_is_temporarily_unreadable() {
     world.assert_no_violation();
 }
 
-/// A cancel that could not be noted everywhere is not answered before it is: otherwise nobody would know of it after a crash.
+/// A cancel is answered only once it is recorded in every folder: otherwise a crash would lose it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_cannot_be_recorded_is_retried() {
     let world = World::new().await;
@@ -151,7 +151,7 @@ async fn a_cancel_that_cannot_be_recorded_is_retried() {
     cannot_look(&runner).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("it cannot be noted", || runner.log().contains("failed to record cancel, retrying")).await;
+    eventually("it cannot be recorded", || runner.log().contains("failed to record cancel, retrying")).await;
     fs::remove_file(&blocked).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -199,7 +199,7 @@ async fn a_task_whose_folder_is_damaged_at_run_time_is_reported() {
     world.assert_no_violation();
 }
 
-/// An answer has no log, and without its outcome there is nothing left of it but the name of its folder.
+/// An answer has no log, and without its outcome only the name of its folder is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_damaged_while_it_is_refused_is_reported() {
     let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
@@ -213,14 +213,14 @@ async fn an_answer_that_is_damaged_while_it_is_refused_is_reported() {
     refused(&world).await;
     let [folder] = runner.steps().try_into().unwrap();
     fs::write(folder.join("outcome.json"), "{ not json").unwrap();
-    eventually("what it was is set aside, and an answer that says so is there", || {
+    eventually("the folder is set aside, and there is an answer for it", || {
         let outcome = fs::read_to_string(folder.join("outcome.json")).ok()?;
         outcome.contains("unknown outcome: the runner's record of this task was damaged").then_some(())
     })
     .await;
     assert!(runner.log().contains("damaged step folder set aside"), "{}", runner.log());
     world.hub.behave();
-    eventually("the server is told", || {
+    eventually("the server gets the answer", || {
         let told =
             |event: &Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
         world.hub.all_events().iter().any(told)

@@ -102,7 +102,7 @@ async fn a_second_runner_with_a_connected_name_is_warned() {
 
     let elsewhere = world.path("elsewhere").display().to_string();
     let second = world.runner_with("twin", &[("WorkingDirectory__WorkingDirectory", &elsewhere)]);
-    eventually("the second runner says what is wrong", || {
+    eventually("the second runner logs the problem", || {
         let log = second.log();
         log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected")
     })
@@ -183,7 +183,7 @@ async fn garbage_from_the_server_is_harmless() {
     ];
     for rubbish in kinds {
         world.connected(1).await;
-        // The runner may be between two connections; then this one is not sent, and the next look waits.
+        // The runner may be reconnecting; then this push is not sent, and the next check waits.
         let _ = world.hub.send_rubbish("one", rubbish);
     }
     for arguments in [vec![], vec![json!(null)], vec![json!({"jobId": 5})], vec![json!([]), json!([])]] {
@@ -204,7 +204,7 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     let url = world.repository("repo", GREETING);
     let _runner = world.runner("one");
     world.connected(1).await;
-    // The hub knows the job and waits for its task; what it pushes besides is what the runner stumbles over.
+    // The hub knows the job and waits for its task. The other pushes are garbage.
     world.hub.misbehave(hawser_dev_server::Rule::new(
         hawser_dev_server::Moment::push("GetDefinitiveRevision"),
         hawser_dev_server::Fault::Lose,
@@ -236,13 +236,13 @@ async fn an_unknown_method_is_answered_with_an_error() {
     world.connected(1).await;
     let answer = in_time("the answer", world.hub.invoke("one", "MakeCoffee", vec![json!({})])).await.unwrap();
     assert!(answer.as_ref().is_err_and(|error| error.contains("MakeCoffee")), "{answer:?}");
-    // Neither log nor answer repeats a name of any length.
+    // Neither the log nor the answer repeats a long name.
     let long = "Coffee".repeat(2000);
     let answer = in_time("the answer", world.hub.invoke("one", &long, vec![json!({})])).await.unwrap();
     let error = answer.unwrap_err();
     assert!(error.contains("CoffeeCoffee") && error.len() < 300, "{error}");
     assert!(!runner.log().contains(&"Coffee".repeat(200)), "{}", runner.log());
-    // A known one is taken and answered.
+    // A known method is handled and answered.
     let cancel = json!({"jobId": uuid::Uuid::new_v4()});
     let answer =
         in_time("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();
@@ -261,7 +261,7 @@ async fn an_ignored_graceful_cancel_becomes_a_kill_after_the_grace_period() {
         pid_file.display()
     ));
     let id = world.hub.submit(spec);
-    eventually("it is deaf", || world.messages(id).iter().any(|line| line == "deaf")).await;
+    eventually("it ignores interrupts", || world.messages(id).iter().any(|line| line == "deaf")).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -309,7 +309,7 @@ async fn a_cancel_works_in_every_task_that_runs_a_script() {
         Task::DestroyFromPlan,
         Task::Output,
     ];
-    // Init first and alone: while its hook runs, it keeps the plugin cache from the others.
+    // Init first and alone: it locks the plugin cache while its hook runs.
     for tasks in [&scripted[..1], &scripted[1..]] {
         let jobs: Vec<_> = tasks.iter().map(|task| (*task, submit(*task))).collect();
         for (task, id) in jobs {

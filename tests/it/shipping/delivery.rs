@@ -1,4 +1,4 @@
-//! All lines and then the result, once each, and the folder goes.
+//! All lines and then the result arrive once, and the folder is removed.
 
 use std::fs;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn steps_of_one_job_are_shipped_one_after_the_other() {
     for step in [&init, &plan] {
         shipper.add(step.clone()).await;
     }
-    assert!(ship(&shipper, other).await, "another job waits for nobody");
+    assert!(ship(&shipper, other).await, "another job does not wait");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!methods(&record).contains(&"PlanCompleted".to_owned()));
     conclude(&init);
@@ -161,7 +161,7 @@ async fn a_removed_step_folder_does_not_block_shipping() {
     let step = bed.step(1, Task::Plan);
     conclude(&step);
     assert!(ship(&shipper, step.clone()).await);
-    // Somebody was late to learn that it is done.
+    // Added again after it was shipped.
     shipper.add(step).await;
     assert!(shipper.drained().await);
     assert_eq!(methods(&record), ["PlanCompleted"]);

@@ -1,4 +1,4 @@
-//! Lines that do not fit into a message, and bytes that are no text.
+//! Lines that do not fit into a message, and bytes that are not UTF-8.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Bed, Record, accept_all, channel, conclude, connected_line, entries, logs, ship, shipped};
 use crate::support::eventually::eventually;
 
-/// Joins what was split, as the documentation of the tags says.
+/// Joins split lines, as documented for the tags.
 fn joined(record: &Record) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut open: BTreeMap<String, String> = BTreeMap::new();
@@ -74,7 +74,7 @@ async fn a_split_line_is_complete_after_restarts_at_any_position() {
         step.folder.writer().unwrap().say(Stream::Stdout, &long).unwrap();
         conclude(&step);
         let mut text = String::new();
-        // Each runner sends a few calls, one at a time, and is gone.
+        // Each runner sends a few calls, one at a time, and stops.
         while step.folder.path().exists() {
             let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
@@ -88,7 +88,7 @@ async fn a_split_line_is_complete_after_restarts_at_any_position() {
                     }
                     let before = step.folder.shipped();
                     call.answer.send(Ok(Value::Null)).unwrap();
-                    eventually("the note moves on", || step.folder.shipped() != before).await;
+                    eventually("the position is saved", || step.folder.shipped() != before).await;
                 } else {
                     call.answer.send(Ok(Value::Null)).unwrap();
                     assert!(shipped(&shipper, &step.folder).await);

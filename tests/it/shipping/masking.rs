@@ -1,4 +1,4 @@
-//! No secret reaches the server, wherever it is cut.
+//! No secret reaches the server, however its text is split.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn learn(bed: &Bed, job: u128) -> hawser::masking::JobSecrets {
     secrets
 }
 
-/// Nothing of the secret that is worth a mask, in the lines as they are and put together.
+/// No maskable part of the secret is in the lines, separately or joined.
 fn assert_clean(messages: &[String]) {
     let whole = messages.concat();
     for encoded in [SECRET.to_owned(), STANDARD.encode(SECRET)] {
@@ -61,7 +61,7 @@ async fn a_secret_that_spans_two_records_or_batches_is_masked_in_both() {
 #[tokio::test(start_paused = true)]
 async fn a_line_that_ends_like_the_start_of_a_secret_waits_at_most_one_period() {
     let mut bed = Bed::new();
-    // Each line waits for its period here, and one that was waited for does not wait again.
+    // Each line waits for its period, and does not wait twice.
     bed.settings.job_log_stream.eagerly_emit_first_event = false;
     let (line, end) = channel();
     let record = accept_all(end);
@@ -133,7 +133,7 @@ async fn a_restarted_runner_masks_recorded_secrets_even_in_the_middle_of_one() {
         conclude(&step);
         let mut received = Vec::new();
         for runner in 0..2 {
-            // A runner that is started anew has learnt nothing yet.
+            // A restarted runner has not learned any secrets yet.
             bed.secret_store = SecretStore::new(Rules::new(&bed.settings.job_log_stream).unwrap());
             let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
@@ -147,7 +147,7 @@ async fn a_restarted_runner_masks_recorded_secrets_even_in_the_middle_of_one() {
                 let before = step.folder.shipped();
                 call.answer.send(Ok(Value::Null)).unwrap();
                 let moved_on = || !step.folder.path().exists() || step.folder.shipped() != before;
-                eventually("the note moves on", moved_on).await;
+                eventually("the position is saved", moved_on).await;
             }
             stop.cancel();
             shipper.stopped().await;
@@ -232,7 +232,7 @@ async fn a_secret_printed_in_any_form_never_reaches_the_hub_even_if_the_runner_i
         .collect();
     let expected = ["begin", "plain ***.", "json {\"a\":\"***\"}", "basic ***", "url ***.", "***", "", "."];
     assert_eq!(printed[..expected.len()], expected);
-    // What came before the kill. What was not noted as sent by then came once more.
+    // Lines from before the kill. Those that were not acknowledged by then arrived twice.
     let first = messages.iter().take_while(|line| *line != "half ***");
     let long: String = first.filter(|line| line.starts_with("xxxx")).map(String::as_str).collect();
     assert_eq!(long.matches("***").count(), 1, "in the middle of a line of two records");

@@ -1,4 +1,4 @@
-//! Shipping against a scripted other end of the line: everything between the step folder and the call.
+//! Shipping against a scripted server: everything between the step folder and the call.
 
 mod delivery;
 mod flood;
@@ -44,9 +44,9 @@ struct Seen {
 enum Act {
     Accept,
     Refuse(&'static str),
-    /// Takes the call and never answers.
+    /// Receives the call and never answers.
     Forget,
-    /// The connection breaks; `arrived` says whether the server still saw this call.
+    /// The connection breaks; `arrived`: the server still received this call.
     Cut {
         arrived: bool,
     },
@@ -54,7 +54,7 @@ enum Act {
 
 type Record = Arc<Mutex<Vec<Seen>>>;
 
-/// Serves the line until it is dropped. After a cut it is away for a second.
+/// Serves the connection until it is dropped. After a disconnect it is away for a second.
 fn serve(
     mut end: ClientDriver,
     mut script: impl FnMut(usize, &OutgoingCall) -> Act + Send + 'static,
@@ -105,7 +105,7 @@ fn accept_all(end: ClientDriver) -> Record {
     serve(end, |_, _| Act::Accept)
 }
 
-/// A line that is up, and its other end for the test to serve.
+/// A connected client, and the driver for the test to serve.
 fn connected_line() -> (HubClient, ClientDriver) {
     let (line, end) = channel();
     end.status.send_replace(ConnectionStatus::Connected { generation: 1 });

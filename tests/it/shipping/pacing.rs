@@ -21,7 +21,7 @@ async fn the_result_waits_for_the_last_acknowledgement() {
     let folder = step.folder.clone();
     shipper.add(step).await;
     let mut window = Vec::new();
-    // Only four calls are made without an answer, and a long wait brings no fifth.
+    // Only four calls are sent without an answer, however long it takes.
     for _ in 0..4 {
         window.push(end.outgoing.recv().await.unwrap());
     }
@@ -89,7 +89,7 @@ async fn an_idle_shipper_does_not_poll() {
     let (line, end) = channel();
     let record = accept_all(end);
     let (shipper, _stop) = bed.start(line);
-    // Paused time jumps from one timer to the next: with ten looks a second this year would not end.
+    // Paused time jumps from one timer to the next: with ten polls a second, this year would not end.
     tokio::time::sleep(Duration::from_secs(365 * 24 * 3600)).await;
     let step = bed.step(1, Task::Plan);
     conclude(&step);

@@ -1,4 +1,4 @@
-//! Cuts, refusals, forgotten answers and restarts: what is sent again, and what is not.
+//! Disconnects, refusals, forgotten answers and restarts: which calls are sent again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -96,7 +96,7 @@ async fn refused_lines_are_sent_again_in_order_before_later_ones() {
     write_lines(&step.folder, 0..1000);
     conclude(&step);
     assert!(ship(&shipper, step).await);
-    // From the last time that line 100 was sent (it was refused until then) all is in order and complete.
+    // After line 100 was accepted, everything is in order and complete.
     let all = all_messages(&record);
     let accepted = all.iter().rposition(|message| message == "line 100").unwrap();
     assert_eq!(all[accepted..], numbered(1000)[100..]);
@@ -177,7 +177,11 @@ async fn after_a_drain_started_stuck_steps_are_counted_with_the_steps_behind_the
     assert!(ship(&shipper, other).await);
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let mut status = shipper.status();
-    assert_eq!((status.borrow().steps, status.borrow().stuck), (3, 0), "nobody waits for them yet");
+    assert_eq!(
+        (status.borrow().steps, status.borrow().stuck),
+        (3, 0),
+        "stuck steps are counted only after a drain started"
+    );
 
     let before = methods(&record).len();
     shipper.drain().await;

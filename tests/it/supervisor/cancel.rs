@@ -97,7 +97,7 @@ async fn a_kill_ends_the_whole_tree_in_all_sessions() {
     }
     assert!(pids.iter().all(|pid| exists(*pid)));
     step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
-    eventually("the deaf script", || step.stdout().contains(&"deaf".to_owned())).await;
+    eventually("the script ignores interrupts", || step.stdout().contains(&"deaf".to_owned())).await;
     step.folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(!pids.iter().any(|pid| exists(*pid)), "{pids:?}");
@@ -179,7 +179,7 @@ async fn the_supervisor_ignores_hangups_and_interrupts_and_forwards_sigterm() {
     assert!(warnings.len() == 1 && warnings[0].contains("received SIGTERM"), "{warnings:?}");
 }
 
-/// The interpreter itself. What is called so may be a script that looks for it first (pyenv), and an interrupt is not meant for that.
+/// The interpreter itself: `python3` may be a wrapper script (pyenv), which must not get the interrupt.
 fn python() -> &'static str {
     static FOUND: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     FOUND.get_or_init(|| {
@@ -189,8 +189,8 @@ fn python() -> &'static str {
     })
 }
 
-/// An engine that counts its interrupts and takes its time to shut down, as terraform does. Not in Python, which loses an
-/// interrupt that finds it in a clean-up of its own imports ("Exception ignored in").
+/// An engine that counts its interrupts and shuts down slowly, as terraform does. Not in Python, which loses an interrupt
+/// that arrives while it cleans up its imports ("Exception ignored in").
 const COUNTING: &str = "trap 'echo interrupt >>counted' INT
 : >engine-started
 until [ -e counted ]; do sleep 0.01; done
@@ -318,7 +318,7 @@ async fn job_control_of_a_hook_does_not_keep_an_interrupt_from_the_engine() {
     step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
-    // Inside of the hook its commands have groups of their own: they are reached a second later.
+    // In the hook, each command has its own group and gets the interrupt a second later.
     let step = real_step("set -m\ntouch started\nsleep 600", &["touch", "never"], "");
     step.launch();
     step.until_written("started").await;
@@ -327,7 +327,7 @@ async fn job_control_of_a_hook_does_not_keep_an_interrupt_from_the_engine() {
     assert!(step.exit() != Exit::Code(0) && !step.work.join("never").exists());
 }
 
-/// Interrupts at any moment of a script that starts one command after another. More rounds by HAWSER_STRESS_ROUNDS.
+/// Interrupts a script that starts one command after another, at random moments. HAWSER_STRESS_ROUNDS sets the rounds.
 #[tokio::test]
 async fn an_interrupt_at_any_moment_reaches_every_command_and_no_engine_twice() {
     let rounds = std::env::var("HAWSER_STRESS_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(12_u64);
@@ -342,7 +342,7 @@ async fn an_interrupt_at_any_moment_reaches_every_command_and_no_engine_twice() 
         };
         let supervisor = step.launch();
         step.until_written("started").await;
-        // Not by cancel.json, which is only looked for ten times a second.
+        // Not through cancel.json, which is checked only ten times a second.
         tokio::time::sleep(Duration::from_micros(round * 7919 % 9000)).await;
         signal(supervisor, Signal::TERM);
         step.wait().await;
