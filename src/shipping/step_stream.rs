@@ -300,11 +300,8 @@ impl StepStream {
         if !self.window.expire(now) {
             return;
         }
-        warn!(
-            step = self.step.folder.name(),
-            "the server has not answered for {} s; sending again",
-            ANSWER_TIMEOUT.as_secs()
-        );
+        let timeout = ANSWER_TIMEOUT;
+        warn!(step = self.step.folder.name(), ?timeout, "server did not answer, sending again");
         self.settle();
     }
 

@@ -41,7 +41,7 @@ impl FolderError {
         move |source| Self::Io { action, path, source }
     }
 
-    fn damaged(path: &Path, reason: impl ToString) -> Self {
+    fn damaged(path: &Path, reason: &dyn fmt::Display) -> Self {
         Self::Damaged { path: path.to_owned(), reason: reason.to_string() }
     }
 
@@ -247,23 +247,23 @@ impl StepFolder {
             Err(error) => return Err(FolderError::io("read", &path)(error)),
         };
         let file: Versioned<Value> =
-            serde_json::from_slice(&bytes).map_err(|error| FolderError::damaged(&path, error))?;
+            serde_json::from_slice(&bytes).map_err(|error| FolderError::damaged(&path, &error))?;
         if file.version > VERSION {
             return Err(FolderError::Newer { path, found: file.version });
         }
-        serde_json::from_value(file.content).map(Some).map_err(|error| FolderError::damaged(&path, error))
+        serde_json::from_value(file.content).map(Some).map_err(|error| FolderError::damaged(&path, &error))
     }
 
     fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<(), FolderError> {
         let path = self.path.join(name);
         let bytes = serde_json::to_vec_pretty(&Versioned { version: VERSION, content })
-            .map_err(|error| FolderError::damaged(&path, error))?;
+            .map_err(|error| FolderError::damaged(&path, &error))?;
         write_private_atomic(&path, &bytes).map_err(FolderError::io("write", &path))
     }
 
     pub fn request(&self) -> Result<StepRequest, FolderError> {
         const NAME: &str = "request.json";
-        let missing = || FolderError::damaged(&self.path.join(NAME), "the file is missing");
+        let missing = || FolderError::damaged(&self.path.join(NAME), &"the file is missing");
         self.read(NAME)?.ok_or_else(missing)
     }
 

@@ -123,16 +123,9 @@ impl RecordReader {
         self.buffer.resize(BUFFER, 0);
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        loop {
-            match file.read_at(&mut self.buffer[self.end..], self.offset + self.end as u64) {
-                Ok(read) => {
-                    self.end += read;
-                    return Ok(read);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let read = file.read_at(&mut self.buffer[self.end..], self.offset + self.end as u64)?;
+        self.end += read;
+        Ok(read)
     }
 
     fn skip_hole(&mut self) -> io::Result<()> {

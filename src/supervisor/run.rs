@@ -158,7 +158,7 @@ impl<'a> RunningScript<'a> {
     }
 
     async fn supervise(mut self, mut signals: Signals) -> Exit {
-        let mut lifecycle = Lifecycle::new();
+        let mut lifecycle = Lifecycle::default();
         if let Some(limitation) = linux::limitation() {
             self.say(Stream::Warning, limitation);
         }
