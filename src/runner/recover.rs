@@ -242,16 +242,18 @@ async fn inspect(
         folder.mend_shipped()?;
         Ok((phase, intake::reread(folder.clone(), &request, &masker)?))
     };
-    inspect_each(folders, move |folder| inspect(folder).map_err(|error| unless_disk_is_away(folder, error)))
-        .await
+    inspect_each(folders, move |folder| {
+        inspect(folder).map_err(|error| unless_disk_is_missing(folder, error))
+    })
+    .await
 }
 
-/// If even the parent directory is missing, the disk is away, and the folder may be intact.
-fn unless_disk_is_away(folder: &StepFolder, error: FolderError) -> FolderError {
+/// If even the parent directory is missing, the disk is not mounted, and the folder may be intact.
+fn unless_disk_is_missing(folder: &StepFolder, error: FolderError) -> FolderError {
     match folder.path().parent().map(fs::read_dir) {
-        Some(Err(source)) if error.is_damage() => {
-            FolderError::io("read", folder.path())(io::Error::other(format!("its disk is away: {source}")))
-        }
+        Some(Err(source)) if error.is_damage() => FolderError::io("read", folder.path())(io::Error::other(
+            format!("the disk is not available: {source}"),
+        )),
         _ => error,
     }
 }

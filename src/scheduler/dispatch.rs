@@ -90,7 +90,7 @@ impl Dispatch {
     }
 
     fn publish_load(&self) {
-        let load = Load { running: self.queue.running(), waiting: self.queue.waiting() };
+        let load = self.queue.load();
         self.load.send_if_modified(|current| std::mem::replace(current, load) != load);
     }
 

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use hawser_contract::Task;
 
+use super::Load;
 use crate::step::{Step, StepWork};
 
 /// How many light steps run at once. They are short and mostly wait for the network.
@@ -80,12 +81,8 @@ impl Queue {
         Self { slots, waiting: Vec::new(), running: HashMap::new(), draining: false }
     }
 
-    pub(super) fn running(&self) -> usize {
-        self.running.len()
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
+    pub(super) fn load(&self) -> Load {
+        Load { running: self.running.len(), waiting: self.waiting.len() }
     }
 
     /// Whether a step waits for a directory that another process holds.
@@ -206,7 +203,7 @@ mod tests {
         let mut queue = Queue::new(2);
         queue.on(Event::Drain);
         assert!(queue.on(Event::Arrived(light("revision"))).is_empty());
-        assert_eq!((queue.running(), queue.waiting()), (0, 1));
+        assert_eq!(queue.load(), Load { running: 0, waiting: 1 });
     }
 
     proptest! {

@@ -318,8 +318,7 @@ impl<'a> RunningScript<'a> {
             self.say(Stream::Information, &message);
         }
         if !stuck.is_empty() {
-            let message =
-                format!("kill sent to {}, which the interrupt had sent round in circles", listed(&stuck));
+            let message = format!("kill sent to {}, which was looping on the interrupt", listed(&stuck));
             self.say(Stream::Warning, &message);
         }
     }

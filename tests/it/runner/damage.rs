@@ -98,7 +98,7 @@ async fn a_step_on_a_missing_disk_is_not_treated_as_damaged() {
     let steps = folder.parent().unwrap();
     let away = steps.with_file_name("away");
     fs::rename(steps, &away).unwrap();
-    eventually("the folder is read again", || next.log().contains("its disk is away")).await;
+    eventually("the folder is read again", || next.log().contains("the disk is not available")).await;
     fs::rename(&away, steps).unwrap();
     fs::remove_file(&blocked).unwrap();
     fs::write(&gate, "").unwrap();

@@ -287,7 +287,7 @@ async fn a_bash_that_loops_on_the_interrupt_is_killed() {
         assert_eq!(step.exit(), Exit::Signal(9));
         assert!(!step.work.join("never").exists());
         let warned = step.lines(Stream::Warning);
-        assert!(warned.len() == 1 && warned[0].contains("round in circles"), "{warned:?}");
+        assert!(warned.len() == 1 && warned[0].contains("looping on the interrupt"), "{warned:?}");
     }
 }
 
@@ -353,6 +353,6 @@ async fn an_interrupt_at_any_moment_reaches_every_command_and_no_engine_twice() 
         stuck += usize::from(step.lines(Stream::Warning).iter().any(|it| it.contains("circles")));
     }
     println!(
-        "of {rounds} interrupts {missed} were missed by a command and sent again, {stuck} sent bash round in circles"
+        "of {rounds} interrupts {missed} were missed by a command and sent again, {stuck} made bash loop"
     );
 }
