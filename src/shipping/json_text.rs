@@ -46,6 +46,8 @@ fn append_text(out: &mut String, text: &str, limit: usize) -> usize {
             b'\t' => "\\t",
             b'\r' => "\\r",
             b'\n' => "\\n",
+            // Terminal colors, which are frequent.
+            b'\x1b' => "\\u001b",
             control => {
                 long = format!("\\u{control:04x}");
                 &long
