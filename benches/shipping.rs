@@ -1,7 +1,7 @@
-//! How fast a backlog on the disk is shipped, end to end: `output.log` → records → batches → line → acknowledgement.
+//! How fast a backlog on disk is shipped, end to end: `output.log` → records → batches → calls → acknowledgements.
 //!
-//! Rates only mean something next to what the machine can do at all, so both ceilings are taken in the same run:
-//! reading the file, and encoding the same lines with serde in batches of 50. `cargo bench --bench shipping`;
+//! A rate is meaningful only in relation to what the machine can do, so the same run measures two upper bounds: reading the
+//! file, and encoding the same lines with serde in batches of 50. Run with `cargo bench --bench shipping`;
 //! `HAWSER_BENCH_LINES` sets the number of lines.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
-use hawser::shipping::{Labels, ShippedStep, Shipper, ShippingSettings};
+use hawser::shipping::{Labels, ShippedStep, Shipper};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{StepFolder, StepStore, Stream};
-use hawser_contract::{LogEntry, LogLevel, Outcome, Success, Task};
+use hawser_contract::{LogEntry, LogLevel, Metadata, Outcome, Success, Task};
 use hawser_signalr::ConnectionStatus;
 use hawser_signalr::client::channel as line;
 use jiff::Timestamp;
@@ -33,7 +33,7 @@ fn text(number: usize) -> String {
 }
 
 fn main() {
-    // `cargo test --all-targets` runs benches too, without this argument.
+    // `cargo test --all-targets` also runs benches, without this argument.
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
@@ -57,7 +57,7 @@ fn main() {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, reason = "an approximate rate")]
     let rate = |taken: Duration| lines as f64 / taken.as_secs_f64();
     let shipped = rate(best[2]);
     println!("{lines} lines, {bytes} bytes, best of three");
@@ -75,7 +75,7 @@ fn main() {
 fn backlog(store: &StepStore, lines: usize) -> ShippedStep {
     let Created::New(folder, request) = store.create(&"bench.Plan".into(), "Plan", &json!({})).unwrap()
     else {
-        panic!("a step was left over");
+        panic!("a step is left over");
     };
     let mut records = Vec::new();
     let mut writer = folder.writer().unwrap();
@@ -89,16 +89,19 @@ fn backlog(store: &StepStore, lines: usize) -> ShippedStep {
     folder.set_outcome(&Outcome::Completed(Success::Done).of(Task::Plan, Uuid::nil())).unwrap();
     let labels = Labels {
         job_id: Uuid::nil(),
-        module_id: Uuid::nil(),
-        stack_name: "production".to_owned(),
-        namespace_name: "network".to_owned(),
-        module_name: "web".to_owned(),
         task: Task::Plan,
+        module: Metadata {
+            module_id: Uuid::nil(),
+            stack_name: "production".to_owned(),
+            namespace_name: "network".to_owned(),
+            module_name: "web".to_owned(),
+            source_subdirectory: None,
+        },
     };
     ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
 }
 
-/// As a runner may have them: passwords, tokens, a key of many lines.
+/// Typical secrets: passwords, tokens, and a multi-line key.
 fn secrets() -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(40);
     let mut secrets: Vec<String> = [6, 8, 12, 16, 20, 32, 40, 64, 100]
@@ -168,18 +171,17 @@ async fn ship(store: &Arc<StepStore>, step: ShippedStep, lines: usize, secrets: 
         let mut bytes = 0;
         while let Some(call) = end.outgoing.recv().await {
             bytes += call.arguments.len();
-            // The shipper may be gone already, with the last one.
+            // The shipper may have stopped after the last call.
             let _ = call.answer.send(Ok(Value::Null));
         }
         bytes
     });
-    let settings =
-        ShippingSettings { job_log_stream: JobLogStreamSettings::default(), max_message_bytes: 32 * 1024 };
-    let secret_store = SecretStore::new(Rules::new(&settings.job_log_stream).unwrap());
+    let settings = JobLogStreamSettings::default();
+    let secret_store = SecretStore::new(Rules::new(&settings).unwrap());
     secrets.iter().for_each(|secret| secret_store.learn(secret));
     let stop = CancellationToken::new();
     let begin = Instant::now();
-    let shipper = Shipper::start(line, Arc::clone(store), &settings, secret_store, stop.clone());
+    let shipper = Shipper::start(line, Arc::clone(store), &settings, 32 * 1024, secret_store, stop.clone());
     shipper.add(step).await;
     assert!(shipper.drained().await);
     let taken = begin.elapsed();

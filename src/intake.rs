@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{Fault, Outcome, Push, PushError, StepOutcome, Subject, Task};
-use hawser_signalr::{HubClient, Invocation};
+use hawser_contract::{Fault, Outcome, Push, PushError, StepOutcome, Task};
+use hawser_signalr::Invocation;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -17,13 +17,16 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
-use crate::base::blocking::blocking;
 use crate::base::retry;
-use crate::masking::{Masker, SecretStore};
+use crate::executor::{Executor, on_disk};
+use crate::masking::Masker;
 use crate::scheduler::Scheduler;
-use crate::shipping::{ShippedStep, ShipperHandle};
+use crate::shipping::ShippedStep;
 use crate::step::store::Created;
-use crate::step::{CancelledBy, Step, StepFolder, StepId, StepRequest, StepStore, StepWork, StoreError};
+use crate::step::{
+    CancelledBy, FolderError, RecoveryPhase, Step, StepFolder, StepId, StepRequest, StepStore, StepWork,
+    StoreError,
+};
 
 /// How many distinct unknown methods to log.
 const UNKNOWN_METHODS: usize = 64;
@@ -36,12 +39,15 @@ pub enum RecoveredStep {
     Step(Step),
     /// Only the outcome is left to send: the answer to a cancel or to an unreadable payload.
     Answer(ShippedStep),
-    /// A cancel without an answer: it may not have reached every step of the job.
-    Cancel {
-        kind: CancelKind,
-        job_id: Uuid,
-        answer: ShippedStep,
-    },
+    Cancel(UnansweredCancel),
+}
+
+/// A cancel without an answer: it may not have reached every step of the job.
+#[derive(Debug, Clone)]
+pub struct UnansweredCancel {
+    pub kind: CancelKind,
+    pub job_id: Uuid,
+    pub answer: ShippedStep,
 }
 
 /// Reads the request of a step folder again. An unreadable request gets its outcome now, if a crash prevented that.
@@ -49,35 +55,26 @@ pub fn reread(
     folder: StepFolder,
     request: &StepRequest,
     masker: &Masker,
-) -> Result<RecoveredStep, crate::step::FolderError> {
+) -> Result<RecoveredStep, FolderError> {
     let sequence = request.sequence;
+    let step = |folder, work| RecoveredStep::Step(Step { folder, sequence, work });
     match request.push() {
-        Ok(Push::Task(task)) => {
-            Ok(RecoveredStep::Step(Step { folder, sequence, work: StepWork::Task(task) }))
+        Ok(Push::Task(task)) => Ok(step(folder, StepWork::Task(task))),
+        Ok(Push::SourceRefresh(refresh)) => Ok(step(folder, StepWork::Refresh(refresh))),
+        Ok(Push::Cancel(kind, job_id)) if folder.outcome()?.is_none() => {
+            let answer = ShippedStep::answer(folder, sequence);
+            Ok(RecoveredStep::Cancel(UnansweredCancel { kind, job_id, answer }))
         }
-        Ok(Push::SourceRefresh(refresh)) => {
-            Ok(RecoveredStep::Step(Step { folder, sequence, work: StepWork::Refresh(refresh) }))
-        }
-        Ok(Push::Cancel(kind, job_id)) => {
-            let answered = folder.outcome()?.is_some();
-            let answer = ShippedStep { folder, sequence, labels: None };
-            Ok(if answered {
-                RecoveredStep::Answer(answer)
-            } else {
-                RecoveredStep::Cancel { kind, job_id, answer }
-            })
-        }
+        Ok(Push::Cancel(..)) => Ok(RecoveredStep::Answer(ShippedStep::answer(folder, sequence))),
         Err(problem) => {
             if folder.outcome()?.is_none() {
                 let PushError::Unreadable { answer_to: Some((task, job_id)), .. } = &problem else {
-                    return Err(crate::step::FolderError::Damaged {
-                        path: folder.path().to_owned(),
-                        reason: problem.to_string(),
-                    });
+                    let (path, reason) = (folder.path().to_owned(), problem.to_string());
+                    return Err(FolderError::Damaged { path, reason });
                 };
                 folder.set_outcome(&masker.outcome(refusal(*task, *job_id, &problem)))?;
             }
-            Ok(RecoveredStep::Answer(ShippedStep { folder, sequence, labels: None }))
+            Ok(RecoveredStep::Answer(ShippedStep::answer(folder, sequence)))
         }
     }
 }
@@ -92,12 +89,10 @@ pub fn answer_for_damaged(store: &StepStore, id: &StepId) -> Result<Option<Shipp
     );
     let outcome = Outcome::Faulted(fault).of(task, job_id);
     let payload = json!({ "jobId": job_id });
-    match store.create_with(id, task.pushed_as(), &payload, Some(&outcome))? {
-        Created::New(folder, request) => {
-            Ok(Some(ShippedStep { folder, sequence: request.sequence, labels: None }))
-        }
-        Created::Known(_) => Ok(None),
-    }
+    Ok(match store.create_with(id, task.pushed_as(), &payload, Some(&outcome))? {
+        Created::New(folder, request) => Some(ShippedStep::answer(folder, request.sequence)),
+        Created::Known(_) => None,
+    })
 }
 
 fn refusal(task: Task, job_id: Uuid, problem: &PushError) -> StepOutcome {
@@ -107,13 +102,9 @@ fn refusal(task: Task, job_id: Uuid, problem: &PushError) -> StepOutcome {
 /// The reader of pushes.
 #[derive(Debug)]
 pub struct Intake {
-    pub store: Arc<StepStore>,
-    pub scheduler: Scheduler,
-    pub shipper: ShipperHandle,
-    pub hub: HubClient,
-    secret_store: SecretStore,
-    /// `Runner.CancelGraceSeconds`
-    cancel_grace: Duration,
+    store: Arc<StepStore>,
+    scheduler: Scheduler,
+    executor: Arc<Executor>,
     unknown_methods: HashSet<String>,
     stop: CancellationToken,
     /// Background work that must not delay the next push.
@@ -124,14 +115,15 @@ impl Intake {
     pub fn new(
         store: Arc<StepStore>,
         scheduler: Scheduler,
-        shipper: ShipperHandle,
-        hub: HubClient,
-        secret_store: SecretStore,
-        cancel_grace: Duration,
+        executor: Arc<Executor>,
         stop: CancellationToken,
     ) -> Self {
         let (unknown_methods, background) = (HashSet::new(), TaskTracker::new());
-        Self { store, scheduler, shipper, hub, secret_store, cancel_grace, unknown_methods, stop, background }
+        Self { store, scheduler, executor, unknown_methods, stop, background }
+    }
+
+    fn masker(&self) -> Arc<Masker> {
+        self.executor.secret_store.masker()
     }
 
     /// Handles pushes until the connection or the runner stops.
@@ -141,7 +133,8 @@ impl Intake {
             let Invocation { target, arguments, received, reply } = pushed;
             let answer = self.take(&target, &arguments, received).await;
             if let Some(reply) = reply {
-                reply.answer(answer.map_err(|reason| self.secret_store.masker().text(&reason).into_owned()));
+                let answer = answer.map(|()| Value::Null);
+                reply.answer(answer.map_err(|reason| self.masker().text(&reason).into_owned()));
             }
         }
         self.background.close();
@@ -149,79 +142,53 @@ impl Intake {
     }
 
     /// Handles one push. Most servers do not wait for the answer.
-    async fn take(&mut self, target: &str, arguments: &[Value], received: Instant) -> Result<Value, String> {
+    async fn take(&mut self, target: &str, arguments: &[Value], received: Instant) -> Result<(), String> {
         let payload = arguments.first().cloned().unwrap_or(Value::Null);
-        match Push::read(target, arguments) {
+        let (id, work) = match Push::read(target, arguments) {
             Ok(Push::Task(request)) => {
-                let id = StepId::task(request.common.job_id, request.task.task());
-                let fault = |reason: &str| {
-                    Outcome::Faulted(Fault::new(reason)).of(request.task.task(), request.common.job_id)
-                };
-                if self.is_repeat(&id, received) {
-                    return Ok(Value::Null);
-                }
-                match self.keep(&id, target, payload).await {
-                    Ok(created) => self.accept(created, StepWork::Task(request)).await,
-                    Err(reason) => {
-                        let (job_id, task) = (request.common.job_id, request.task.task());
-                        self.scheduler.audit().not_taken(job_id, Some(task), "it could not be kept").await;
-                        return self.cannot_keep(fault(&reason), reason);
-                    }
-                }
+                (StepId::task(request.common.job_id, request.task.task()), StepWork::Task(request))
             }
-            Ok(Push::SourceRefresh(refresh)) => {
-                let id = StepId::refresh(&refresh);
-                if self.is_repeat(&id, received) {
-                    return Ok(Value::Null);
-                }
-                match self.keep(&id, target, payload).await {
-                    Ok(created) => self.accept(created, StepWork::Refresh(refresh)).await,
-                    Err(reason) => {
-                        let outcome = Outcome::Faulted(Fault::new(&reason));
-                        let subject = Subject::SourceRefresh(refresh);
-                        return self.cannot_keep(StepOutcome { subject, outcome }, reason);
-                    }
-                }
-            }
+            Ok(Push::SourceRefresh(refresh)) => (StepId::refresh(&refresh), StepWork::Refresh(refresh)),
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
-            Err(PushError::UnknownMethod { .. }) => {
-                // Masked first: a truncated or quoted secret would not be recognized.
-                let masked = self.secret_store.masker().text(target).into_owned();
-                let method: String = masked.chars().take(LONGEST_METHOD).collect();
-                let more = self.unknown_methods.len() < UNKNOWN_METHODS;
-                if more && self.unknown_methods.insert(method.clone()) {
-                    warn!(method, "server pushed unknown method, ignoring it");
-                }
-                return Err(PushError::UnknownMethod { method }.to_string());
-            }
+            Err(PushError::UnknownMethod { .. }) => return self.ignore(target),
             Err(problem) => return self.refuse(&problem, target, payload).await,
-        }
-        Ok(Value::Null)
-    }
-
-    /// Whether the server pushed the step before it acknowledged the result, and the acknowledgement overtook the push
-    /// inside the runner.
-    fn is_repeat(&self, id: &StepId, received: Instant) -> bool {
-        let repeat = self.store.retired_since(id, received);
-        if repeat {
+        };
+        // The server pushed the step before it acknowledged the result, and the acknowledgement overtook the push inside
+        // the runner.
+        if self.store.retired_since(&id, received) {
             debug!(step = %id, "ignoring repeated push, result already acknowledged");
+            return Ok(());
         }
-        repeat
-    }
-
-    async fn accept(&self, created: Created, work: StepWork) {
-        match created {
-            Created::New(folder, request) => {
+        match self.keep(&id, target, payload).await {
+            Ok(Created::New(folder, request)) => {
                 let step = Step { folder, sequence: request.sequence, work };
                 debug!(step = step.name(), "task received");
-                self.shipper.add(ShippedStep::of(&step)).await;
-                self.scheduler.submit(step).await;
+                self.executor.shipper.add(ShippedStep::of(&step)).await;
+                self.scheduler.submit(step, RecoveryPhase::Prepare).await;
+                Ok(())
             }
-            Created::Known(folder) => {
+            Ok(Created::Known(folder)) => {
                 debug!(step = folder.name(), "ignoring repeated push, reporting task as running");
                 self.scheduler.report_again(folder.name()).await;
+                Ok(())
+            }
+            Err(reason) => {
+                if let Some((job_id, task)) = id.job_and_task() {
+                    self.executor.audit.not_taken(job_id, Some(task), "it could not be stored").await;
+                }
+                self.report_unstored(work.ended(Outcome::Faulted(Fault::new(&reason))), reason)
             }
         }
+    }
+
+    fn ignore(&mut self, target: &str) -> Result<(), String> {
+        // Masked first: a truncated or quoted secret would not be recognized.
+        let masked = self.masker().text(target).into_owned();
+        let method: String = masked.chars().take(LONGEST_METHOD).collect();
+        if self.unknown_methods.len() < UNKNOWN_METHODS && self.unknown_methods.insert(method.clone()) {
+            warn!(method, "server pushed unknown method, ignoring it");
+        }
+        Err(PushError::UnknownMethod { method }.to_string())
     }
 
     /// Stores the cancel, records it in every folder of the job (from where it reaches the supervisor even if this process
@@ -232,110 +199,94 @@ impl Intake {
         job_id: Uuid,
         target: &str,
         payload: Value,
-    ) -> Result<Value, String> {
+    ) -> Result<(), String> {
         info!(job = %job_id, ?kind, "cancel received");
-        let id = StepId::cancel(kind, job_id);
         let answer = StepOutcome::of_cancel(kind, job_id);
-        let kept = self.keep(&id, target, payload).await;
+        let kept = self.keep(&StepId::cancel(kind, job_id), target, payload).await;
         // Even if storing failed. Unrecovered folders first: they may move to the scheduler in the meantime.
         let recorded = self.record_in_unrecovered(kind, job_id).await;
-        let recorded = recorded.and(self.scheduler.cancel(job_id, kind).await);
-        match kept {
-            Ok(Created::New(folder, request)) => {
-                if let Err(error) = recorded {
-                    warn!(job = %job_id, error, "failed to record cancel, retrying");
-                    self.store.leave(&folder);
-                    return Ok(Value::Null);
-                }
-                self.keep_outcome(&folder, answer).await;
-                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
-                Ok(Value::Null)
+        let recorded = recorded.and(self.scheduler.cancel(Some(job_id), kind).await);
+        match (kept, recorded) {
+            (Ok(Created::New(folder, request)), Ok(())) => self.answer(folder, &request, answer).await,
+            (Ok(Created::New(folder, _)), Err(error)) => {
+                warn!(job = %job_id, error, "failed to record cancel, retrying");
+                self.store.leave(&folder);
             }
-            Ok(Created::Known(_)) => Ok(Value::Null),
+            (Ok(Created::Known(_)), _) => {}
+            (Err(reason), Ok(())) => return self.report_unstored(answer, reason),
             // Not answered if it is neither stored nor recorded.
-            Err(reason) => match recorded {
-                Ok(()) => self.cannot_keep(answer, reason),
-                Err(_) => Err(reason),
-            },
+            (Err(reason), Err(_)) => return Err(reason),
         }
+        Ok(())
     }
 
     /// Records a cancel in the folders of the job that could not be recovered so far.
     async fn record_in_unrecovered(&self, kind: CancelKind, job_id: Uuid) -> Result<(), String> {
         let left: Vec<_> =
             self.store.left().into_iter().filter(|folder| folder.id().is_task_of(job_id)).collect();
-        let grace = self.cancel_grace;
-        let noting =
-            move || left.iter().try_for_each(|folder| folder.cancel_as(kind, grace, CancelledBy::Server));
-        match blocking(noting).await {
-            Ok(noted) => noted.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        }
+        self.executor.record_cancel(left, kind, CancelledBy::Server).await
     }
 
-    async fn refuse(&self, problem: &PushError, target: &str, payload: Value) -> Result<Value, String> {
+    async fn refuse(&self, problem: &PushError, target: &str, payload: Value) -> Result<(), String> {
         warn!(error = %problem, "failed to read push");
         let PushError::Unreadable { answer_to: Some((task, job_id)), .. } = problem else {
             return Err(problem.to_string());
         };
+        let kept = self.keep(&StepId::task(*job_id, *task), target, payload).await;
+        if let Ok(Created::Known(folder)) = kept {
+            warn!(step = folder.name(), "ignoring unreadable push of a known task");
+            return Err(problem.to_string());
+        }
+        self.executor.audit.not_taken(*job_id, Some(*task), "its payload cannot be read").await;
         let answer = refusal(*task, *job_id, problem);
-        match self.keep(&StepId::task(*job_id, *task), target, payload).await {
-            Ok(Created::New(folder, request)) => {
-                self.scheduler.audit().not_taken(*job_id, Some(*task), "its payload cannot be read").await;
-                self.keep_outcome(&folder, answer).await;
-                self.shipper.add(ShippedStep { folder, sequence: request.sequence, labels: None }).await;
-            }
-            Ok(Created::Known(folder)) => {
-                warn!(step = folder.name(), "ignoring unreadable push of a known task");
-            }
-            Err(reason) => {
-                self.scheduler.audit().not_taken(*job_id, Some(*task), "its payload cannot be read").await;
-                return self.cannot_keep(answer, reason);
-            }
+        match kept {
+            Ok(Created::New(folder, request)) => self.answer(folder, &request, answer).await,
+            Ok(Created::Known(_)) => {}
+            Err(reason) => return self.report_unstored(answer, reason),
         }
         Err(problem.to_string())
     }
 
     async fn keep(&self, id: &StepId, method: &str, payload: Value) -> Result<Created, String> {
         let (store, id, method) = (Arc::clone(&self.store), id.clone(), method.to_owned());
-        let kept = blocking(move || store.create(&id, &method, &payload)).await;
-        kept.map_err(|error| error.to_string())?
-            .map_err(|error: StoreError| format!("failed to store the task: {error}"))
+        let kept = on_disk(move || store.create(&id, &method, &payload)).await;
+        kept.map_err(|error| format!("failed to store the task: {error}"))
     }
 
-    async fn keep_outcome(&self, folder: &StepFolder, outcome: StepOutcome) {
-        let outcome = self.secret_store.masker().outcome(outcome);
-        let Err(error) = write_outcome(folder, &outcome).await else { return };
-        error!(step = folder.name(), error, "failed to write answer, retrying");
-        let (folder, stop) = (folder.clone(), self.stop.clone());
-        self.background.spawn(async move {
-            // If the runner stops first, the next start writes the answer.
-            while stop.run_until_cancelled(tokio::time::sleep(retry::ANSWER)).await.is_some() {
-                if write_outcome(&folder, &outcome).await.is_ok() {
-                    return;
+    /// Writes and ships an answer.
+    async fn answer(&self, folder: StepFolder, request: &StepRequest, outcome: StepOutcome) {
+        let outcome = self.masker().outcome(outcome);
+        let (answer, stop) = (ShippedStep::answer(folder.clone(), request.sequence), self.stop.clone());
+        let write = move || {
+            let (folder, outcome) = (folder.clone(), outcome.clone());
+            on_disk(move || folder.set_outcome(&outcome))
+        };
+        if let Err(error) = write().await {
+            error!(step = answer.folder.name(), error, "failed to write answer, retrying");
+            self.background.spawn(async move {
+                // If the runner stops first, the next start writes the answer.
+                while stop.run_until_cancelled(tokio::time::sleep(retry::ANSWER)).await.is_some() {
+                    if write().await.is_ok() {
+                        return;
+                    }
                 }
-            }
-        });
+            });
+        }
+        self.executor.shipper.add(answer).await;
     }
 
     /// The disk failed: sends the outcome directly, once. In the background, because the answer arrives on the same
     /// connection as the next pushes.
-    fn cannot_keep(&self, answer: StepOutcome, reason: String) -> Result<Value, String> {
+    fn report_unstored(&self, outcome: StepOutcome, reason: String) -> Result<(), String> {
         error!(reason, "push not accepted");
-        let answer = self.secret_store.masker().outcome(answer).call();
-        let (hub, stop) = (self.hub.clone(), self.stop.clone());
+        let call = self.masker().outcome(outcome).call();
+        let (hub, stop) = (self.executor.hub.clone(), self.stop.clone());
         self.background.spawn(async move {
-            let sent = stop.run_until_cancelled(hub.invoke(&answer.method, &answer.arguments)).await;
+            let sent = stop.run_until_cancelled(hub.invoke(&call.method, &call.arguments)).await;
             if let Some(Err(error)) = sent {
-                error!(method = answer.method, %error, "failed to report rejected push");
+                error!(method = call.method, %error, "failed to report rejected push");
             }
         });
         Err(reason)
     }
-}
-
-async fn write_outcome(folder: &StepFolder, outcome: &StepOutcome) -> Result<(), String> {
-    let (folder, outcome) = (folder.clone(), outcome.clone());
-    let written = blocking(move || folder.set_outcome(&outcome)).await;
-    written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }

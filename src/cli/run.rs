@@ -73,7 +73,7 @@ fn failure(error: RunnerError, secret_store: &SecretStore) -> Failure {
     let message = secret_store.masker().text(&error.to_string()).into_owned();
     match error {
         RunnerError::Setup(_) => Failure::settings(message),
-        RunnerError::Store(StoreError::Io { .. }) => {
+        RunnerError::Store(StoreError::Folder(_)) => {
             Failure::temporary(message).hint("make sure that WorkingDirectory.WorkingDirectory is writable")
         }
         RunnerError::Store(_) | RunnerError::Part(_) => Failure::temporary(message),

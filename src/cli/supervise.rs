@@ -16,6 +16,6 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     crate::base::files::keep_private();
     run(&StepFolder::at(args.folder)).map_err(|error| match error {
         SuperviseError::NotOurs { .. } => Failure::usage(error.to_string()),
-        SuperviseError::Io { .. } | SuperviseError::Folder(_) => Failure::failed(error.to_string()),
+        _ => Failure::failed(error.to_string()),
     })
 }

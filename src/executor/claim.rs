@@ -5,25 +5,18 @@ use std::time::Duration;
 
 use hawser_contract::Request;
 use hawser_contract::names::method;
-use hawser_signalr::{CallError, ConnectionStatus, HubClient};
+use hawser_signalr::{CallError, ConnectionStatus};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
-use uuid::Uuid;
+
+use super::Executor;
 
 /// How long to wait for the answer to a report.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reports running steps in the name of this runner.
-#[derive(Debug, Clone)]
-pub(crate) struct Claimer {
-    pub(crate) hub: HubClient,
-    pub(crate) runner_id: Uuid,
-    pub(crate) instance: String,
-}
-
-impl Claimer {
+impl Executor {
     /// Reports a step as running until the future is dropped. `report_now` triggers an extra report.
-    pub(crate) async fn keep_reporting(&self, request: &Request, report_now: &Notify) -> Infallible {
+    pub(super) async fn keep_reporting(&self, request: &Request, report_now: &Notify) -> Infallible {
         let every = Duration::from_secs(request.common.report_active_job_frequency_seconds.max(1));
         let mut status = self.hub.status();
         let mut last_refusal = None;
@@ -43,7 +36,8 @@ impl Claimer {
 
     async fn report(&self, request: &Request, last_refusal: &mut Option<String>) {
         let (job, task) = (request.common.job_id, request.task.task());
-        let arguments = (job, task.name(), self.runner_id, &self.instance);
+        let runner = &self.settings.runner;
+        let arguments = (job, task.name(), runner.id, &runner.instance);
         let answer = self.hub.invoke(method::REPORT_RUNNING_TASK, arguments);
         // A server that forgets one answer must still get the next report.
         let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, answer).await else {

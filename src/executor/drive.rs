@@ -3,6 +3,7 @@
 //! A step that was started always ends with an `outcome.json`. The [phase](RecoveryPhase) that its folder is in decides
 //! where the executor continues.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,14 +11,12 @@ use hawser_contract::requests::Request;
 use hawser_contract::{Fault, Outcome, Success};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use tracing::field::display;
+use tracing::{debug, info};
 
-use super::ExecutorContext;
-use super::claim::Claimer;
-use super::events::log_started;
 use super::wait::{read_exit, script_ended};
-use crate::base::blocking::blocking;
+use super::{Executor, on_disk};
 use crate::masking::JobSecrets;
-use crate::settings::Settings;
 use crate::step::{FolderError, RecoveryPhase, Step, StepFolder, StepWork};
 use crate::supervisor;
 use crate::tasks::secrets::watch;
@@ -33,27 +32,7 @@ pub(crate) enum DriveEnd {
     DirectoryBusy { holder: String },
 }
 
-/// Drives steps, one tokio task per step.
-#[derive(Debug)]
-pub(crate) struct Executor {
-    pub(super) context: ExecutorContext,
-    claimer: Claimer,
-}
-
 impl Executor {
-    pub(crate) fn new(context: ExecutorContext) -> Self {
-        let claimer = Claimer {
-            hub: context.hub.clone(),
-            runner_id: context.settings.runner.id,
-            instance: context.settings.runner.instance.clone(),
-        };
-        Self { context, claimer }
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.context.settings
-    }
-
     /// Takes a step to its outcome from the phase that its folder is in.
     pub(crate) async fn drive(
         &self,
@@ -63,23 +42,23 @@ impl Executor {
         report_again: &Notify,
     ) -> DriveEnd {
         let since = Instant::now();
-        let secrets = watch::of_step(&self.context.secret_store, step);
+        let secrets = watch::of_step(&self.secret_store, step);
         let ended = match &step.work {
             StepWork::Refresh(refresh) => {
                 log_started(step, phase);
-                let http = self.context.http.clone();
-                tasks::refresh(refresh, self.settings(), &self.context.policy, http, &secrets, cancel).await
+                let http = self.http.clone();
+                tasks::refresh(refresh, &self.settings, &self.policy, http, &secrets, cancel).await
             }
             StepWork::Task(request) => match self.lock_module(request, phase).await {
                 Ok(module) => {
                     log_started(step, phase);
                     tokio::select! {
                         ended = self.task(step, request, phase, module, cancel, secrets) => ended,
-                        never = self.claimer.keep_reporting(request, report_again) => match never {},
+                        never = self.keep_reporting(request, report_again) => match never {},
                     }
                 }
                 Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
-                Err(error) => Err(Fault::new(error.to_string()).into()),
+                Err(error) => Err(error.into()),
             },
         };
         let outcome = match ended {
@@ -87,7 +66,7 @@ impl Executor {
             Err(TaskError::Cancelled) => Outcome::Cancelled,
             Err(TaskError::Faulted(fault)) => Outcome::Faulted(fault),
             Err(TaskError::Refused { refusal, fault }) => {
-                self.context.audit.refused(step, &refusal).await;
+                self.audit.refused(step, &refusal).await;
                 Outcome::Faulted(fault)
             }
         };
@@ -106,21 +85,22 @@ impl Executor {
         secrets: JobSecrets,
     ) -> Result<Success, TaskError> {
         let context = TaskContext {
-            settings: Arc::clone(&self.context.settings),
-            policy: Arc::clone(&self.context.policy),
+            settings: Arc::clone(&self.settings),
+            policy: Arc::clone(&self.policy),
             common: request.common.clone(),
             folder: step.folder.clone(),
             cancel: cancel.clone(),
-            engines: self.context.engines.clone(),
-            http: self.context.http.clone(),
+            engines: self.engines.clone(),
+            http: self.http.clone(),
             secrets,
             held: share(module.as_ref())?.map(Arc::new),
         };
+        let run = TaskRun { executor: self, context: &context, request, module };
         let ended = match phase {
-            RecoveryPhase::Prepare => self.begin(&context, request, module).await,
-            RecoveryPhase::Running => self.execution(&context, request, None).await,
-            RecoveryPhase::Conclude => self.conclusion(&context, request, module).await,
-            RecoveryPhase::Lost => Err(self.lost(&context, request, module).await.into()),
+            RecoveryPhase::Prepare => run.begin().await,
+            RecoveryPhase::Running => run.wait().await,
+            RecoveryPhase::Conclude => run.conclude().await,
+            RecoveryPhase::Lost => Err(run.lost().await.into()),
             RecoveryPhase::Ship => return Err(Fault::new("the step already has an outcome").into()),
         };
         match &ended {
@@ -132,115 +112,108 @@ impl Executor {
         }
         ended
     }
+}
 
+/// A task that is being run.
+pub(super) struct TaskRun<'a> {
+    pub(super) executor: &'a Executor,
+    pub(super) context: &'a TaskContext,
+    pub(super) request: &'a Request,
+    /// The lock of the module directory. A supervisor of an earlier process holds it instead.
+    pub(super) module: Option<ModuleLock>,
+}
+
+impl TaskRun<'_> {
     /// Prepares the task and starts a supervisor with its script.
-    async fn begin(
-        &self,
-        context: &TaskContext,
-        request: &Request,
-        module: Option<ModuleLock>,
-    ) -> Result<Success, TaskError> {
-        let folder = &context.folder;
-        let lock = match on_disk(folder, StepFolder::try_lock).await? {
+    async fn begin(self) -> Result<Success, TaskError> {
+        let (context, folder) = (self.context, &self.context.folder);
+        let lock = match in_folder(folder, StepFolder::try_lock).await? {
             Some(lock) => lock,
             None => {
                 // Either a supervisor that was starting when the last runner died drives the step, or a child process
                 // of this one has inherited the lock for a moment. Once the lock is free, the folder shows which.
-                let lock = script_ended(folder).await.map_err(|error| broken(&error))?;
-                if on_disk(folder, StepFolder::stage_of_holder).await? != RecoveryPhase::Prepare {
-                    return self.conclusion(context, request, module).await;
+                let lock = script_ended(folder).await?;
+                if in_folder(folder, StepFolder::phase_of_holder).await? != RecoveryPhase::Prepare {
+                    return self.conclude().await;
                 }
                 lock
             }
         };
-        if on_disk(folder, StepFolder::supervisor).await?.is_some() {
-            return Err(self.lost(context, request, module).await.into());
+        if in_folder(folder, StepFolder::supervisor).await?.is_some() {
+            return Err(self.lost().await.into());
         }
         check_cancel(folder).await?;
-        watch::learn_before(&self.context.secret_store, context, request).await?;
-        let launch = match tasks::prepare(context, &request.task).await? {
+        watch::learn_before(&self.executor.secret_store, context, self.request).await?;
+        let launch = match tasks::prepare(context, &self.request.task).await? {
             Prepared::Finished(success) => return Ok(success),
             Prepared::Run(launch) => launch,
         };
         let script = launch.script.clone();
-        on_disk(folder, move |folder| folder.set_script(&script)).await?;
+        in_folder(folder, move |folder| folder.set_script(&script)).await?;
         check_cancel(folder).await?;
         // Both hold the lock: the supervisor's share outlives this process, and ours leaves no gap between the end of
         // the supervisor and the conclusion, in which another runner could change the directory.
-        let shared = share(module.as_ref())?;
-        supervisor::launch(&self.context.supervisor, folder, lock, shared, &launch)
+        let shared = share(self.module.as_ref())?;
+        supervisor::launch(&self.executor.supervisor, folder, lock, shared, &launch)
             .map_err(|error| Fault::new(error.to_string()))?;
         // The supervisor holds the task's locks from here on.
         drop(launch);
-        self.execution(context, request, module).await
+        self.wait().await
     }
 
     /// Waits for the supervisor, no matter which process started it.
-    async fn execution(
-        &self,
-        context: &TaskContext,
-        request: &Request,
-        module: Option<ModuleLock>,
-    ) -> Result<Success, TaskError> {
-        let ended = tokio::select! {
-            ended = script_ended(&context.folder) => ended,
-            never = watch::learn_meanwhile(&self.context.secret_store, context, request) => match never {},
+    async fn wait(self) -> Result<Success, TaskError> {
+        let _lock = tokio::select! {
+            lock = script_ended(&self.context.folder) => lock?,
+            never = watch::learn_meanwhile(&self.executor.secret_store, self.context, self.request) => match never {},
         };
-        let _lock = ended.map_err(|error| broken(&error))?;
-        self.conclusion(context, request, module).await
+        self.conclude().await
     }
 
     /// Turns the exit of the script into the result of the task.
-    async fn conclusion(
-        &self,
-        context: &TaskContext,
-        request: &Request,
-        module: Option<ModuleLock>,
-    ) -> Result<Success, TaskError> {
-        let Some(exit) = read_exit(&context.folder).await.map_err(|error| broken(&error))? else {
-            return match context.folder.supervisor().map_err(|error| broken(&error))? {
-                Some(_) => Err(self.lost(context, request, module).await.into()),
-                None => {
-                    Err(Fault::new("the supervisor ended before it started the script; nothing was run")
-                        .into())
-                }
-            };
+    async fn conclude(mut self) -> Result<Success, TaskError> {
+        let Some(exit) = read_exit(&self.context.folder).await? else {
+            return Err(match self.context.folder.supervisor()? {
+                Some(_) => self.lost().await,
+                None => Fault::new("the supervisor ended before it started the script; nothing was run"),
+            }
+            .into());
         };
-        // An adopted supervisor held the only share of the lock and has just released it.
-        let _module = match module {
-            Some(module) => Some(module),
-            None => Some(self.module_lock_now(request).await?),
-        };
-        watch::learn_after(&self.context.secret_store, context, request).await;
-        tasks::conclude(context, &request.task, &exit).await
+        // A supervisor of an earlier process held the lock and has just released it.
+        if self.module.is_none() {
+            self.module = Some(self.executor.module_lock_now(self.request).await?);
+        }
+        watch::learn_after(&self.executor.secret_store, self.context, self.request).await;
+        tasks::conclude(self.context, &self.request.task, &exit).await
     }
 }
 
-fn share(module: Option<&ModuleLock>) -> Result<Option<std::fs::File>, Fault> {
+/// A task that an earlier process started is not started again.
+fn log_started(step: &Step, phase: RecoveryPhase) {
+    let (module, job, task) = (step.work.module(), step.job_id().map(display), step.work.name());
+    match phase {
+        RecoveryPhase::Prepare => info!(module, job, task, step = step.name(), "task started"),
+        _ => debug!(module, job, task, step = step.name(), ?phase, "task resumed"),
+    }
+}
+
+fn share(module: Option<&ModuleLock>) -> Result<Option<File>, Fault> {
     let shared = module.map(ModuleLock::share).transpose();
     shared.map_err(|error| Fault::new(format!("failed to share the module lock: {error}")))
 }
 
 /// Fails if the step was cancelled before its script started.
 async fn check_cancel(folder: &StepFolder) -> Result<(), TaskError> {
-    match on_disk(folder, StepFolder::cancel).await? {
+    match in_folder(folder, StepFolder::cancel).await? {
         None => Ok(()),
         Some(_) => Err(TaskError::Cancelled),
     }
 }
 
-/// Reads or writes the folder on a blocking thread: the disk may be slow.
-async fn on_disk<T: Send + 'static>(
+async fn in_folder<T: Send + 'static>(
     folder: &StepFolder,
     work: impl FnOnce(&StepFolder) -> Result<T, FolderError> + Send + 'static,
 ) -> Result<T, Fault> {
     let folder = folder.clone();
-    match blocking(move || work(&folder)).await {
-        Ok(done) => done.map_err(|error| broken(&error)),
-        Err(error) => Err(Fault::new(format!("failed to use the step folder: {error}"))),
-    }
-}
-
-fn broken(error: &FolderError) -> Fault {
-    Fault::new(format!("failed to use the step folder: {error}"))
+    on_disk(move || work(&folder)).await.map_err(Fault::new)
 }

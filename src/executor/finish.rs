@@ -1,12 +1,12 @@
 //! Ends a step: an audit line, `outcome.json`, a log event, and a notice to the shipper.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hawser_contract::{Fault, Outcome, StepOutcome};
-use tracing::{debug, error, warn};
+use tracing::field::display;
+use tracing::{debug, error, info, warn};
 
-use super::drive::Executor;
-use super::events::log_finished;
+use super::Executor;
 use super::wait::script_ended;
 use crate::base::blocking::blocking;
 use crate::base::retry::Delays;
@@ -18,16 +18,18 @@ impl Executor {
     /// Ends a step. The audit line comes first: once the outcome is on disk, the step may be shipped and removed at any
     /// moment.
     pub(crate) async fn finish(&self, step: &Step, outcome: Outcome, since: Instant) {
-        self.clear_scratch(step).await;
-        let outcome = step.ended(outcome);
-        self.context.audit.finished(step, &outcome).await;
+        let scratch = Scratch::of(&self.settings.working_directory.temp_directory, &step.folder);
+        // May take a while. A panic in it must not cost the outcome.
+        let _ = blocking(move || scratch.remove_or_warn()).await;
+        let outcome = step.work.ended(outcome);
+        self.audit.finished(step, &outcome).await;
         self.record(step, outcome, since).await;
     }
 
     /// Masks and writes the outcome, retrying until the disk accepts it, and notifies the shipper. Gives up only when the
     /// folder itself is gone.
     async fn record(&self, step: &Step, outcome: StepOutcome, since: Instant) {
-        let outcome = self.context.secret_store.job(step.job_id()).masker().outcome(outcome);
+        let outcome = self.secret_store.job(step.job_id()).masker().outcome(outcome);
         let mut delays = Delays::outcome();
         let mut attempt = 0_u32;
         loop {
@@ -55,28 +57,27 @@ impl Executor {
             delays.wait().await;
         }
         log_finished(step, &outcome, since);
-        self.context.shipper.concluded(&step.folder).await;
+        self.shipper.concluded(&step.folder).await;
     }
 
     /// Ends a step that the policy refuses, without running any of it.
     pub(crate) async fn refuse(&self, step: &Step, refusal: &Refusal) {
         let since = Instant::now();
         let message = refusal.to_string();
-        let super::ExecutorContext { secret_store, engines, .. } = &self.context;
-        let _secrets = watch::learn_of_refused(secret_store, self.settings(), engines, step).await;
-        self.context.audit.refused(step, refusal).await;
+        let Self { secret_store, settings, engines, .. } = self;
+        let _secrets = watch::learn_of_refused(secret_store, settings, engines, step).await;
+        self.audit.refused(step, refusal).await;
         if matches!(step.work, StepWork::Task(_)) {
             let (folder, line) = (step.folder.clone(), message.clone());
             let logged = blocking(move || -> Result<(), FolderError> {
-                let path = folder.output_path();
                 let written = folder.writer()?.say(Stream::Error, &line);
-                written.map_err(|source| FolderError::Io { action: "write", path, source })
+                written.map_err(FolderError::io("write", &folder.output_path()))
             });
             if let Ok(Err(error)) = logged.await {
                 warn!(step = step.name(), %error, "failed to write to job log");
             }
         }
-        self.record(step, step.ended(Outcome::Faulted(Fault::new(message))), since).await;
+        self.record(step, step.work.ended(Outcome::Faulted(Fault::new(message))), since).await;
     }
 
     /// Ends a step after a panic in the executor, so that the server still gets an outcome.
@@ -91,11 +92,17 @@ impl Executor {
         }
         self.finish(step, Outcome::Faulted(Fault::new(message)), since).await;
     }
+}
 
-    /// Removes the step's scratch directory, which may be large.
-    async fn clear_scratch(&self, step: &Step) {
-        let scratch = Scratch::of(&self.settings().working_directory.temp_directory, &step.folder);
-        // A panic in it must not cost the outcome.
-        let _ = blocking(move || scratch.remove_or_warn()).await;
+/// `outcome` has been masked: its first line is in the event.
+fn log_finished(step: &Step, outcome: &StepOutcome, since: Instant) {
+    let (module, job, task) = (step.work.module(), step.job_id().map(display), step.work.name());
+    let duration = Duration::from_millis(since.elapsed().as_millis().try_into().unwrap_or(u64::MAX));
+    let (step, kind) = (step.name(), outcome.kind());
+    if let Outcome::Faulted(fault) = &outcome.outcome {
+        let reason = fault.message.lines().next().unwrap_or_default();
+        warn!(module, job, task, step, outcome = %kind, ?duration, reason, "task finished");
+    } else {
+        info!(module, job, task, step, outcome = %kind, ?duration, "task finished");
     }
 }

@@ -5,35 +5,25 @@ use std::time::Duration;
 use hawser_contract::Fault;
 use hawser_contract::requests::Request;
 
-use super::drive::Executor;
+use super::drive::TaskRun;
 use crate::engines::Engines;
 use crate::step::StepFolder;
-use crate::supervisor;
-use crate::tasks::{self, TaskContext};
-use crate::workspace::ModuleLock;
+use crate::{supervisor, tasks};
 
 /// How long to wait for the lock of the module directory before reporting a lost step without looking there.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Executor {
+impl TaskRun<'_> {
     /// The fault of a lost step. Its leftovers are searched and moved only with the module lock held, because another
     /// process that uses the directory may be writing the same files.
-    pub(crate) async fn lost(
-        &self,
-        context: &TaskContext,
-        request: &Request,
-        module: Option<ModuleLock>,
-    ) -> Fault {
-        let mut fault = unknown_outcome(&context.folder, &context.engines, request);
-        let lock = match module {
-            Some(module) => Some(module),
-            None => {
-                let lock = tokio::time::timeout(LOCK_TIMEOUT, self.module_lock_now(request)).await;
-                lock.ok().and_then(Result::ok)
-            }
-        };
-        if lock.is_some() {
-            return tasks::explain_lost(context, &request.task, fault).await;
+    pub(super) async fn lost(mut self) -> Fault {
+        let mut fault = unknown_outcome(&self.context.folder, &self.context.engines, self.request);
+        if self.module.is_none() {
+            let lock = tokio::time::timeout(LOCK_TIMEOUT, self.executor.module_lock_now(self.request)).await;
+            self.module = lock.ok().and_then(Result::ok);
+        }
+        if self.module.is_some() {
+            return tasks::explain_lost(self.context, &self.request.task, fault).await;
         }
         fault.message.push_str(
             " The module directory is in use or cannot be locked, so it was not searched for files that this task left.",

@@ -4,7 +4,7 @@ use hawser_contract::requests::Request;
 use hawser_contract::{Fault, TaskRequest};
 use tracing::debug;
 
-use super::drive::Executor;
+use super::Executor;
 use crate::base::blocking::blocking;
 use crate::base::retry;
 use crate::step::RecoveryPhase;
@@ -14,7 +14,7 @@ use crate::workspace::{ModuleLock, Workspace, WorkspaceError};
 impl Executor {
     /// Locks the module directory, for tasks that work in one. A supervisor that is still running holds the lock
     /// already, and a lost step does not need it.
-    pub(crate) async fn lock_module(
+    pub(super) async fn lock_module(
         &self,
         request: &Request,
         phase: RecoveryPhase,
@@ -23,7 +23,7 @@ impl Executor {
         if !works_in_directory || matches!(phase, RecoveryPhase::Running | RecoveryPhase::Lost) {
             return Ok(None);
         }
-        let workspace = Workspace::new(&self.settings().working_directory, &request.common.metadata)?;
+        let workspace = Workspace::new(&self.settings.working_directory, &request.common.metadata)?;
         match blocking(move || workspace.lock()).await {
             Ok(locked) => locked.map(Some),
             Err(source) => Err(WorkspaceError::Thread { action: "lock the module", source }),
@@ -31,7 +31,7 @@ impl Executor {
     }
 
     /// Waits for the lock: another process may have taken it when the supervisor released it.
-    pub(crate) async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
+    pub(super) async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
         let mut logged = false;
         loop {
             match self.lock_module(request, RecoveryPhase::Conclude).await {
@@ -44,7 +44,7 @@ impl Executor {
                     }
                     tokio::time::sleep(retry::MODULE_DIRECTORY).await;
                 }
-                Err(error) => return Err(Fault::new(error.to_string()).into()),
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use hawser_contract::requests::CancelKind;
 use tracing::{info, warn};
 
-use super::Parts;
+use crate::executor::Executor;
 use crate::scheduler::Scheduler;
-use crate::shipping::ShipperHandle;
+use crate::shipping::{ShipperHandle, ShippingStatus};
 
 /// How long interrupted steps get to end at the drain limit, before they are killed.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
@@ -15,10 +15,10 @@ const INTERRUPT_GRACE: Duration = Duration::from_secs(30);
 /// How long shipping may take beyond the drain limit.
 const SHIPPING_GRACE: Duration = Duration::from_secs(10);
 
-pub(super) async fn drain(parts: &Parts) {
-    let (scheduler, shipper) = (&parts.scheduler, &parts.shipper);
+pub(super) async fn drain(executor: &Executor, scheduler: &Scheduler) {
+    let shipper = &executor.shipper;
     scheduler.drain().await;
-    let limit = parts.settings.runner.drain_timeout_seconds.map(Duration::from_secs);
+    let limit = executor.settings.runner.drain_timeout_seconds.map(Duration::from_secs);
     let since = Instant::now();
     finish_running(scheduler, limit).await;
     shipper.drain().await;
@@ -35,7 +35,8 @@ pub(super) async fn drain(parts: &Parts) {
     if shipped {
         info!(waiting, "drained, waiting steps stay for the next start");
     } else {
-        warn!(waiting, shipping = %&*shipper.status().borrow(), "drained, the next start ships the rest");
+        let ShippingStatus { steps, connected, problem, .. } = shipper.status().borrow().clone();
+        warn!(waiting, unsent = steps, connected, error = problem, "drained, the next start ships the rest");
     }
 }
 
@@ -46,12 +47,13 @@ async fn finish_running(scheduler: &Scheduler, limit: Option<Duration>) {
         return;
     }
     warn!(?limit, "Runner.DrainTimeoutSeconds exceeded, interrupting running steps");
-    scheduler.cancel_all(CancelKind::Graceful).await;
+    // Errors are logged.
+    let _ = scheduler.cancel(None, CancelKind::Graceful).await;
     if tokio::time::timeout(INTERRUPT_GRACE, scheduler.idle()).await.is_ok() {
         return;
     }
     warn!(grace = ?INTERRUPT_GRACE, "interrupted steps still running, killing them");
-    scheduler.cancel_all(CancelKind::Kill).await;
+    let _ = scheduler.cancel(None, CancelKind::Kill).await;
     scheduler.idle().await;
 }
 

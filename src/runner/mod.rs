@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_signalr::{ConnectionStatus, HubClient};
+use hawser_signalr::ConnectionStatus;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,18 +16,18 @@ use tracing::{info, warn};
 
 use crate::audit::Audit;
 use crate::engines::Engines;
-use crate::executor::ExecutorContext;
+use crate::executor::Executor;
 use crate::intake::Intake;
 use crate::masking::SecretStore;
 use crate::policy::Policy;
 use crate::scheduler::{Load, Scheduler};
 use crate::settings::Settings;
-use crate::shipping::{Shipper, ShipperHandle, ShippingSettings};
+use crate::shipping::Shipper;
 use crate::step::{StepStore, StoreError};
 use crate::{connect, supervisor};
 use recover::{InspectedStep, Recovery};
 
-/// How long the parts of the runner get to stop. A part that hangs with its disk is left behind.
+/// How long the parts of the runner get to stop. A part that hangs on its disk is not waited for.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_NOW_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -70,7 +70,7 @@ impl Options {
     }
 }
 
-/// Runs until `shutdown` asks for the end. `status` gets a line for people whenever the status changes.
+/// Runs until `shutdown` asks for the end. `status` gets a line of text whenever the status changes.
 pub async fn run(
     settings: Settings,
     secret_store: SecretStore,
@@ -99,14 +99,14 @@ pub async fn run(
     else {
         return Ok(());
     };
-    let (connection, load) = (parts.hub.status(), parts.scheduler.load());
+    let (connection, load) = (parts.executor.hub.status(), parts.scheduler.load());
     tokio::select! {
         failed = parts.failed() => return Err(failed),
         () = publish_status("", connection.clone(), load.clone(), &status) => return Err(RunnerError::Part("connection")),
         () = requested(&mut shutdown, Shutdown::Drain) => info!("draining"),
     }
     let timeout = tokio::select! {
-        () = drain::drain(&parts) => STOP_TIMEOUT,
+        () = drain::drain(&parts.executor, &parts.scheduler) => STOP_TIMEOUT,
         () = publish_status("shutting down; ", connection, load, &status) => return Err(RunnerError::Part("connection")),
         () = requested(&mut shutdown, Shutdown::Now) => {
             log_leaving();
@@ -119,16 +119,13 @@ pub async fn run(
 
 /// The running parts. Dropping them stops them all.
 struct Parts {
-    settings: Arc<Settings>,
-    hub: HubClient,
+    executor: Arc<Executor>,
     scheduler: Scheduler,
-    shipper: ShipperHandle,
     session: JoinHandle<()>,
     intake: JoinHandle<()>,
     scheduling: JoinHandle<()>,
     recovery: JoinHandle<()>,
-    /// Stops everything but the connection, and then the connection.
-    stop: [DropGuard; 2],
+    stop: DropGuard,
 }
 
 impl Parts {
@@ -142,66 +139,47 @@ impl Parts {
         inspected: Vec<InspectedStep>,
         shutdown: &mut watch::Receiver<Shutdown>,
     ) -> Result<Option<Self>, RunnerError> {
-        let (stop, stop_session) = (CancellationToken::new(), CancellationToken::new());
-        let guards = [stop.clone().drop_guard(), stop_session.clone().drop_guard()];
+        let token = CancellationToken::new();
+        let stop = token.clone().drop_guard();
         let endpoint = connect::Endpoint::from(&*settings);
         let http = connect::http_client(&endpoint, &options.timing)?;
         let (hub, pushes, session) =
-            connect::connect(endpoint, options.timing, secret_store.clone(), stop_session)?;
+            connect::connect(endpoint, options.timing, secret_store.clone(), token.clone())?;
         let shipper = Shipper::start(
             hub.clone(),
             Arc::clone(&store),
-            &ShippingSettings::from(&*settings),
+            &settings.job_log_stream,
+            settings.server.max_message_bytes,
             secret_store.clone(),
-            stop.clone(),
+            token.clone(),
         );
-        let context = ExecutorContext {
-            settings: Arc::clone(&settings),
+        let executor = Arc::new(Executor {
             engines: options.engines,
-            secret_store: secret_store.clone(),
-            hub: hub.clone(),
-            shipper: shipper.clone(),
+            secret_store,
+            hub,
+            shipper,
             http,
             supervisor: options.supervisor,
             audit,
             policy: Arc::new(Policy::new(&settings)),
-        };
-        let (scheduler, scheduling) = Scheduler::start(context, stop.clone());
+            settings,
+        });
+        let (scheduler, scheduling) = Scheduler::start(Arc::clone(&executor), token.clone());
 
         // The connection may be up by now, but no push is read before recovery is done.
         let recovery = Recovery {
             store: Arc::clone(&store),
-            settings: Arc::clone(&settings),
-            secret_store: secret_store.clone(),
             scheduler: scheduler.clone(),
-            shipper: shipper.clone(),
+            executor: Arc::clone(&executor),
         };
         tokio::select! {
             () = recovery.at_start(inspected) => {}
             () = shutdown_during_recovery(&scheduler, shutdown) => return Ok(None),
         }
-        let recovery = tokio::spawn(recovery.keep_trying(stop.clone()));
-        let intake = Intake::new(
-            store,
-            scheduler.clone(),
-            shipper.clone(),
-            hub.clone(),
-            secret_store,
-            Duration::from_secs(settings.runner.cancel_grace_seconds),
-            stop.clone(),
-        );
+        let recovery = tokio::spawn(recovery.keep_trying(token.clone()));
+        let intake = Intake::new(store, scheduler.clone(), Arc::clone(&executor), token);
         let intake = tokio::spawn(intake.run(pushes));
-        Ok(Some(Self {
-            settings,
-            hub,
-            scheduler,
-            shipper,
-            session,
-            intake,
-            scheduling,
-            recovery,
-            stop: guards,
-        }))
+        Ok(Some(Self { executor, scheduler, session, intake, scheduling, recovery, stop }))
     }
 
     /// Waits for a part that ends by itself. Then a fresh start is better than half a runner; running steps continue.
@@ -210,7 +188,7 @@ impl Parts {
             _ = &mut self.intake => "intake",
             _ = &mut self.scheduling => "scheduler",
             _ = &mut self.session => "session",
-            () = self.shipper.stopped() => "shipper",
+            () = self.executor.shipper.stopped() => "shipper",
         })
     }
 

@@ -10,21 +10,21 @@ use crate::settings::Settings;
 use crate::tasks::secrets::SecretCollector;
 
 impl SecretStore {
-    /// A secret store with the runner's own secrets in it, for the process that it is.
+    /// A secret store with the secrets of the settings and of this process's environment.
     pub fn of_this_process(settings: &Settings) -> Result<Self, RulesError> {
         let secret_store = Self::new(Rules::new(&settings.job_log_stream)?);
         secret_store.learn_own(settings, std::env::vars_os());
         Ok(secret_store)
     }
 
-    /// Learns what the runner itself must never say. (`JobLogStream.RedactValues` came with the rules.)
+    /// Learns the runner's own secrets. (`JobLogStream.RedactValues` is part of the rules.)
     pub fn learn_own(&self, settings: &Settings, host: impl IntoIterator<Item = (OsString, OsString)>) {
         let mut found = SecretCollector::new(self.rules());
         found.add(settings.runner.credentials.client_secret.expose_secret());
         found.credentials_in(settings.server.url.as_str());
         for (name, value) in host {
             let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else { continue };
-            // A section called `Credentials` says nothing about the keys in it.
+            // For settings, only the key counts: `Credentials` is the name of a section.
             let judged = match is_the_runners_own(name.as_ref()) {
                 true => name.rsplit([':', '_']).next().unwrap_or_default(),
                 false => &name,
@@ -43,7 +43,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn of_tokens_that_are_replaced_again_and_again_only_the_latest_are_known() {
+    fn only_the_latest_of_many_replaced_tokens_are_known() {
         let secret_store = SecretStore::new(Rules::new(&Default::default()).unwrap());
         for number in 1000..1100 {
             secret_store.learn_passing(&format!("token-{number}"));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runner_never_says_its_secret_nor_those_of_its_environment() {
+    fn the_runner_never_logs_its_own_secrets_or_those_of_its_environment() {
         let settings: Settings = serde_json::from_value(json!({
             "Runner": {
                 "Id": uuid::Uuid::nil(), "OrganizationId": uuid::Uuid::nil(), "Instance": "test",
@@ -79,7 +79,7 @@ mod tests {
             ("HOME", "/home/me"),
         ];
         secret_store.learn_own(&settings, host.map(|(name, value)| (name.into(), value.into())));
-        let said = "client-id client-secret url-secret listed-value proxy-pass lower-pass vault-token other-layer /home/me";
-        assert_eq!(secret_store.masker().text(said), "client-id *** *** *** *** *** *** *** /home/me");
+        let text = "client-id client-secret url-secret listed-value proxy-pass lower-pass vault-token other-layer /home/me";
+        assert_eq!(secret_store.masker().text(text), "client-id *** *** *** *** *** *** *** /home/me");
     }
 }

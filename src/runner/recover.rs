@@ -8,23 +8,22 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 use std::{fs, io};
 
 use hawser_contract::StepOutcome;
-use hawser_contract::requests::CancelKind;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use uuid::Uuid;
 
 use super::RunnerError;
 use crate::base::blocking::blocking;
 use crate::base::retry;
-use crate::intake::{self, RecoveredStep};
+use crate::executor::{Executor, on_disk};
+use crate::intake::{self, RecoveredStep, UnansweredCancel};
 use crate::masking::SecretStore;
 use crate::scheduler::Scheduler;
 use crate::settings::Settings;
-use crate::shipping::{ShippedStep, ShipperHandle};
+use crate::shipping::ShippedStep;
+use crate::step::store::Abandoned;
 use crate::step::{
     CancelledBy, FolderError, RecoveryPhase, Scratch, Step, StepFolder, StepStore, StoreError,
 };
@@ -33,10 +32,8 @@ use crate::workspace::permissions;
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub(super) store: Arc<StepStore>,
-    pub(super) settings: Arc<Settings>,
-    pub(super) secret_store: SecretStore,
     pub(super) scheduler: Scheduler,
-    pub(super) shipper: ShipperHandle,
+    pub(super) executor: Arc<Executor>,
 }
 
 /// A folder and what is in it.
@@ -54,14 +51,21 @@ pub(super) async fn open(
         narrowed.done.iter().for_each(|line| info!("{line}"));
         narrowed.warnings.iter().for_each(|line| warn!("{line}"));
         let store = StepStore::open(&directories.working_directory, runner.id, &runner.instance)?;
-        store.abandoned_by_others().iter().for_each(|abandoned| warn!("{abandoned}"));
+        for Abandoned { instance, path, steps } in store.abandoned_by_others() {
+            let path = path.display();
+            warn!(
+                instance,
+                steps,
+                %path,
+                "found steps of an instance that is not running; to finish them, start hawser once with its name as \
+                 Runner.Instance. If names of hosts or containers change, set Runner.Instance to a permanent name"
+            );
+        }
         if let Err(error) = Scratch::sweep(&directories.temp_directory, &store.steps()) {
             let path = directories.temp_directory.display();
             warn!(%path, %error, "failed to clean up after earlier steps");
         }
-        let listed = store.list()?.into_iter().map(|(folder, _)| folder);
-        // Unreadable folders too: a cancel is recorded in them if possible.
-        let folders = listed.chain(store.left()).collect();
+        let folders = store.folders()?;
         Ok((Arc::new(store), folders))
     };
     let opened = blocking(opening).await;
@@ -75,91 +79,73 @@ impl Recovery {
         if !inspected.is_empty() {
             info!(steps = inspected.len(), "recovering steps of an earlier process");
         }
-        for (folder, error) in self.recover(inspected).await {
-            warn!(step = folder.name(), error, "failed to recover step, retrying");
-        }
+        self.recover(inspected).await;
     }
 
-    /// Retries what could not be recovered.
+    /// Retries what could not be recovered, and reports steps that the shipper has set aside.
     pub(super) async fn keep_trying(self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(retry::RECOVERY)).await.is_some() {
-            let left = self.store.left();
-            if left.is_empty() {
-                // The shipper may have set a step aside.
-                self.report_damaged().await;
-                continue;
-            }
-            let inspected = inspect(&self.store, &self.secret_store, left).await;
-            for (folder, error) in self.recover(inspected).await {
-                debug!(step = folder.name(), error, "failed to recover step, retrying");
-            }
+            let inspected = inspect(&self.store, &self.executor.secret_store, self.store.left()).await;
+            self.recover(inspected).await;
         }
     }
 
-    /// Recovers what can be recovered now; returns the rest with the reasons.
-    async fn recover(&self, inspected: Vec<InspectedStep>) -> Vec<(StepFolder, String)> {
-        let mut left = Vec::new();
+    async fn recover(&self, inspected: Vec<InspectedStep>) {
         let mut unrecorded = HashMap::new();
         for action in plan(inspected) {
-            let failed = match action {
-                Recover::ShipAnswer(answer) => {
-                    let folder = answer.folder.clone();
-                    self.shipper.add(answer).await;
-                    self.store.taken_up(&folder);
-                    None
-                }
+            match action {
+                Recover::ShipAnswer(answer) => self.ship(answer).await,
                 Recover::SetAside(folder, error) => {
-                    let (store, damaged) = (Arc::clone(&self.store), folder.clone());
-                    match on_disk(move || store.set_aside(&damaged, &error.to_string())).await {
-                        Ok(()) => {
-                            self.store.taken_up(&folder);
-                            None
-                        }
-                        Err(error) => Some((folder, error)),
-                    }
+                    let store = Arc::clone(&self.store);
+                    // After a panic, the next start tries again.
+                    let _ = blocking(move || store.set_aside(&folder, &error.to_string())).await;
                 }
-                Recover::Leave(folder, error) => Some((folder, error.to_string())),
+                Recover::Leave(folder, error) => self.leave(&folder, &error),
                 Recover::RecordCancel(cancel, folders) => {
-                    if let Err(error) = self.record_cancel(&cancel, folders).await {
-                        unrecorded.insert(cancel.answer.folder.name(), error);
+                    let UnansweredCancel { kind, job_id, .. } = cancel;
+                    info!(job = %job_id, ?kind, "resuming cancel of an earlier process");
+                    if let Err(error) = self.executor.record_cancel(folders, kind, CancelledBy::Server).await
+                    {
+                        unrecorded.insert(cancel.answer.folder, error);
                     }
-                    None
                 }
-                Recover::Resume(phase, step) => {
-                    self.resume(phase, step).await;
-                    None
-                }
+                Recover::Resume(phase, step) => self.resume(phase, step).await,
                 Recover::AnswerCancel(cancel) => {
-                    let recorded = unrecorded.remove(&cancel.answer.folder.name()).map_or(Ok(()), Err);
                     let folder = cancel.answer.folder.clone();
-                    self.answer_cancel(cancel, recorded).await.err().map(|error| (folder, error))
+                    let recorded = unrecorded.remove(&folder).map_or(Ok(()), Err);
+                    if let Err(error) = self.answer_cancel(cancel, recorded).await {
+                        self.leave(&folder, &error);
+                    }
                 }
-            };
-            if let Some((folder, error)) = failed {
-                self.store.leave(&folder);
-                left.push((folder, error));
             }
         }
         self.report_damaged().await;
-        left
     }
 
-    async fn record_cancel(&self, cancel: &FoundCancel, folders: Vec<StepFolder>) -> Result<(), String> {
-        let (kind, job) = (cancel.kind, cancel.job_id);
-        info!(%job, ?kind, "resuming cancel of an earlier process");
-        let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
-        let record = move |folder: &StepFolder| folder.cancel_as(kind, grace, CancelledBy::Server);
-        try_on_disk(move || folders.iter().try_for_each(record)).await
+    fn leave(&self, folder: &StepFolder, error: &dyn Display) {
+        if self.store.leave(folder) {
+            warn!(step = folder.name(), %error, "failed to recover step, retrying");
+        } else {
+            debug!(step = folder.name(), %error, "failed to recover step, retrying");
+        }
+    }
+
+    async fn ship(&self, answer: ShippedStep) {
+        self.store.taken_up(&answer.folder);
+        self.executor.shipper.add(answer).await;
     }
 
     /// Cancels the waiting steps of the job too, and answers once every step has the cancel.
-    async fn answer_cancel(&self, cancel: FoundCancel, recorded: Result<(), String>) -> Result<(), String> {
-        let FoundCancel { kind, job_id, answer } = cancel;
-        recorded.and(self.scheduler.cancel(job_id, kind).await)?;
+    async fn answer_cancel(
+        &self,
+        cancel: UnansweredCancel,
+        recorded: Result<(), String>,
+    ) -> Result<(), String> {
+        let UnansweredCancel { kind, job_id, answer } = cancel;
+        recorded.and(self.scheduler.cancel(Some(job_id), kind).await)?;
         let folder = answer.folder.clone();
-        try_on_disk(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
-        self.store.taken_up(&answer.folder);
-        self.shipper.add(answer).await;
+        on_disk(move || folder.set_outcome(&StepOutcome::of_cancel(kind, job_id))).await?;
+        self.ship(answer).await;
         Ok(())
     }
 
@@ -168,11 +154,11 @@ impl Recovery {
         let folder = step.folder.clone();
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.
-            self.scheduler.audit().found_finished(&step).await;
+            self.executor.audit.found_finished(&step).await;
         }
-        self.shipper.add(ShippedStep::of(&step)).await;
+        self.executor.shipper.add(ShippedStep::of(&step)).await;
         if phase != RecoveryPhase::Ship {
-            self.scheduler.adopt(step, phase).await;
+            self.scheduler.submit(step, phase).await;
         }
         // After the scheduler has it, so that a cancel finds it in one of the two.
         self.store.taken_up(&folder);
@@ -181,32 +167,24 @@ impl Recovery {
     async fn report_damaged(&self) {
         let store = Arc::clone(&self.store);
         // On failure they stay recorded, and are reported next time.
-        for id in on_disk(move || store.take_set_aside()).await.unwrap_or_default() {
+        for id in blocking(move || store.unreported()).await.unwrap_or_default() {
             let (store, damaged) = (Arc::clone(&self.store), id.clone());
-            match try_on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
+            match on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
                 Ok(Some(answer)) => {
                     if let Some((job_id, task)) = id.job_and_task() {
                         let reason = "the record of the task was damaged";
-                        self.scheduler.audit().lost(job_id, task, reason).await;
+                        self.executor.audit.lost(job_id, task, reason).await;
                     }
-                    self.shipper.add(answer).await;
+                    self.executor.shipper.add(answer).await;
                 }
                 Ok(None) => {
                     let store = Arc::clone(&self.store);
-                    let _ = on_disk(move || store.mark_reported(&id)).await;
+                    let _ = blocking(move || store.mark_reported(&id)).await;
                 }
                 Err(error) => warn!(step = %id, error, "failed to report damaged step"),
             }
         }
     }
-}
-
-/// A cancel without an answer.
-#[derive(Debug, Clone)]
-struct FoundCancel {
-    kind: CancelKind,
-    job_id: Uuid,
-    answer: ShippedStep,
 }
 
 /// One action of the recovery. The order matters.
@@ -218,9 +196,9 @@ enum Recover {
     /// The folder cannot be read at the moment, and may be intact.
     Leave(StepFolder, FolderError),
     /// Before any step of the job resumes.
-    RecordCancel(FoundCancel, Vec<StepFolder>),
+    RecordCancel(UnansweredCancel, Vec<StepFolder>),
     Resume(RecoveryPhase, Step),
-    AnswerCancel(FoundCancel),
+    AnswerCancel(UnansweredCancel),
 }
 
 fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
@@ -229,9 +207,7 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
     for (folder, contents) in inspected {
         match contents {
             Ok((_, RecoveredStep::Answer(answer))) => actions.push(Recover::ShipAnswer(answer)),
-            Ok((_, RecoveredStep::Cancel { kind, job_id, answer })) => {
-                cancels.push(FoundCancel { kind, job_id, answer });
-            }
+            Ok((_, RecoveredStep::Cancel(cancel))) => cancels.push(cancel),
             Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
             Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
             Err(error) => {
@@ -262,21 +238,22 @@ async fn inspect(
 ) -> Vec<InspectedStep> {
     let (store, masker) = (Arc::clone(store), secret_store.masker());
     let inspect = move |folder: &StepFolder| {
-        let request = store.look(folder)?;
+        let (request, phase) = store.look(folder)?;
         folder.mend_shipped()?;
-        Ok((folder.stage()?, intake::reread(folder.clone(), &request, &masker)?))
+        Ok((phase, intake::reread(folder.clone(), &request, &masker)?))
     };
-    inspect_each(folders, move |folder| inspect(folder).map_err(|error| unless_disk_is_away(folder, error)))
-        .await
+    inspect_each(folders, move |folder| {
+        inspect(folder).map_err(|error| unless_disk_is_missing(folder, error))
+    })
+    .await
 }
 
-/// If even the parent directory is missing, the disk is away, and the folder may be intact.
-fn unless_disk_is_away(folder: &StepFolder, error: FolderError) -> FolderError {
+/// If even the parent directory is missing, the disk is not mounted, and the folder may be intact.
+fn unless_disk_is_missing(folder: &StepFolder, error: FolderError) -> FolderError {
     match folder.path().parent().map(fs::read_dir) {
-        Some(Err(source)) if error.is_damage() => {
-            let source = io::Error::other(format!("its disk is away: {source}"));
-            FolderError::Io { action: "read", path: folder.path().to_owned(), source }
-        }
+        Some(Err(source)) if error.is_damage() => FolderError::io("read", folder.path())(io::Error::other(
+            format!("the disk is not available: {source}"),
+        )),
         _ => error,
     }
 }
@@ -289,29 +266,20 @@ async fn inspect_each<T: Send + 'static>(
     let (inspect, mut inspected) = (Arc::new(inspect), Vec::new());
     for folder in folders {
         let (inspect, of_thread) = (Arc::clone(&inspect), folder.clone());
-        let contents = blocking(move || inspect(&of_thread)).await.unwrap_or_else(|error| {
-            let (path, source) = (folder.path().to_owned(), io::Error::other(error));
-            Err(FolderError::Io { action: "read", path, source })
-        });
+        let contents = blocking(move || inspect(&of_thread))
+            .await
+            .unwrap_or_else(|error| Err(FolderError::io("read", folder.path())(io::Error::other(error))));
         inspected.push((folder, contents));
     }
     inspected
 }
 
-async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    blocking(work).await.map_err(|error| error.to_string())
-}
-
-async fn try_on_disk<T: Send + 'static, E: Display + Send + 'static>(
-    work: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, String> {
-    on_disk(work).await?.map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use hawser_contract::Push;
+    use hawser_contract::requests::CancelKind;
     use serde_json::json;
+    use uuid::Uuid;
 
     use super::*;
     use crate::step::StepWork;
@@ -350,13 +318,10 @@ mod tests {
     fn a_cancel_is_recorded_before_steps_resume_in_order_and_answered_after_them() {
         let job_id = Uuid::from_u128(1);
         let unreadable = StepFolder::at(format!("/steps/{job_id}.Plan"));
-        let error = || FolderError::Io {
-            action: "read",
-            path: unreadable.path().to_owned(),
-            source: io::Error::other("too many open files"),
-        };
-        let answer = ShippedStep { folder: StepFolder::at("/steps/cancel"), sequence: 3, labels: None };
-        let cancel = RecoveredStep::Cancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
+        let error = || FolderError::io("read", unreadable.path())(io::Error::other("too many open files"));
+        let answer = ShippedStep::answer(StepFolder::at("/steps/cancel"), 3);
+        let cancel = UnansweredCancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
+        let cancel = RecoveredStep::Cancel(cancel);
         let inspected = vec![
             (answer.folder.clone(), Ok((RecoveryPhase::Prepare, cancel))),
             (StepFolder::at("/steps/second"), Ok((RecoveryPhase::Running, step(2, 2)))),

@@ -1,36 +1,38 @@
 //! The loop that owns all steps from arrival to end: it starts the steps that the [queue](super::queue) selects, one tokio
-//! task per step ([`drive`](crate::executor::drive)), handles their ends, and passes on cancels.
+//! task per step ([`Executor`]), handles their ends, and passes on cancels.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use futures::FutureExt as _;
+use hawser_contract::Outcome;
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{Outcome, Task};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 use uuid::Uuid;
 
 use super::Load;
-use super::queue::{Event, Lane, Queue, QueuedStep};
-use crate::base::blocking::blocking;
+use super::queue::{Event, Queue, QueuedStep};
 use crate::base::retry;
-use crate::executor::ExecutorContext;
-use crate::executor::drive::{DriveEnd, Executor};
+use crate::executor::{DriveEnd, Executor};
 use crate::settings::Refusal;
-use crate::step::{CancelledBy, RecoveryPhase, Step, StepWork};
+use crate::step::{CancelledBy, RecoveryPhase, Step};
 
 /// A command from the handle to the loop.
 pub(super) enum SchedulerCommand {
-    Submit(Box<Step>),
-    Adopt(Box<Step>, RecoveryPhase),
+    Submit(Box<Step>, RecoveryPhase),
     Refuse(Box<Step>, Refusal),
     ReportAgain(String),
-    Cancel { job_id: Uuid, kind: CancelKind, done: oneshot::Sender<CancelledSteps> },
-    CancelAll { kind: CancelKind, done: oneshot::Sender<CancelledSteps> },
+    /// Without a job: every running step, at the drain limit.
+    Cancel {
+        job: Option<Uuid>,
+        kind: CancelKind,
+        done: oneshot::Sender<CancelledSteps>,
+    },
     Drain(oneshot::Sender<()>),
 }
 
@@ -59,15 +61,9 @@ pub(super) struct Dispatch {
 }
 
 impl Dispatch {
-    pub(super) fn new(context: ExecutorContext, load: watch::Sender<Load>) -> Self {
-        let slots = context.settings.runner.max_concurrent_steps.max(1) as usize;
-        Self {
-            queue: Queue::new(slots),
-            steps: HashMap::new(),
-            executor: Arc::new(Executor::new(context)),
-            drives: JoinSet::new(),
-            load,
-        }
+    pub(super) fn new(executor: Arc<Executor>, load: watch::Sender<Load>) -> Self {
+        let slots = executor.settings.runner.max_concurrent_steps.max(1) as usize;
+        Self { queue: Queue::new(slots), steps: HashMap::new(), executor, drives: JoinSet::new(), load }
     }
 
     pub(super) async fn run(
@@ -84,7 +80,7 @@ impl Dispatch {
                     Some(command) => self.on_command(command).await,
                     None => break,
                 },
-                Some(ended) = self.drives.join_next_with_id() => self.on_ended(ended),
+                Some(ended) = self.drives.join_next() => self.on_ended(ended),
                 _ = retry_locks.tick(), if self.queue.has_busy_directories() => self.on(Event::RetryBusy),
             }
             self.publish_load();
@@ -94,15 +90,14 @@ impl Dispatch {
     }
 
     fn publish_load(&self) {
-        let load = Load { running: self.queue.running(), waiting: self.queue.waiting() };
+        let load = self.queue.load();
         self.load.send_if_modified(|current| std::mem::replace(current, load) != load);
     }
 
     /// Commands are handled in order, however slow the disk is.
     async fn on_command(&mut self, command: SchedulerCommand) {
         match command {
-            SchedulerCommand::Submit(step) => self.arrive(*step, RecoveryPhase::Prepare),
-            SchedulerCommand::Adopt(step, phase) => self.arrive(*step, phase),
+            SchedulerCommand::Submit(step, phase) => self.arrive(*step, phase),
             SchedulerCommand::Refuse(step, refusal) => {
                 let (executor, name) = (Arc::clone(&self.executor), step.name());
                 self.drives.spawn(async move {
@@ -116,12 +111,8 @@ impl Dispatch {
                     active.report.notify_one();
                 }
             }
-            SchedulerCommand::Cancel { job_id, kind, done } => {
-                let of_job = |active: &Active| active.step.job_id() == Some(job_id);
-                let _ = done.send(self.cancel(kind, CancelledBy::Server, of_job).await);
-            }
-            SchedulerCommand::CancelAll { kind, done } => {
-                let _ = done.send(self.cancel(kind, CancelledBy::Drain, |active| !active.waiting).await);
+            SchedulerCommand::Cancel { job, kind, done } => {
+                let _ = done.send(self.cancel(job, kind).await);
             }
             SchedulerCommand::Drain(drained) => {
                 self.on(Event::Drain);
@@ -132,8 +123,7 @@ impl Dispatch {
     }
 
     fn arrive(&mut self, step: Step, phase: RecoveryPhase) {
-        let queued = queued(&step, &self.executor.settings().working_directory.working_directory);
-        let name = step.name();
+        let (queued, name) = (QueuedStep::of(&step), step.name());
         let active = Active {
             step,
             phase,
@@ -163,37 +153,25 @@ impl Dispatch {
         let (step, phase) = (active.step.clone(), active.phase);
         let (cancel, report, name) = (active.cancel.clone(), Arc::clone(&active.report), name.to_owned());
         self.drives.spawn(async move {
-            // A separate tokio task, so that a panic in it is caught here and becomes the step's outcome.
             let since = Instant::now();
-            let inner = Arc::clone(&executor);
-            let handle = tokio::spawn({
-                let step = step.clone();
-                async move { inner.drive(&step, phase, &cancel, &report).await }
-            });
-            let guard = AbortOnDrop(handle.abort_handle());
-            let ended = match handle.await {
+            let driving = AssertUnwindSafe(executor.drive(&step, phase, &cancel, &report));
+            let ended = match driving.catch_unwind().await {
                 Ok(ended) => ended,
-                Err(error) => {
-                    // An aborted task leaves its step as it is, for the next start.
-                    if error.is_panic() {
-                        error!(step = step.name(), %error, "executor panicked");
-                        executor.internal_error(&step, since).await;
-                    }
+                // The server still gets an outcome.
+                Err(_) => {
+                    error!(step = name, "executor panicked");
+                    executor.internal_error(&step, since).await;
                     DriveEnd::Concluded
                 }
             };
-            drop(guard);
             (name, ended)
         });
     }
 
-    fn on_ended(&mut self, ended: Result<(tokio::task::Id, (String, DriveEnd)), tokio::task::JoinError>) {
+    fn on_ended(&mut self, ended: Result<(String, DriveEnd), JoinError>) {
         let (name, ended) = match ended {
-            Ok((_, ended)) => ended,
-            Err(error) => {
-                error!(%error, "executor task failed");
-                return;
-            }
+            Ok(ended) => ended,
+            Err(error) => return error!(%error, "executor task failed"),
         };
         match ended {
             DriveEnd::Concluded => {
@@ -215,23 +193,18 @@ impl Dispatch {
         }
     }
 
-    /// Records the cancel in the folders of the matching steps; a waiting step ends at once.
-    async fn cancel(
-        &mut self,
-        kind: CancelKind,
-        by: CancelledBy,
-        matches: impl Fn(&Active) -> bool,
-    ) -> CancelledSteps {
+    /// Records the cancel in the folders of the job's steps, or of all running steps; a waiting step ends at once.
+    async fn cancel(&mut self, job: Option<Uuid>, kind: CancelKind) -> CancelledSteps {
+        let by = if job.is_some() { CancelledBy::Server } else { CancelledBy::Drain };
+        let applies =
+            |active: &Active| if job.is_some() { active.step.job_id() == job } else { !active.waiting };
+        let steps = self.steps.iter().filter(|(_, active)| applies(active));
+        let names: Vec<String> = steps.map(|(name, _)| name.clone()).collect();
         let mut cancelled = CancelledSteps { steps: Vec::new(), error: None };
-        let names: Vec<String> =
-            self.steps.iter().filter(|(_, active)| matches(active)).map(|(name, _)| name.clone()).collect();
         for name in names {
             let Some(active) = self.steps.get(&name) else { continue };
-            let grace = Duration::from_secs(self.executor.settings().runner.cancel_grace_seconds);
-            let folder = active.step.folder.clone();
-            let recorded = blocking(move || folder.cancel_as(kind, grace, by)).await;
-            let recorded = recorded.map_err(|error| error.to_string());
-            if let Err(error) = recorded.and_then(|recorded| recorded.map_err(|error| error.to_string())) {
+            let folders = vec![active.step.folder.clone()];
+            if let Err(error) = self.executor.record_cancel(folders, kind, by).await {
                 warn!(step = name, error, "failed to record cancel in step folder");
                 cancelled.error = Some(error);
             }
@@ -257,34 +230,4 @@ impl Dispatch {
             (name, DriveEnd::Concluded)
         });
     }
-}
-
-/// Aborts a tokio task together with the one that waits for it.
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn queued(step: &Step, working_directory: &Path) -> QueuedStep {
-    let (lane, module) = match &step.work {
-        StepWork::Refresh(_) => (Lane::Light, None),
-        StepWork::Task(request) => {
-            let metadata = &request.common.metadata;
-            let module = working_directory
-                .join(&metadata.stack_name)
-                .join(&metadata.namespace_name)
-                .join(&metadata.module_name)
-                .to_string_lossy()
-                .into_owned();
-            match request.task.task() {
-                Task::GetDefinitiveRevision => (Lane::Light, None),
-                Task::Variables => (Lane::Light, Some(module)),
-                _ => (Lane::Heavy, Some(module)),
-            }
-        }
-    };
-    QueuedStep { name: step.name(), lane, module }
 }

@@ -3,14 +3,13 @@
 //! The path of a step:
 //!
 //! ```text
-//! Scheduler (this file) ─→ admit ─→ dispatch ⇄ queue (slots, lanes, module directories)
-//!                          policy      └─→ executor, one tokio task per step: claim, prepare, run, conclude
-//!                                            └─→ executor/finish: outcome.json ─→ shipping
+//! Scheduler (this file: policy) ─→ dispatch ⇄ queue (slots, lanes, module directories)
+//!                                     └─→ executor, one tokio task per step: claim, prepare, run, conclude
+//!                                           └─→ executor/finish: outcome.json ─→ shipping
 //! ```
 //!
 //! A waiting step is not claimed, so that among several replicas a free one wins the broadcast.
 
-mod admit;
 mod dispatch;
 mod queue;
 
@@ -18,15 +17,15 @@ use std::sync::Arc;
 
 use hawser_contract::requests::CancelKind;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use uuid::Uuid;
 
-use crate::audit::Audit;
-use crate::engines::Engines;
-use crate::executor::ExecutorContext;
-use crate::policy::Policy;
-use crate::step::{RecoveryPhase, Step};
+use crate::base::blocking::blocking;
+use crate::executor::Executor;
+use crate::settings::Refusal;
+use crate::step::{RecoveryPhase, Step, StepWork};
 use dispatch::{CancelledSteps, Dispatch, SchedulerCommand};
 
 /// The number of running and waiting steps.
@@ -41,45 +40,39 @@ pub struct Load {
 pub struct Scheduler {
     commands: mpsc::Sender<SchedulerCommand>,
     load: watch::Receiver<Load>,
-    policy: Arc<Policy>,
-    engines: Engines,
-    audit: Audit,
+    executor: Arc<Executor>,
 }
 
 impl Scheduler {
     /// Starts the loop. It ends when `stop` is cancelled; supervised scripts continue.
-    pub fn start(context: ExecutorContext, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+    pub fn start(executor: Arc<Executor>, stop: CancellationToken) -> (Self, JoinHandle<()>) {
         let (commands, received) = mpsc::channel(64);
-        let (load, load_receiver) = watch::channel(Load::default());
-        let (policy, audit) = (Arc::clone(&context.policy), context.audit.clone());
-        let engines = context.engines.clone();
-        let task = tokio::spawn(Dispatch::new(context, load).run(received, stop));
-        (Self { commands, load: load_receiver, policy, engines, audit }, task)
+        let (sender, load) = watch::channel(Load::default());
+        let task = tokio::spawn(Dispatch::new(Arc::clone(&executor), sender).run(received, stop));
+        (Self { commands, load, executor }, task)
     }
 
-    /// Queues a new step, if the policy allows it.
-    pub async fn submit(&self, step: Step) {
-        if let Some(step) = self.admit(step).await {
-            self.send(SchedulerCommand::Submit(Box::new(step))).await;
+    /// Queues a new step, or continues a step of an earlier process. The policy is checked for every step that was not
+    /// started, because the settings may have changed. A refused step is not queued and not claimed.
+    pub async fn submit(&self, step: Step, phase: RecoveryPhase) {
+        if phase == RecoveryPhase::Prepare
+            && let Err(refusal) = self.check_policy(&step).await
+        {
+            return self.send(SchedulerCommand::Refuse(Box::new(step), refusal)).await;
         }
+        self.executor.audit.accepted(&step).await;
+        self.send(SchedulerCommand::Submit(Box::new(step), phase)).await;
     }
 
-    /// Takes over a step of an earlier process. The policy is checked again for an unstarted step: the settings may
-    /// have changed.
-    pub async fn adopt(&self, step: Step, phase: RecoveryPhase) {
-        let step = if phase == RecoveryPhase::Prepare {
-            self.admit(step).await
-        } else {
-            self.audit.accepted(&step).await;
-            Some(step)
-        };
-        if let Some(step) = step {
-            self.send(SchedulerCommand::Adopt(Box::new(step), phase)).await;
-        }
-    }
-
-    pub fn audit(&self) -> &Audit {
-        &self.audit
+    async fn check_policy(&self, step: &Step) -> Result<(), Refusal> {
+        let (executor, work) = (Arc::clone(&self.executor), step.work.clone());
+        // Blocking: pre-approved hooks are files.
+        let checked = blocking(move || match &work {
+            StepWork::Task(request) => executor.policy.check(request, &executor.engines),
+            StepWork::Refresh(refresh) => executor.policy.check_refresh(refresh),
+        });
+        // A step that could not be checked does not run.
+        checked.await.unwrap_or_else(|error| Err(Refusal::failed(&error)))
     }
 
     /// Reports a running step again, because its task was pushed again.
@@ -87,29 +80,17 @@ impl Scheduler {
         self.send(SchedulerCommand::ReportAgain(name)).await;
     }
 
-    /// Cancels every step of a job. Returns once the cancel is recorded in their folders, from where it reaches running
-    /// scripts, or the error if one of them could not be written.
-    pub async fn cancel(&self, job_id: Uuid, kind: CancelKind) -> Result<(), String> {
+    /// Cancels every step of a job, or every running step if the drain has timed out. Returns once the cancel is recorded in
+    /// their folders, from where it reaches running scripts, or the error if one of them could not be written.
+    pub async fn cancel(&self, job: Option<Uuid>, kind: CancelKind) -> Result<(), String> {
         let (done, wait) = oneshot::channel();
-        self.send(SchedulerCommand::Cancel { job_id, kind, done }).await;
-        self.audit_cancels(wait).await
-    }
-
-    /// Cancels every running step at the drain limit.
-    pub async fn cancel_all(&self, kind: CancelKind) {
-        let (done, wait) = oneshot::channel();
-        self.send(SchedulerCommand::CancelAll { kind, done }).await;
-        // Errors were logged.
-        let _ = self.audit_cancels(wait).await;
-    }
-
-    async fn audit_cancels(&self, done: oneshot::Receiver<CancelledSteps>) -> Result<(), String> {
+        self.send(SchedulerCommand::Cancel { job, kind, done }).await;
         // The loop drops the sender only when it ends; the next start repeats the cancel.
-        let Ok(CancelledSteps { steps, error }) = done.await else {
+        let Ok(CancelledSteps { steps, error }) = wait.await else {
             return Err("the runner is stopping".to_owned());
         };
         for step in steps {
-            self.audit.cancelled(&step).await;
+            self.executor.audit.cancelled(&step).await;
         }
         error.map_or(Ok(()), Err)
     }
@@ -145,6 +126,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::audit::Audit;
+    use crate::engines::Engines;
+    use crate::masking::{Rules, SecretStore};
+    use crate::policy::Policy;
+    use crate::settings::Settings;
+    use crate::shipping::Shipper;
+    use crate::step::StepStore;
 
     #[tokio::test]
     async fn a_cancel_after_the_scheduler_stopped_is_an_error() {
@@ -155,11 +143,29 @@ mod tests {
             },
             "Server": {"Url": "http://localhost:1/"},
         });
-        let settings: crate::settings::Settings = serde_json::from_value(settings).unwrap();
-        let (commands, _) = mpsc::channel(1);
-        let (_, load) = watch::channel(Load::default());
-        let (policy, audit) = (Arc::new(Policy::new(&settings)), Audit::new(&settings));
-        let scheduler = Scheduler { commands, load, policy, engines: Engines::default(), audit };
-        scheduler.cancel(Uuid::from_u128(3), CancelKind::Graceful).await.unwrap_err();
+        let settings: Arc<Settings> = Arc::new(serde_json::from_value(settings).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(StepStore::open(directory.path(), Uuid::nil(), "test").unwrap());
+        let secret_store = SecretStore::new(Rules::new(&settings.job_log_stream).unwrap());
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (hub, _driver) = hawser_signalr::client::channel();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let log = &settings.job_log_stream;
+        let shipper = Shipper::start(hub.clone(), store, log, 4096, secret_store.clone(), stop.clone());
+        let executor = Executor {
+            engines: Engines::default(),
+            secret_store,
+            hub,
+            shipper,
+            http: reqwest::Client::new(),
+            supervisor: "hawser".into(),
+            audit: Audit::new(&settings),
+            policy: Arc::new(Policy::new(&settings)),
+            settings,
+        };
+        let (scheduler, task) = Scheduler::start(Arc::new(executor), stop);
+        task.await.unwrap();
+        scheduler.cancel(Some(Uuid::from_u128(3)), CancelKind::Graceful).await.unwrap_err();
     }
 }

@@ -8,6 +8,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use hawser_contract::Task;
+
+use super::Load;
+use crate::step::{Step, StepWork};
+
 /// How many light steps run at once. They are short and mostly wait for the network.
 const LIGHT_SLOTS: usize = 8;
 
@@ -22,8 +27,22 @@ pub(super) enum Lane {
 pub(super) struct QueuedStep {
     pub(super) name: String,
     pub(super) lane: Lane,
-    /// The module directory that the step works in.
+    /// The module that the step works in.
     pub(super) module: Option<String>,
+}
+
+impl QueuedStep {
+    pub(super) fn of(step: &Step) -> Self {
+        let (lane, module) = match &step.work {
+            StepWork::Refresh(_) => (Lane::Light, None),
+            StepWork::Task(request) => match request.task.task() {
+                Task::GetDefinitiveRevision => (Lane::Light, None),
+                Task::Variables => (Lane::Light, step.work.module()),
+                _ => (Lane::Heavy, step.work.module()),
+            },
+        };
+        Self { name: step.name(), lane, module }
+    }
 }
 
 #[derive(Debug)]
@@ -62,12 +81,8 @@ impl Queue {
         Self { slots, waiting: Vec::new(), running: HashMap::new(), draining: false }
     }
 
-    pub(super) fn running(&self) -> usize {
-        self.running.len()
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
+    pub(super) fn load(&self) -> Load {
+        Load { running: self.running.len(), waiting: self.waiting.len() }
     }
 
     /// Whether a step waits for a directory that another process holds.
@@ -188,7 +203,7 @@ mod tests {
         let mut queue = Queue::new(2);
         queue.on(Event::Drain);
         assert!(queue.on(Event::Arrived(light("revision"))).is_empty());
-        assert_eq!((queue.running(), queue.waiting()), (0, 1));
+        assert_eq!(queue.load(), Load { running: 0, waiting: 1 });
     }
 
     proptest! {

@@ -16,7 +16,7 @@
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a failing after
 //!   hook fails the script. `collect` commands print results for the runner (the plan or the state as JSON). They run here,
 //!   so that they have the same environment, survive the runner and are cancelled like everything else. `publish` commands
-//!   make copies for people: a failure is reported on stderr and does not fail the step.
+//!   make copies for users: a failure is reported on stderr and does not fail the step.
 //! * **Open files**: only stdin (which is empty), stdout and stderr are open in hooks and engines. The runner's own files are
 //!   never inherited, but the process that started the runner may have left files open.
 //! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
@@ -35,8 +35,8 @@
 //! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
 //!   names (`TF_VAR_my-var`); other shells than bash drop both. The bash that becomes the engine runs no code from the
 //!   environment or the home directory (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are reset.
-//! * **Job control** that a hook has switched on would put the engine into a group of its own, where no interrupt reaches it.
-//!   It is switched off again behind the hook.
+//! * **Job control**, if a hook enables it, would put the engine into its own process group, where no interrupt reaches it.
+//!   It is disabled again after the hook.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ pub struct Script<'a> {
     pub engine: Vec<EngineCommand>,
     /// Print results for the runner.
     pub collect: Vec<EngineCommand>,
-    /// Make copies of the results for people. The last word of each is the destination.
+    /// Make copies of the results for users. The last word of each is the destination.
     pub publish: Vec<EngineCommand>,
     /// Whether to collect as much as possible if the engine fails.
     pub collect_after_failure: bool,

@@ -48,37 +48,26 @@ pub enum Piece {
 impl Piece {
     /// Finds `$NAME` and `${NAME}` in a text. Other dollar signs are literal.
     pub fn split(text: &str) -> Vec<Self> {
-        let mut pieces = Vec::new();
-        let mut plain = String::new();
-        let mut rest = text;
-        while let Some(at) = rest.find('$') {
-            plain.push_str(&rest[..at]);
-            let after = &rest[at + 1..];
+        let (mut pieces, mut plain, mut rest) = (Vec::new(), String::new(), text);
+        while let Some((before, after)) = rest.split_once('$') {
+            plain.push_str(before);
             let (inner, closing) = match after.strip_prefix('{') {
                 Some(inner) => (inner, "}"),
                 None => (after, ""),
             };
-            let length = inner.bytes().take_while(|it| it.is_ascii_alphanumeric() || *it == b'_').count();
-            let (name, end) = inner.split_at(length);
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            let (name, end) = inner.split_at(inner.bytes().take_while(|byte| is_part(*byte)).count());
             let is_name = name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
-            match end.strip_prefix(closing).filter(|_| is_name) {
-                Some(end) => {
-                    if !plain.is_empty() {
-                        pieces.push(Self::Text(std::mem::take(&mut plain)));
-                    }
-                    pieces.push(Self::Variable(name.to_owned()));
-                    rest = end;
-                }
-                None => {
-                    plain.push('$');
-                    rest = after;
-                }
+            if let Some(end) = end.strip_prefix(closing).filter(|_| is_name) {
+                pieces.extend([Self::Text(std::mem::take(&mut plain)), Self::Variable(name.to_owned())]);
+                rest = end;
+            } else {
+                plain.push('$');
+                rest = after;
             }
         }
-        plain.push_str(rest);
-        if !plain.is_empty() {
-            pieces.push(Self::Text(plain));
-        }
+        pieces.push(Self::Text(plain + rest));
+        pieces.retain(|piece| *piece != Self::Text(String::new()));
         pieces
     }
 }

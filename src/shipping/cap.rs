@@ -20,9 +20,9 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use super::tail::LogTail;
-use crate::step::Stream;
+use crate::step::record_reader::next_data;
 use crate::step::records::encode;
+use crate::step::{RecordReader, Stream};
 
 const NOTICE: &str = " lines were dropped here, unsent: logs had reached JobLogStream.MaxUnsentBytes";
 /// More than a notice with the longest time and count can take.
@@ -51,7 +51,7 @@ pub(super) struct Dropped {
 /// Drops at least `bytes` of the complete records from `from` on, as far as there are so many. None when there
 /// are too few to make room for the warning.
 pub(super) fn drop_oldest(path: &Path, from: u64, bytes: u64) -> io::Result<Option<Dropped>> {
-    let mut tail = LogTail::new(path.to_owned(), from);
+    let mut tail = RecordReader::new(path, from);
     let (mut lines, mut seen) = (0, 0);
     let mut last_micros = 0;
     // Starts of the last records, the first of which leaves enough room for the notice before `end`.
@@ -121,17 +121,6 @@ fn blank(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The first byte from `offset` on that is not in a hole.
-pub(super) fn next_data(file: &File, offset: u64) -> io::Result<u64> {
-    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
-        Ok(data) => Ok(data),
-        // A hole up to the end.
-        Err(rustix::io::Errno::NXIO) => Ok(file.metadata()?.len().max(offset)),
-        Err(rustix::io::Errno::INVAL) => Ok(offset),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// The bytes from `from` on that are on the disk: the holes do not count.
 pub(super) fn used(path: &Path, from: u64) -> io::Result<u64> {
     let file = match File::open(path) {
@@ -164,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_gives_way_until_it_is_not_the_largest_any_more() {
+    fn the_largest_step_drops_lines_until_it_is_no_longer_the_largest() {
         let sizes = |sizes: &[u64]| sizes.iter().copied().enumerate().collect::<BTreeMap<_, _>>();
         assert_eq!(gives_way(&sizes(&[500, 300]), 800), None);
         assert_eq!(gives_way(&sizes(&[300, 501]), 800), Some((1, 101)));
@@ -193,7 +182,7 @@ mod tests {
         assert_eq!(whole, 50_000 * 23);
         let dropped = drop_oldest(&path, 23, 800_000).unwrap().unwrap();
         assert!(dropped.bytes >= 799_000);
-        let mut tail = LogTail::new(path.clone(), 0);
+        let mut tail = RecordReader::new(&path, 0);
         let mut texts = Vec::new();
         while let Some(found) = tail.peek(false).unwrap() {
             texts.push(String::from_utf8(found.record.text.to_vec()).unwrap());

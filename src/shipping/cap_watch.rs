@@ -47,11 +47,10 @@ impl CapWatch {
                 Ok(Some(dropped)) => {
                     sizes.entry(id).and_modify(|size| *size = size.saturating_sub(dropped.bytes));
                     if !std::mem::replace(&mut self.warned, true) {
+                        let (step, lines) = (lane.step.folder.name(), dropped.lines);
                         warn!(
-                            step = lane.step.folder.name(),
-                            "unsent logs have reached JobLogStream.MaxUnsentBytes ({limit}): {} of its oldest lines were \
-                             dropped, and more will be while the server does not take them",
-                            dropped.lines
+                            step,
+                            limit, lines, "JobLogStream.MaxUnsentBytes reached, dropping oldest lines"
                         );
                     }
                     continue;
@@ -59,7 +58,7 @@ impl CapWatch {
                 // What it has left is on its way already.
                 Ok(None) => {}
                 Err(error) => {
-                    warn!(step = lane.step.folder.name(), "cannot free disk in output.log: {error}");
+                    warn!(step = lane.step.folder.name(), %error, "failed to free disk space of output.log");
                 }
             }
             sizes.remove(&id);

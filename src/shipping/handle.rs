@@ -1,6 +1,5 @@
 //! The handle through which the rest of the runner uses the shipper, and its status.
 
-use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -16,7 +15,7 @@ pub(super) enum ShipperCommand {
     Drain,
 }
 
-/// The status of shipping; its text is for people.
+/// The status of shipping, for logs and tests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShippingStatus {
     /// Steps that are not yet completely shipped.
@@ -24,36 +23,11 @@ pub struct ShippingStatus {
     /// Ended steps whose lines or result are refused repeatedly, and the steps behind them. Counted after
     /// [`ShipperHandle::drain`].
     pub stuck: usize,
-    /// Calls that the server has not answered.
-    pub unanswered: usize,
     /// Bytes of logs in memory. All other unsent logs are on disk.
     pub buffered_bytes: usize,
     pub connected: bool,
     /// The current error of the server or the disk, with the step's name.
     pub problem: Option<String>,
-    /// The shipper has ended.
-    pub stopped: bool,
-}
-
-impl fmt::Display for ShippingStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.steps {
-            0 => write!(f, "nothing to ship")?,
-            1 => write!(f, "1 step to ship")?,
-            steps => write!(f, "{steps} steps to ship")?,
-        }
-        if self.stopped {
-            write!(f, ", stopped")?;
-        } else if self.steps > 0 && !self.connected {
-            write!(f, ", waiting for the server")?;
-        } else if self.unanswered > 0 {
-            write!(f, ", {} calls unanswered", self.unanswered)?;
-        }
-        if let Some(problem) = &self.problem {
-            write!(f, "; {problem}")?;
-        }
-        Ok(())
-    }
 }
 
 /// Handle to the shipper; cheap to clone.
@@ -93,14 +67,15 @@ impl ShipperHandle {
     #[cfg(feature = "testing")]
     pub async fn drained(&self) -> bool {
         let mut status = self.status.subscribe();
-        let end = status.wait_for(|status| status.steps == 0 || status.stopped).await;
-        end.is_ok_and(|status| status.steps == 0)
+        tokio::select! {
+            biased;
+            drained = status.wait_for(|status| status.steps == 0) => drained.is_ok(),
+            () = self.stopped() => false,
+        }
     }
 
-    /// Waits until the shipper has ended.
+    /// Waits until the shipper has ended, even by a panic.
     pub async fn stopped(&self) {
-        let mut status = self.status.subscribe();
-        // Cannot fail: this handle holds the sender.
-        let _ = status.wait_for(|status| status.stopped).await;
+        self.commands.closed().await;
     }
 }

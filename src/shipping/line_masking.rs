@@ -1,18 +1,19 @@
-//! What of each record is masked before it leaves.
+//! Finds the parts of each record that are masked before it is sent.
 //!
-//! Each stream of a step is one text without line breaks, whatever the records, entries and batches that it is cut into:
-//! a secret that begins in one record and ends in a later one is masked in all of them. A record whose end may be
-//! the beginning of a secret therefore waits for the next records of its stream, and all behind it wait with it, since
-//! lines go in order. It waits in the file: what is in memory is one buffer to look ahead with. The wait ends
-//! - when the text goes on, so that it is known;
+//! Each stream of a step is one text without line breaks, no matter how it is cut into records, entries and batches: a secret
+//! that begins in one record and ends in a later one is masked in all of them. A record whose end may be the beginning of a
+//! secret therefore waits for the next records of its stream, and all records after it wait too, because lines are sent in
+//! order. They wait in the file; memory holds one buffer to look ahead. The wait ends
+//! - when the text continues and settles it;
 //! - when the step has ended;
 //! - after `JobLogStream.PeriodSeconds`;
-//! - when [`MOST_AHEAD`] bytes of other streams have been written meanwhile.
+//! - when [`MOST_AHEAD`] bytes of other streams have been written in the meantime.
 //!
-//! Without knowing, a beginning as long as `JobLogStream.RedactMinimumLength` is masked, and a shorter one is not.
+//! If it is still unsettled then, a beginning as long as `JobLogStream.RedactMinimumLength` is masked, and a shorter one is
+//! not.
 //!
-//! What a place in the file has before it is found again by reading back: after a restart, after a cut and when new
-//! secrets are known. `output.log` itself is not masked: what is learnt later counts for all that was not sent.
+//! The text before a position is found by reading back: after a restart, after a disconnect, and when there are new secrets.
+//! `output.log` itself is not masked: new secrets apply to everything that was not sent.
 
 use std::io;
 use std::ops::Range;
@@ -21,40 +22,25 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
 
-use super::entry::Masked;
-use super::tail::{LogTail, TailRecord};
 use crate::masking::{JobSecrets, Masker, Spans, StreamCursor};
-use crate::step::{RecordRef, Stream};
+use crate::step::{FoundRecord, RecordReader, RecordRef, Stream};
 
-/// How far ahead the next record of a stream is looked for.
+/// How far ahead to look for the next record of a stream.
 const MOST_AHEAD: u64 = 256 * 1024;
-/// How far back the beginning of a secret is looked for.
+/// How far back to look for the beginning of a secret.
 const LOOK_BACK: u64 = 1024 * 1024;
-/// The end of a line that looks like the beginning of a secret, but is shorter than this, is no reason to wait.
+/// A record does not wait if less than this of its end looks like the beginning of a secret.
 const SHORTEST_OPEN: usize = 4;
 
-/// The parts of a record's text that are masked, in order.
+/// The masked parts of a record's text, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Masks {
     pub(super) parts: Vec<Range<usize>>,
-    /// The first part goes on from an earlier record, which has the mask.
+    /// The first part continues from an earlier record, which has the mask.
     pub(super) continued: bool,
 }
 
-impl Masks {
-    /// The masks of what is left of the text from byte `start` on, when `held` bytes are put before it.
-    pub(super) fn within(&self, start: usize, held: usize) -> Vec<Masked> {
-        let left = self.parts.iter().enumerate().filter(|(_, part)| part.end > start);
-        left.map(|(index, part)| Masked {
-            part: part.start.max(start) - start + held..part.end - start + held,
-            // What began before `start` was not masked when that was sent: it has been learnt since.
-            shown: !(self.continued && index == 0) || start > 0,
-        })
-        .collect()
-    }
-}
-
-/// What is known of a stream at a place between two of its records.
+/// The state of a stream between two of its records.
 #[derive(Debug, Clone, Copy)]
 struct Thread {
     place: StreamCursor,
@@ -62,35 +48,26 @@ struct Thread {
     masked: bool,
 }
 
-/// A record that has been looked at.
+/// A record whose masks are known.
 #[derive(Debug)]
 struct InspectedLine {
     at: u64,
-    /// When it was looked at first: it may have waited since.
+    /// When it was first inspected: it may have waited since.
     since: Instant,
     masks: Masks,
     after: Thread,
 }
 
-/// A record whose end is not known yet.
+/// A record whose end is not settled yet.
 #[derive(Debug)]
 struct WaitingLine {
     at: u64,
     since: Instant,
-    tail: LogTail,
     place: StreamCursor,
-    /// How many bytes of the stream were seen behind the record.
+    /// How many bytes of the stream were seen after the record.
     seen: usize,
-    /// From where on the end of the record is known to be masked; less than 0 if an earlier record has the beginning.
+    /// Where the masked end of the record begins; negative if in an earlier record.
     from: Option<isize>,
-}
-
-/// What is to be done with the end of a record.
-#[derive(Debug)]
-enum End {
-    Unknown,
-    Clear,
-    Masked { from: isize },
 }
 
 #[derive(Debug)]
@@ -99,15 +76,15 @@ pub(super) struct LineMasker {
     secrets: JobSecrets,
     period: Duration,
     masker: Arc<Masker>,
-    /// None when it has to be found by reading back.
+    /// None if it has to be found by reading back.
     threads: Option<[Thread; 5]>,
-    looked: Option<InspectedLine>,
+    inspected: Option<InspectedLine>,
     waiting: Option<WaitingLine>,
-    /// What the last record that waited was looked ahead with.
-    spare: Option<LogTail>,
-    /// Room to work in, for the record and for what comes behind it.
+    /// Reads the records after the waiting one.
+    reader_ahead: RecordReader,
+    /// Buffers for the matches in the record and in the records after it.
     spans: Spans,
-    ahead: Spans,
+    spans_ahead: Spans,
 }
 
 impl LineMasker {
@@ -118,43 +95,35 @@ impl LineMasker {
             secrets,
             period,
             threads: None,
-            looked: None,
+            inspected: None,
             waiting: None,
-            spare: None,
+            reader_ahead: RecordReader::new(path, 0),
             spans: Spans::default(),
-            ahead: Spans::default(),
+            spans_ahead: Spans::default(),
         }
     }
 
-    /// The next record may be any other than the one behind the last.
+    /// The next record need not be the one after the last.
     pub(super) fn lose_place(&mut self) {
-        (self.threads, self.looked) = (None, None);
-        self.stop_waiting();
+        (self.threads, self.inspected, self.waiting) = (None, None, None);
     }
 
-    fn stop_waiting(&mut self) {
-        if let Some(waiting) = self.waiting.take() {
-            self.spare = Some(waiting.tail);
-        }
-    }
-
-    /// Whether more has been learnt than was taken up.
+    /// Whether there are secrets that were learned since [`Self::prepare`].
     pub(super) fn is_behind(&self) -> bool {
         !Arc::ptr_eq(&self.secrets.masker(), &self.masker)
     }
 
-    /// Takes up what has been learnt; `next` is the start of the next record.
+    /// Applies new secrets; `next` is the start of the next record.
     pub(super) fn prepare(&mut self, next: u64) -> io::Result<()> {
-        let masker = self.secrets.masker();
         let mut before = None;
-        if !Arc::ptr_eq(&masker, &self.masker) {
-            self.masker = masker;
+        if self.is_behind() {
+            self.masker = self.secrets.masker();
             before = self.threads;
             self.lose_place();
         }
         if self.threads.is_none() {
             let mut threads = self.read_back(next)?;
-            // What was sent before something was learnt was not masked by it.
+            // Text that was sent before a secret was learned was not masked.
             for (thread, before) in threads.iter_mut().zip(before.iter().flatten()) {
                 thread.masked = before.masked;
             }
@@ -167,20 +136,16 @@ impl LineMasker {
         Thread { place: self.masker.start(), masked: false }
     }
 
-    fn thread(&self, stream: Stream) -> Thread {
-        self.threads.as_ref().map_or_else(|| self.start(), |threads| threads[stream as usize])
-    }
-
     fn read_back(&mut self, next: u64) -> io::Result<[Thread; 5]> {
         let mut threads = [self.start(); 5];
         if next == 0 || !self.masker.goes_on() {
             return Ok(threads);
         }
         let from = next.saturating_sub(LOOK_BACK);
-        let mut tail = LogTail::new(self.path.clone(), from);
-        // In the middle of the file the first is half a record.
+        let mut reader = RecordReader::new(&self.path, from);
+        // In the middle of the file, the first record may be incomplete.
         let mut whole = from == 0;
-        while let Some(TailRecord { record, at, next: behind }) = tail.peek(false)? {
+        while let Some(FoundRecord { record, at, next: after }) = reader.peek(false)? {
             if at >= next {
                 break;
             }
@@ -189,56 +154,52 @@ impl LineMasker {
                 let thread = &mut threads[record.stream as usize];
                 self.spans.clear();
                 thread.place = self.masker.follow(thread.place, record.text, &mut self.spans);
-                // What waited was masked when it went on, most likely.
+                // A record that waited was most likely masked when it was sent.
                 thread.masked = is_open(self.masker.open(thread.place), record.continues)
                     || ends_masked(&self.spans, record.text, thread.masked);
             }
             whole = true;
-            tail.pass(behind);
+            reader.pass(after);
         }
         Ok(threads)
     }
 
-    /// What of a record is masked, and since when it has waited; or None when it has to wait. `ended`: nothing will be
-    /// written any more.
+    /// The masks of a record, and since when it has waited; or None if it has to wait. `ended`: nothing more will be
+    /// written.
     pub(super) fn look(
         &mut self,
-        found: &TailRecord<'_>,
+        found: &FoundRecord<'_>,
         ended: bool,
         now: Instant,
     ) -> io::Result<Option<(&Masks, Instant)>> {
-        if self.looked.as_ref().is_none_or(|looked| looked.at != found.at) {
-            let Some(looked) = self.judge(found, ended, now)? else { return Ok(None) };
-            self.looked = Some(looked);
-            self.stop_waiting();
+        if self.inspected.as_ref().is_none_or(|inspected| inspected.at != found.at) {
+            let Some(inspected) = self.inspect(found, ended, now)? else { return Ok(None) };
+            self.inspected = Some(inspected);
+            self.waiting = None;
         }
-        Ok(self.looked.as_ref().map(|looked| (&looked.masks, looked.since)))
+        Ok(self.inspected.as_ref().map(|inspected| (&inspected.masks, inspected.since)))
     }
 
-    /// Leaves a record behind that has been looked at.
+    /// Moves past the inspected record.
     pub(super) fn pass(&mut self, stream: Stream) {
-        if let (Some(threads), Some(looked)) = (&mut self.threads, self.looked.take()) {
-            threads[stream as usize] = looked.after;
+        if let (Some(threads), Some(inspected)) = (&mut self.threads, self.inspected.take()) {
+            threads[stream as usize] = inspected.after;
         }
     }
 
-    fn judge(
+    fn inspect(
         &mut self,
-        found: &TailRecord<'_>,
+        found: &FoundRecord<'_>,
         ended: bool,
         now: Instant,
     ) -> io::Result<Option<InspectedLine>> {
         let record = &found.record;
-        let before = self.thread(record.stream);
+        let before = self.threads.as_ref().map_or_else(|| self.start(), |it| it[record.stream as usize]);
         self.spans.clear();
         let place = self.masker.follow(before.place, record.text, &mut self.spans);
-        let open = self.masker.open(place);
-        if is_open(open, record.continues) {
-            match self.end_of(found, place, ended, now)? {
-                End::Unknown => return Ok(None),
-                End::Masked { from } => self.spans.add(from..record.text.len().cast_signed()),
-                End::Clear => {}
-            }
+        let is_open = is_open(self.masker.open(place), record.continues);
+        if is_open && !self.settle_end(found, place, ended, now)? {
+            return Ok(None);
         }
         self.masker.patterns(record.text, &mut self.spans);
         let continued = before.masked && self.spans.as_slice().first().is_some_and(|span| span.start < 0);
@@ -251,55 +212,55 @@ impl LineMasker {
         Ok(Some(InspectedLine { at: found.at, since, masks, after }))
     }
 
-    /// Looks ahead whether the end of a record belongs to a secret.
-    fn end_of(
+    /// Looks ahead whether the end of a record belongs to a secret, and if so, masks it. False if the record has to wait.
+    fn settle_end(
         &mut self,
-        found: &TailRecord<'_>,
+        found: &FoundRecord<'_>,
         place: StreamCursor,
         ended: bool,
         now: Instant,
-    ) -> io::Result<End> {
+    ) -> io::Result<bool> {
         let RecordRef { stream, text, .. } = found.record;
         let length = text.len().cast_signed();
         if self.waiting.as_ref().is_none_or(|waiting| waiting.at != found.at) {
-            let mut tail = self.spare.take().unwrap_or_else(|| LogTail::new(self.path.clone(), found.next));
-            tail.go_to(found.next);
-            self.waiting = Some(WaitingLine { at: found.at, since: now, tail, place, seen: 0, from: None });
+            self.reader_ahead.go_to(found.next);
+            self.waiting = None;
         }
-        let Some(waiting) = &mut self.waiting else { return Ok(End::Unknown) };
-        let known = loop {
-            // As long as the beginning of a secret reaches back into the record, more of it may have to be masked.
+        let new = || WaitingLine { at: found.at, since: now, place, seen: 0, from: None };
+        let waiting = self.waiting.get_or_insert_with(new);
+        let is_settled = loop {
+            // While the beginning of a secret reaches back into the record, more of it may have to be masked.
             if self.masker.open(waiting.place) <= waiting.seen {
                 break true;
             }
-            let Some(TailRecord { record, next, .. }) = waiting.tail.peek(ended)? else { break ended };
+            let Some(FoundRecord { record, next, .. }) = self.reader_ahead.peek(ended)? else { break ended };
             if record.stream == stream {
-                self.ahead.clear();
-                waiting.place = self.masker.follow(waiting.place, record.text, &mut self.ahead);
+                self.spans_ahead.clear();
+                waiting.place = self.masker.follow(waiting.place, record.text, &mut self.spans_ahead);
                 let seen = waiting.seen.cast_signed();
-                if let Some(first) = self.ahead.as_slice().first().filter(|span| span.start + seen < 0) {
+                if let Some(first) = self.spans_ahead.as_slice().first().filter(|span| span.start + seen < 0)
+                {
                     let from = length + seen + first.start;
                     waiting.from = Some(waiting.from.map_or(from, |earlier| earlier.min(from)));
                 }
                 waiting.seen += record.text.len();
             }
-            waiting.tail.pass(next);
+            self.reader_ahead.pass(next);
             if next > found.next + MOST_AHEAD {
                 break true;
             }
         };
-        if !known && now < waiting.since + self.period {
-            return Ok(End::Unknown);
+        if !is_settled && now < waiting.since + self.period {
+            return Ok(false);
         }
-        // Whatever still reaches back is not known to be a secret.
+        // Whatever still reaches back may or may not be a secret.
         let open = self.masker.open(waiting.place);
-        let from = (open > waiting.seen && open >= self.masker.minimum_length())
+        let unsettled = (open > waiting.seen && open >= self.masker.minimum_length())
             .then(|| length - (open - waiting.seen).cast_signed());
-        Ok(match (waiting.from, from) {
-            (Some(one), Some(other)) => End::Masked { from: one.min(other) },
-            (Some(from), None) | (None, Some(from)) => End::Masked { from },
-            (None, None) => End::Clear,
-        })
+        if let Some(from) = waiting.from.into_iter().chain(unsettled).min() {
+            self.spans.add(from..length);
+        }
+        Ok(true)
     }
 }
 

@@ -12,8 +12,8 @@ use hawser_contract::{Fault, Outcome, StepOutcome, Subject};
 use serde_json::Value;
 
 use super::batch::ENVELOPE;
-use super::entry::Labels;
-use crate::step::{FolderError, StepFolder};
+use super::step_stream::ShippedStep;
+use crate::step::FolderError;
 
 /// Lengths to truncate the texts of a fault to; the first that fits is used.
 const TEXT_LIMITS: [usize; 4] = [8192, 2048, 512, 128];
@@ -39,13 +39,9 @@ pub(super) enum OutcomeCallError {
     TooLong { method: String, bytes: usize, limit: usize },
 }
 
-/// The call that reports the step's outcome. `labels` are missing for a step that is not a task.
-pub(super) fn read(
-    folder: &StepFolder,
-    labels: Option<&Labels>,
-    max_message_bytes: usize,
-) -> Result<OutcomeCall, OutcomeCallError> {
-    match (folder.outcome(), labels) {
+/// The call that reports the outcome of a step.
+pub(super) fn read(step: &ShippedStep, max_message_bytes: usize) -> Result<OutcomeCall, OutcomeCallError> {
+    match (step.folder.outcome(), &step.labels) {
         (Ok(Some(outcome)), _) => fit(outcome, max_message_bytes),
         (Ok(None), _) => Err(OutcomeCallError::Missing),
         (Err(error @ FolderError::Io { .. }), _) | (Err(error), None) => Err(error.into()),

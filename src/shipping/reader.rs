@@ -1,4 +1,4 @@
-//! The log of one step on its way out: reads records, makes batches, can go back to any place it has passed.
+//! Reads the log of one step: turns records into batches, and can go back to any earlier position.
 
 use std::io;
 use std::path::Path;
@@ -7,52 +7,19 @@ use jiff::Timestamp;
 use tokio::time::{Duration, Instant};
 
 use super::batch::{BatchLimits, Draft, Pushed};
-use super::entry::{Labels, Template, Times};
-use super::line_masking::{LineMasker, Masks};
-use super::tail::LogTail;
-use super::utf8_carry::Utf8Carry;
-use crate::step::{Position, RecordRef};
+use super::entry::{EntryWriter, Labels};
+use super::line_masking::LineMasker;
+use crate::masking::JobSecrets;
+use crate::step::{Position, RecordReader};
 
-/// How often a step that has not ended is looked at for more lines.
+/// How often to check a running step for more lines.
 pub(super) const POLL: Duration = Duration::from_millis(100);
-/// How far back a restarted runner looks for the first half of a character.
-const LOOK_BACK: u64 = 1024 * 1024;
 
-/// A place between two entries: where to read on, and what of the bytes before it is still to be sent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) position: Position,
-    pub(super) carry: Utf8Carry,
-}
-
-impl Mark {
-    /// The place that `shipped` names. Halves of characters are not noted there and are looked for in the file.
-    pub(super) fn at(path: &Path, position: Position) -> io::Result<Self> {
-        let mut carry = Utf8Carry::default();
-        let from = position.record.saturating_sub(LOOK_BACK);
-        if position != Position::default() {
-            let mut tail = LogTail::new(path.to_owned(), from);
-            while let Some(found) = tail.peek(false)? {
-                if found.at >= position.record {
-                    if position.within > 0 {
-                        carry.set(found.record.stream, &[]);
-                    }
-                    break;
-                }
-                carry.follow(&found.record);
-                let next = found.next;
-                tail.pass(next);
-            }
-        }
-        Ok(Self { position, carry })
-    }
-}
-
-/// What the log has to offer.
+/// What can be sent of the log.
 #[derive(Debug)]
 pub(super) enum Offer {
-    /// The arguments of an `AddLogs` call, and the place behind it.
-    Batch { arguments: String, end: Mark },
+    /// The arguments of an `AddLogs` call, and the position after it.
+    Batch { arguments: String, end: Position },
     /// Nothing before this time.
     At(Instant),
     /// There will be no more.
@@ -61,34 +28,42 @@ pub(super) enum Offer {
 
 #[derive(Debug)]
 pub(super) struct LogReader {
-    template: Template,
-    times: Times,
-    tail: LogTail,
-    veil: LineMasker,
-    next: Mark,
+    limits: BatchLimits,
+    entries: EntryWriter,
+    records: RecordReader,
+    masker: LineMasker,
+    next: Position,
     draft: Option<Draft>,
     /// Where the draft begins.
-    draft_from: Mark,
+    draft_from: Position,
+    pub(super) last_batch: Option<Instant>,
 }
 
 impl LogReader {
-    pub(super) fn open(path: &Path, labels: &Labels, from: Mark, veil: LineMasker) -> Self {
+    pub(super) fn open(
+        path: &Path,
+        labels: &Labels,
+        from: Position,
+        secrets: JobSecrets,
+        limits: BatchLimits,
+    ) -> Self {
         Self {
-            template: Template::new(labels),
-            times: Times::new(),
-            tail: LogTail::new(path.to_owned(), from.position.record),
-            veil,
+            entries: EntryWriter::new(labels),
+            records: RecordReader::new(path, from.record),
+            masker: LineMasker::new(path, secrets, limits.period),
+            limits,
             next: from,
             draft: None,
             draft_from: from,
+            last_batch: None,
         }
     }
 
-    /// Goes back to a place: what was read since is read again.
-    pub(super) fn go_to(&mut self, mark: Mark) {
-        self.tail.go_to(mark.position.record);
-        self.veil.lose_place();
-        self.next = mark;
+    /// Goes back to an earlier position: everything after it is read again.
+    pub(super) fn go_to(&mut self, position: Position) {
+        self.records.go_to(position.record);
+        self.masker.lose_place();
+        self.next = position;
         self.draft = None;
     }
 
@@ -96,90 +71,52 @@ impl LogReader {
         self.draft.as_ref().map_or(0, Draft::bytes)
     }
 
-    /// The next batch, if it is time for one. `ended`: all lines have been written.
-    pub(super) fn offer(
-        &mut self,
-        policy: &BatchLimits,
-        ended: bool,
-        after_silence: bool,
-        now: Instant,
-    ) -> io::Result<Offer> {
-        let exhausted = !self.read(policy, ended, after_silence, now)?;
-        let Some(draft) = self.draft.take_if(|draft| !draft.is_empty()) else {
+    /// The next batch, if it is due. `ended`: all lines have been written.
+    pub(super) fn offer(&mut self, ended: bool, now: Instant) -> io::Result<Offer> {
+        self.read(ended, now)?;
+        let Some(draft) = self.draft.take() else {
             return Ok(if ended { Offer::Ended } else { Offer::At(now + POLL) });
         };
-        let due = policy.due(&draft, ended && exhausted, now);
+        let due = self.limits.due(&draft, ended, now);
         if due > now {
             self.draft = Some(draft);
             return Ok(Offer::At(due.min(now + POLL)));
         }
+        self.last_batch = Some(now);
         Ok(Offer::Batch { arguments: draft.finish(), end: self.next })
     }
 
-    /// Reads until the batch is full (true) or there are no more records that may go now.
-    fn read(
-        &mut self,
-        policy: &BatchLimits,
-        ended: bool,
-        after_silence: bool,
-        now: Instant,
-    ) -> io::Result<bool> {
-        // What has been learnt counts for the batch in the making, too: it is made again.
-        if self.draft.is_some() && self.veil.is_behind() {
+    /// Reads until the batch is full, or until there are no more records that can be sent now.
+    fn read(&mut self, ended: bool, now: Instant) -> io::Result<()> {
+        // New secrets are masked in the current batch too.
+        if self.draft.is_some() && self.masker.is_behind() {
             self.go_to(self.draft_from);
         }
-        self.veil.prepare(self.next.position.record)?;
-        while let Some(found) = self.tail.peek(ended)? {
+        self.masker.prepare(self.next.record)?;
+        while let Some(found) = self.records.peek(ended)? {
             if self.draft.as_ref().is_some_and(Draft::is_full) {
-                return Ok(true);
+                break;
             }
-            let Some((masks, since)) = self.veil.look(&found, ended, now)? else { return Ok(false) };
+            let Some((masks, since)) = self.masker.look(&found, ended, now)? else { break };
             if self.draft.is_none() {
                 self.draft_from = self.next;
+                self.entries.set_batch_time(Timestamp::now());
             }
-            let begin = || Draft::begin(since, Timestamp::now(), after_silence, &mut self.times);
-            let draft = self.draft.get_or_insert_with(begin);
-            // Behind a hole the position is that of the record found, and none of it has been sent.
-            let at = self.next.position;
-            let within = if at.record == found.at { at.within } else { 0 };
-            let carry = &mut self.next.carry;
-            match draft.push(&found.record, within, masks, carry, &self.template, &mut self.times, policy) {
+            let after_silence = self.limits.is_silence(self.last_batch, now);
+            let draft = self.draft.get_or_insert_with(|| Draft::begin(since, after_silence));
+            // After a hole, the record is not the one of the position, and none of it has been sent.
+            let within = if self.next.record == found.at { self.next.within } else { 0 };
+            match draft.push(&found.record, within, masks, &mut self.entries, &self.limits) {
                 Pushed::Whole => {
-                    self.veil.pass(found.record.stream);
+                    self.masker.pass(found.record.stream);
                     let next = found.next;
-                    self.next.position = Position { record: next, within: 0 };
-                    self.tail.pass(next);
+                    self.next = Position { record: next, within: 0 };
+                    self.records.pass(next);
                 }
-                Pushed::Part { within } => {
-                    self.next.position = Position { record: found.at, within };
-                }
-                Pushed::Full => return Ok(true),
+                Pushed::Part { within } => self.next = Position { record: found.at, within },
+                Pushed::Full => break,
             }
         }
-        if ended {
-            return Ok(!self.flush_carry(policy, after_silence, now));
-        }
-        Ok(self.draft.as_ref().is_some_and(Draft::is_full))
-    }
-
-    /// A line that goes on but never did, because its writer was killed: what is held back of it is no character
-    /// and will not become one. False when the batch has no room left.
-    fn flush_carry(&mut self, policy: &BatchLimits, after_silence: bool, now: Instant) -> bool {
-        for stream in self.next.carry.streams() {
-            let micros = Timestamp::now().as_microsecond();
-            let record = RecordRef { micros, stream, text: b"", continues: false };
-            if self.draft.is_none() {
-                self.draft_from = self.next;
-            }
-            let begin = || Draft::begin(now, Timestamp::now(), after_silence, &mut self.times);
-            let draft = self.draft.get_or_insert_with(begin);
-            let carry = &mut self.next.carry;
-            let masks = Masks::default();
-            let pushed = draft.push(&record, 0, &masks, carry, &self.template, &mut self.times, policy);
-            if pushed != Pushed::Whole {
-                return false;
-            }
-        }
-        true
+        Ok(())
     }
 }

@@ -1,58 +1,58 @@
-//! Whose turn it is to send: jobs take turns, and of a job's steps only the first is being shipped.
+//! Decides which step sends next: jobs take turns, and only the first step of a job is shipped.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use uuid::Uuid;
 
-/// Names a step for as long as it is being shipped.
+/// Identifies a step while it is being shipped.
 pub(super) type StreamId = u64;
 
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
-    /// The front is next; none is empty.
+    /// The front is next. No queue is empty.
     queues: VecDeque<Queue>,
 }
 
 #[derive(Debug)]
 struct Queue {
-    /// A step that belongs to no job waits for no other.
+    /// Steps without a job do not wait for each other.
     job: Option<Uuid>,
-    /// By order of arrival.
-    lanes: BTreeSet<(u64, StreamId)>,
+    /// In order of arrival.
+    streams: BTreeSet<(u64, StreamId)>,
 }
 
 impl RoundRobin {
     pub(super) fn add(&mut self, job: Option<Uuid>, sequence: u64, id: StreamId) {
         match self.queues.iter_mut().find(|queue| job.is_some() && queue.job == job) {
             Some(queue) => {
-                queue.lanes.insert((sequence, id));
+                queue.streams.insert((sequence, id));
             }
-            None => self.queues.push_back(Queue { job, lanes: BTreeSet::from([(sequence, id)]) }),
+            None => self.queues.push_back(Queue { job, streams: BTreeSet::from([(sequence, id)]) }),
         }
     }
 
-    /// How many there are that take turns.
+    /// The number of queues that take turns.
     pub(super) fn jobs(&self) -> usize {
         self.queues.len()
     }
 
-    /// The steps of each that takes turns, the one that is being shipped first.
+    /// The steps of each queue, the one that is being shipped first.
     pub(super) fn queues(&self) -> impl Iterator<Item = Vec<StreamId>> {
-        self.queues.iter().map(|queue| queue.lanes.iter().map(|(_, id)| *id).collect())
+        self.queues.iter().map(|queue| queue.streams.iter().map(|(_, id)| *id).collect())
     }
 
-    /// The step whose turn it is; its job goes to the end.
+    /// The step that sends next; its job moves to the end.
     pub(super) fn next(&mut self) -> Option<StreamId> {
-        let (_, id) = *self.queues.front()?.lanes.first()?;
+        let (_, id) = *self.queues.front()?.streams.first()?;
         self.queues.rotate_left(1);
         Some(id)
     }
 
     pub(super) fn remove(&mut self, id: StreamId) {
         for queue in &mut self.queues {
-            queue.lanes.retain(|(_, lane)| *lane != id);
+            queue.streams.retain(|(_, stream)| *stream != id);
         }
-        self.queues.retain(|queue| !queue.lanes.is_empty());
+        self.queues.retain(|queue| !queue.streams.is_empty());
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_take_turns_and_their_steps_go_in_order_of_arrival() {
+    fn jobs_take_turns_and_their_steps_are_shipped_in_order_of_arrival() {
         let mut turns = RoundRobin::default();
         assert_eq!(turns.next(), None);
         let (a, b) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));

@@ -12,6 +12,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::FuturesUnordered;
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -21,9 +22,7 @@ use super::cap_watch::CapWatch;
 use super::handle::{ShipperCommand, ShipperHandle, ShippingStatus};
 use super::round_robin::{RoundRobin, StreamId};
 use super::step_stream::{Next, Reaction, ShippedStep, StepStream};
-use crate::base::blocking::blocking;
 use crate::masking::SecretStore;
-use crate::settings::Settings;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::StepStore;
 
@@ -33,37 +32,12 @@ const QUEUED_COMMANDS: usize = 64;
 /// How long to avoid a connection after a failed call on it.
 const DISTRUST: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Clone)]
-pub struct ShippingSettings {
-    pub job_log_stream: JobLogStreamSettings,
-    /// `Server.MaxMessageBytes`
-    pub max_message_bytes: usize,
-}
-
-impl From<&Settings> for ShippingSettings {
-    fn from(settings: &Settings) -> Self {
-        Self {
-            job_log_stream: settings.job_log_stream.clone(),
-            max_message_bytes: settings.server.max_message_bytes,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Answered {
     stream: StreamId,
     call: u64,
     generation: u64,
     answer: Result<(), CallError>,
-}
-
-/// Publishes that the shipper has ended, even after a panic.
-struct PublishStopped(Arc<watch::Sender<ShippingStatus>>);
-
-impl Drop for PublishStopped {
-    fn drop(&mut self) {
-        self.0.send_modify(|status| status.stopped = true);
-    }
 }
 
 /// Ships all steps of a runner.
@@ -73,7 +47,6 @@ pub struct Shipper {
     connection_status: watch::Receiver<ConnectionStatus>,
     store: Arc<StepStore>,
     limits: BatchLimits,
-    max_message_bytes: usize,
     secret_store: SecretStore,
     stop: CancellationToken,
     status: Arc<watch::Sender<ShippingStatus>>,
@@ -81,7 +54,7 @@ pub struct Shipper {
     turns: RoundRobin,
     answers: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// Step folders that are being removed.
-    removals: FuturesUnordered<BoxFuture<'static, ()>>,
+    removals: JoinSet<()>,
     last_id: u64,
     draining: bool,
     distrusted: Option<(u64, Instant)>,
@@ -93,7 +66,8 @@ impl Shipper {
     pub fn start(
         hub: HubClient,
         store: Arc<StepStore>,
-        settings: &ShippingSettings,
+        settings: &JobLogStreamSettings,
+        max_message_bytes: usize,
         secret_store: SecretStore,
         stop: CancellationToken,
     ) -> ShipperHandle {
@@ -103,26 +77,24 @@ impl Shipper {
             connection_status: hub.status(),
             hub,
             store,
-            limits: BatchLimits::new(&settings.job_log_stream, settings.max_message_bytes),
-            max_message_bytes: settings.max_message_bytes,
+            limits: BatchLimits::new(settings, max_message_bytes),
             secret_store,
             stop,
             status: Arc::clone(&status),
             streams: BTreeMap::new(),
             turns: RoundRobin::default(),
             answers: FuturesUnordered::new(),
-            removals: FuturesUnordered::new(),
+            removals: JoinSet::new(),
             last_id: 0,
             draining: false,
             distrusted: None,
-            cap: CapWatch::new(settings.job_log_stream.max_unsent_bytes, Instant::now()),
+            cap: CapWatch::new(settings.max_unsent_bytes, Instant::now()),
         };
         tokio::spawn(shipper.run(received));
         ShipperHandle { commands, status }
     }
 
     async fn run(mut self, mut commands: mpsc::Receiver<ShipperCommand>) {
-        let _stopped = PublishStopped(Arc::clone(&self.status));
         let stop = self.stop.clone();
         let mut hub_open = true;
         loop {
@@ -139,7 +111,7 @@ impl Shipper {
                     }
                     self.streams.values_mut().for_each(StepStream::save);
                 }
-                Some(()) = self.removals.next() => self.count_shipped(),
+                Some(_) = self.removals.join_next() => self.count_shipped(),
                 changed = self.connection_status.changed(), if hub_open => hub_open = changed.is_ok(),
                 () = until(wake) => {}
             }
@@ -167,7 +139,8 @@ impl Shipper {
         }
         let id = self.new_id();
         self.turns.add(step.labels.as_ref().map(|labels| labels.job_id), step.sequence, id);
-        self.streams.insert(id, StepStream::new(step, &self.secret_store, Instant::now()));
+        self.streams
+            .insert(id, StepStream::new(step, self.limits.clone(), &self.secret_store, Instant::now()));
     }
 
     fn new_id(&mut self) -> u64 {
@@ -205,7 +178,7 @@ impl Shipper {
             idle += 1;
             let call = self.new_id();
             let Some(stream) = self.streams.get_mut(&id) else { continue };
-            match stream.next(call, &self.limits, self.max_message_bytes, now) {
+            match stream.next(call, now) {
                 Next::Send { method, arguments } => {
                     idle = 0;
                     unanswered += 1;
@@ -271,12 +244,7 @@ impl Shipper {
                 match self.store.retire(&step.folder) {
                     Ok(gone) => {
                         let store = Arc::clone(&self.store);
-                        let discarding = blocking(move || store.discard(&gone));
-                        let removed = async move {
-                            // After a panic, the next start removes the rest.
-                            let _ = discarding.await;
-                        };
-                        self.removals.push(removed.boxed());
+                        self.removals.spawn_blocking(move || store.discard(&gone));
                     }
                     Err(error) => {
                         let step = step.folder.name();
@@ -312,7 +280,6 @@ impl Shipper {
 
     fn report(&self) {
         let connected = matches!(*self.connection_status.borrow(), ConnectionStatus::Connected { .. });
-        let unanswered = self.streams.values().map(StepStream::in_flight).sum();
         let buffered_bytes = self.streams.values().map(StepStream::buffered).sum();
         let problem =
             self.streams.values().find_map(|stream| Some((stream.step.folder.name(), stream.problem()?)));
@@ -321,8 +288,6 @@ impl Shipper {
             let new = ShippingStatus {
                 steps: status.steps,
                 stuck,
-                stopped: status.stopped,
-                unanswered,
                 buffered_bytes,
                 connected,
                 problem: problem.map(|(step, problem)| format!("{step}: {problem}")),

@@ -1,14 +1,14 @@
 //! The stream of one step to the server: what was sent, what was acknowledged, and what is next.
 //!
 //! ```text
-//!            next() → Send                  all calls answered, one of them badly
-//!   reading ───────────────→ waiting ───────────────────────────────────────→ back to the acknowledged place
+//!            next() → Send                  all calls answered, one refused
+//!   reading ───────────────→ waiting ─────────────────────────────────→ back to the acknowledged position
 //!      ↑                        │ acknowledged, in order
 //!      └────────────────────────┘ … until the log has ended → the result → finished
 //! ```
 //!
 //! The [`window`](super::window) holds the calls in flight. After a refusal, one call at a time is sent until one is
-//! accepted, so that calls accepted behind it are repeated once and not with every attempt.
+//! accepted, so that later accepted calls are repeated once and not with every attempt.
 
 use std::io;
 
@@ -20,13 +20,12 @@ use tracing::{debug, warn};
 use super::batch::BatchLimits;
 use super::cap::{self, Dropped};
 use super::entry::Labels;
-use super::line_masking::LineMasker;
 use super::outcome_call::{self, OutcomeCallError};
-use super::reader::{LogReader, Mark, Offer, POLL};
+use super::reader::{LogReader, Offer, POLL};
 use super::window::{ANSWER_TIMEOUT, Payload, Window};
 use crate::base::retry::Retry;
 use crate::masking::{JobSecrets, SecretStore};
-use crate::step::{FolderError, Step, StepFolder, StepWork};
+use crate::step::{FolderError, Position, RecordReader, Step, StepFolder, StepWork};
 
 /// The maximum of unacknowledged calls of one step: enough to hide the round trip to the server.
 const STREAM_WINDOW: usize = 4;
@@ -47,10 +46,19 @@ pub struct ShippedStep {
 impl ShippedStep {
     pub fn of(step: &Step) -> Self {
         let labels = match &step.work {
-            StepWork::Task(request) => Some(Labels::of(&request.common, request.task.task())),
+            StepWork::Task(request) => Some(Labels {
+                job_id: request.common.job_id,
+                task: request.task.task(),
+                module: request.common.metadata.clone(),
+            }),
             StepWork::Refresh(_) => None,
         };
         Self { folder: step.folder.clone(), sequence: step.sequence, labels }
+    }
+
+    /// A step with nothing to ship but its outcome.
+    pub fn answer(folder: StepFolder, sequence: u64) -> Self {
+        Self { folder, sequence, labels: None }
     }
 }
 
@@ -86,38 +94,38 @@ pub(super) enum Reaction {
 #[derive(Debug)]
 pub(super) struct StepStream {
     pub(super) step: ShippedStep,
+    limits: BatchLimits,
     /// Masked in the log of this step.
     secrets: JobSecrets,
     log: Option<LogReader>,
-    acknowledged: Mark,
+    acknowledged: Position,
     unsaved: bool,
     concluded: bool,
     looked: Option<Instant>,
     /// Nothing to do until this time, unless a command or an answer arrives.
     rests_until: Option<Instant>,
     window: Window,
-    last_sent: Option<Instant>,
     retry: Retry,
 }
 
 impl StepStream {
-    pub(super) fn new(step: ShippedStep, secret_store: &SecretStore, now: Instant) -> Self {
-        let position = step.folder.shipped();
-        let acknowledged = Mark::at(&step.folder.output_path(), position).unwrap_or_else(|error| {
-            warn!(step = step.folder.name(), %error, "failed to read output.log");
-            Mark { position, ..Mark::default() }
-        });
+    pub(super) fn new(
+        step: ShippedStep,
+        limits: BatchLimits,
+        secret_store: &SecretStore,
+        now: Instant,
+    ) -> Self {
         Self {
+            limits,
             secrets: secret_store.job(step.labels.as_ref().map(|labels| labels.job_id)),
-            step,
             log: None,
-            acknowledged,
+            acknowledged: step.folder.shipped(),
+            step,
             unsaved: false,
             concluded: false,
             looked: None,
             rests_until: None,
             window: Window::new(now),
-            last_sent: None,
             retry: Retry::new(),
         }
     }
@@ -158,23 +166,17 @@ impl StepStream {
     }
 
     /// What to do now. A returned call counts as sent under this id.
-    pub(super) fn next(
-        &mut self,
-        id: u64,
-        policy: &BatchLimits,
-        max_message_bytes: usize,
-        now: Instant,
-    ) -> Next {
+    pub(super) fn next(&mut self, id: u64, now: Instant) -> Next {
         // Answers to other streams wake the loop often: do not read the disk each time.
         if let Some(time) = self.rests_until.filter(|time| *time > now) {
             return Next::At(time);
         }
-        let next = self.decide(id, policy, max_message_bytes, now);
+        let next = self.decide(id, now);
         self.rests_until = if let Next::At(time) = next { Some(time) } else { None };
         next
     }
 
-    fn decide(&mut self, id: u64, policy: &BatchLimits, max_message_bytes: usize, now: Instant) -> Next {
+    fn decide(&mut self, id: u64, now: Instant) -> Next {
         if !self.window.has_room(if self.retry.problem().is_some() { 1 } else { STREAM_WINDOW }) {
             return Next::Wait;
         }
@@ -184,15 +186,14 @@ impl StepStream {
         if !self.look_for_outcome(now) {
             return Next::Gone;
         }
-        match self.offer(policy, now) {
+        match self.offer(now) {
             Ok(Offer::Batch { arguments, end }) => {
-                self.last_sent = Some(now);
                 self.window.send(id, Payload::Lines(end), arguments.len(), now);
                 Next::Send { method: method::ADD_LOGS.to_owned(), arguments }
             }
             Ok(Offer::At(time)) => Next::At(time),
             Ok(Offer::Ended) if !self.window.is_empty() => Next::Wait,
-            Ok(Offer::Ended) => self.result(id, max_message_bytes, now),
+            Ok(Offer::Ended) => self.result(id, now),
             Err(error) => self.retry_later(&format!("failed to read the log: {error}"), now),
         }
     }
@@ -207,7 +208,7 @@ impl StepStream {
         self.concluded || !self.step.folder.is_gone()
     }
 
-    fn offer(&mut self, policy: &BatchLimits, now: Instant) -> io::Result<Offer> {
+    fn offer(&mut self, now: Instant) -> io::Result<Offer> {
         let Some(labels) = &self.step.labels else {
             return Ok(if self.concluded { Offer::Ended } else { Offer::At(now + POLL) });
         };
@@ -216,17 +217,15 @@ impl StepStream {
             none => {
                 // Load the secrets that an earlier process recorded before sending anything.
                 self.step.folder.recall_secrets(&self.secrets).map_err(io::Error::other)?;
-                let path = self.step.folder.output_path();
-                let masker = LineMasker::new(&path, self.secrets.clone(), policy.period());
-                none.insert(LogReader::open(&path, labels, self.acknowledged, masker))
+                let (path, secrets) = (self.step.folder.output_path(), self.secrets.clone());
+                none.insert(LogReader::open(&path, labels, self.acknowledged, secrets, self.limits.clone()))
             }
         };
-        let silence = policy.is_silence(self.last_sent, now);
-        log.offer(policy, self.concluded, silence, now)
+        log.offer(self.concluded, now)
     }
 
-    fn result(&mut self, id: u64, max_message_bytes: usize, now: Instant) -> Next {
-        match outcome_call::read(&self.step.folder, self.step.labels.as_ref(), max_message_bytes) {
+    fn result(&mut self, id: u64, now: Instant) -> Next {
+        match outcome_call::read(&self.step, self.limits.message_bytes) {
             Ok(call) => {
                 if let Some(reason) = call.replaced
                     && self.retry.problem().is_none()
@@ -301,11 +300,8 @@ impl StepStream {
         if !self.window.expire(now) {
             return;
         }
-        warn!(
-            step = self.step.folder.name(),
-            "the server has not answered for {} s; sending again",
-            ANSWER_TIMEOUT.as_secs()
-        );
+        let timeout = ANSWER_TIMEOUT;
+        warn!(step = self.step.folder.name(), ?timeout, "server did not answer, sending again");
         self.settle();
     }
 
@@ -314,7 +310,7 @@ impl StepStream {
         if !std::mem::take(&mut self.unsaved) {
             return;
         }
-        if let Err(error) = self.step.folder.set_shipped(self.acknowledged.position) {
+        if let Err(error) = self.step.folder.set_shipped(self.acknowledged) {
             // Harmless: after a restart, more is sent again.
             warn!(step = self.step.folder.name(), %error, "failed to save position");
         }
@@ -323,28 +319,28 @@ impl StepStream {
     /// Disk that lines take which are not acknowledged.
     pub(super) fn unsent_bytes(&self) -> io::Result<u64> {
         match self.step.labels {
-            Some(_) => cap::used(&self.step.folder.output_path(), self.acknowledged.position.record),
+            Some(_) => cap::used(&self.step.folder.output_path(), self.acknowledged.record),
             None => Ok(0),
         }
     }
 
     /// Gives up the oldest lines that were not sent, at least so many bytes of them if there are so many.
     pub(super) fn give_way(&mut self, bytes: u64) -> io::Result<Option<Dropped>> {
-        let mark = self.window.sent_up_to().unwrap_or(self.acknowledged);
+        let sent = self.window.sent_up_to().unwrap_or(self.acknowledged);
         let path = self.step.folder.output_path();
-        let from = if mark.position.within == 0 {
-            mark.position.record
+        let from = if sent.within == 0 {
+            sent.record
         } else {
             // The rest of a line that has been sent in part still goes.
-            let mut tail = super::tail::LogTail::new(path.clone(), mark.position.record);
-            let Some(found) = tail.peek(false)? else { return Ok(None) };
+            let mut reader = RecordReader::new(&path, sent.record);
+            let Some(found) = reader.peek(false)? else { return Ok(None) };
             found.next
         };
         let dropped = cap::drop_oldest(&path, from, bytes)?;
         if dropped.is_some()
             && let Some(log) = &mut self.log
         {
-            log.go_to(mark);
+            log.go_to(sent);
         }
         Ok(dropped)
     }

@@ -1,22 +1,22 @@
-//! The calls of one step that are on their way: sent, and not yet both answered and taken into account.
+//! The calls of one step in flight: sent, and not yet both answered and processed.
 //!
-//! Acknowledgements count in the order of the calls: one that was accepted behind one that was refused is sent again,
-//! since the server must have the lines in order (it then has that batch twice).
+//! Acknowledgements count in the order of the calls: a batch that was accepted after a refused one is sent again, because the
+//! server must get the lines in order (it then has that batch twice).
 
 use std::collections::VecDeque;
 
 use tokio::time::{Duration, Instant};
 
-use super::reader::Mark;
+use crate::step::Position;
 
 /// A server that has answered nothing of a step for so long has forgotten about it.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a call carries.
+/// The content of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Payload {
-    /// Lines up to this place, which is acknowledged with the call.
-    Lines(Mark),
+    /// Lines up to this position, which is acknowledged with the call.
+    Lines(Position),
     Result,
 }
 
@@ -30,7 +30,7 @@ enum State {
 #[derive(Debug)]
 struct Sent {
     id: u64,
-    cargo: Payload,
+    payload: Payload,
     bytes: usize,
     state: State,
 }
@@ -51,13 +51,12 @@ impl Window {
         self.sent.is_empty()
     }
 
-    /// Whether one more call may be made when so many may be on their way. None is while one has failed: what comes behind it
-    /// would be sent again.
+    /// Whether another call may be sent if `size` may be in flight. Not after a failed call: later ones would be sent again.
     pub(super) fn has_room(&self, size: usize) -> bool {
         self.sent.len() < size && self.sent.iter().all(|sent| sent.state != State::Failed)
     }
 
-    /// Calls that wait for their answer.
+    /// The number of unanswered calls.
     pub(super) fn in_flight(&self) -> usize {
         self.sent.iter().filter(|sent| sent.state == State::Waiting).count()
     }
@@ -66,35 +65,35 @@ impl Window {
         self.sent.iter().map(|sent| sent.bytes).sum()
     }
 
-    /// How far lines are on their way.
-    pub(super) fn sent_up_to(&self) -> Option<Mark> {
-        self.sent.iter().rev().find_map(|sent| match sent.cargo {
+    /// The position up to which lines were sent.
+    pub(super) fn sent_up_to(&self) -> Option<Position> {
+        self.sent.iter().rev().find_map(|sent| match sent.payload {
             Payload::Lines(end) => Some(end),
             Payload::Result => None,
         })
     }
 
-    pub(super) fn send(&mut self, id: u64, cargo: Payload, bytes: usize, now: Instant) {
+    pub(super) fn send(&mut self, id: u64, payload: Payload, bytes: usize, now: Instant) {
         if self.sent.is_empty() {
             self.progress = now;
         }
-        self.sent.push_back(Sent { id, cargo, bytes, state: State::Waiting });
+        self.sent.push_back(Sent { id, payload, bytes, state: State::Waiting });
     }
 
-    /// Takes the answer of a call and returns what it carried; None when it was given up before.
+    /// Records the answer to a call and returns its payload; None if the call was given up before.
     pub(super) fn answer(&mut self, id: u64, accepted: bool, now: Instant) -> Option<Payload> {
         let sent = self.sent.iter_mut().find(|sent| sent.id == id)?;
         self.progress = now;
         sent.state = if accepted { State::Accepted } else { State::Failed };
-        Some(sent.cargo)
+        Some(sent.payload)
     }
 
-    /// Takes out the oldest call if it was accepted.
+    /// Removes the oldest call if it was accepted.
     pub(super) fn take_accepted(&mut self) -> Option<Payload> {
-        self.sent.pop_front_if(|sent| sent.state == State::Accepted).map(|sent| sent.cargo)
+        self.sent.pop_front_if(|sent| sent.state == State::Accepted).map(|sent| sent.payload)
     }
 
-    /// Gives up what is left when all of it is answered: the oldest was not accepted. True when there was anything.
+    /// Gives up the remaining calls once all are answered: the oldest was refused. True if there were any.
     pub(super) fn give_up_answered(&mut self) -> bool {
         let is_over = !self.sent.is_empty() && self.in_flight() == 0;
         if is_over {

@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use super::identity::StepId;
 use super::records::{Position, RecordWriter};
-use super::recovery_phase::RecoveryPhase;
 use crate::base::files::write_private_atomic;
 use crate::base::lock::{self, LockMode};
 use crate::masking::JobSecrets;
@@ -36,6 +35,16 @@ pub enum FolderError {
 }
 
 impl FolderError {
+    /// For `map_err`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+
+    fn damaged(path: &Path, reason: &dyn fmt::Display) -> Self {
+        Self::Damaged { path: path.to_owned(), reason: reason.to_string() }
+    }
+
     /// Whether the folder itself is damaged. Other errors, such as too many open files, may go away.
     pub fn is_damage(&self) -> bool {
         match self {
@@ -136,6 +145,21 @@ pub enum CancelledBy {
     Drain,
 }
 
+/// The state of a step from which recovery continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryPhase {
+    /// The script was not started: start from `prepare`.
+    Prepare,
+    /// The supervisor is alive: wait for it, then `conclude`.
+    Running,
+    /// The script has ended: `conclude`.
+    Conclude,
+    /// The script was started, but there is neither a supervisor nor an exit: the outcome is unknown.
+    Lost,
+    /// The outcome is known: ship what is left.
+    Ship,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     version: u32,
@@ -220,36 +244,27 @@ impl StepFolder {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(FolderError::Io { action: "read", path, source }),
-        };
-        let damaged = |path: PathBuf, error: serde_json::Error| FolderError::Damaged {
-            path,
-            reason: error.to_string(),
+            Err(error) => return Err(FolderError::io("read", &path)(error)),
         };
         let file: Versioned<Value> =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(path.clone(), error))?;
+            serde_json::from_slice(&bytes).map_err(|error| FolderError::damaged(&path, &error))?;
         if file.version > VERSION {
             return Err(FolderError::Newer { path, found: file.version });
         }
-        serde_json::from_value(file.content).map(Some).map_err(|error| damaged(path, error))
+        serde_json::from_value(file.content).map(Some).map_err(|error| FolderError::damaged(&path, &error))
     }
 
     fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<(), FolderError> {
         let path = self.path.join(name);
         let bytes = serde_json::to_vec_pretty(&Versioned { version: VERSION, content })
-            .map_err(|error| FolderError::Damaged { path: path.clone(), reason: error.to_string() })?;
-        write_private_atomic(&path, &bytes).map_err(|source| FolderError::Io {
-            action: "write",
-            path,
-            source,
-        })
+            .map_err(|error| FolderError::damaged(&path, &error))?;
+        write_private_atomic(&path, &bytes).map_err(FolderError::io("write", &path))
     }
 
     pub fn request(&self) -> Result<StepRequest, FolderError> {
-        self.read("request.json")?.ok_or_else(|| FolderError::Damaged {
-            path: self.path.join("request.json"),
-            reason: "the file is missing".to_owned(),
-        })
+        const NAME: &str = "request.json";
+        let missing = || FolderError::damaged(&self.path.join(NAME), &"the file is missing");
+        self.read(NAME)?.ok_or_else(missing)
     }
 
     pub(super) fn set_request(&self, request: &StepRequest) -> Result<(), FolderError> {
@@ -258,11 +273,7 @@ impl StepFolder {
 
     pub fn set_script(&self, script: &str) -> Result<(), FolderError> {
         let path = self.script_path();
-        write_private_atomic(&path, script.as_bytes()).map_err(|source| FolderError::Io {
-            action: "write",
-            path,
-            source,
-        })
+        write_private_atomic(&path, script.as_bytes()).map_err(FolderError::io("write", &path))
     }
 
     pub fn supervisor(&self) -> Result<Option<SupervisorNote>, FolderError> {
@@ -285,25 +296,10 @@ impl StepFolder {
         self.read("cancel.json")
     }
 
-    /// Records a cancel without a limit.
-    #[cfg(feature = "testing")]
-    pub fn request_cancel(&self, kind: CancelKind) -> Result<(), FolderError> {
-        self.record_cancel(kind, None, CancelledBy::Server)
-    }
-
-    /// Records a graceful cancel that turns into a kill after `kill_after`.
-    #[cfg(feature = "testing")]
-    pub fn request_cancel_within(&self, kill_after: Duration) -> Result<(), FolderError> {
-        self.record_cancel(CancelKind::Graceful, Some(kill_after), CancelledBy::Server)
-    }
-
-    /// Records a cancel. A graceful one turns into a kill after the grace period.
-    pub fn cancel_as(&self, kind: CancelKind, grace: Duration, by: CancelledBy) -> Result<(), FolderError> {
-        self.record_cancel(kind, (kind == CancelKind::Graceful).then_some(grace), by)
-    }
-
+    /// Records a cancel. A graceful one turns into a kill after `kill_after`.
+    ///
     /// A kill replaces a graceful cancel, and a cancel with a limit replaces one without. Otherwise the earlier one stays.
-    fn record_cancel(
+    pub fn record_cancel(
         &self,
         kind: CancelKind,
         kill_after: Option<Duration>,
@@ -394,7 +390,7 @@ impl StepFolder {
     /// Opens `output.log` for appending, and terminates a record that a crash has cut off.
     pub fn writer(&self) -> Result<RecordWriter, FolderError> {
         let path = self.output_path();
-        RecordWriter::open(&path).map_err(|source| FolderError::Io { action: "open", path, source })
+        RecordWriter::open(&path).map_err(FolderError::io("open", &path))
     }
 
     /// How far `output.log` has been acknowledged. If the file is damaged, everything is sent again.
@@ -416,7 +412,7 @@ impl StepFolder {
             .mode(0o600)
             .open(&path)
             .and_then(|file| file.write_all_at(position.to_string().as_bytes(), 0))
-            .map_err(|source| FolderError::Io { action: "write", path, source })
+            .map_err(FolderError::io("write", &path))
     }
 
     /// Repairs `shipped` after a power cut that lost the end of `output.log`: new records take the place of the lost ones
@@ -426,7 +422,7 @@ impl StepFolder {
         let length = match fs::metadata(&path) {
             Ok(metadata) => metadata.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(source) => return Err(FolderError::Io { action: "inspect", path, source }),
+            Err(error) => return Err(FolderError::io("inspect", &path)(error)),
         };
         let shipped = self.shipped();
         // If the record at the end is missing, so is its acknowledged part.
@@ -439,27 +435,30 @@ impl StepFolder {
     /// Takes the lock. Returns `None` if another process holds it, that is, drives the step.
     pub fn try_lock(&self) -> Result<Option<File>, FolderError> {
         let path = self.lock_path();
-        lock::try_lock(&path, LockMode::Alone).map_err(|source| FolderError::Io {
-            action: "lock",
-            path,
-            source,
-        })
-    }
-
-    /// The phase of the step, for the holder of its lock.
-    pub fn stage_of_holder(&self) -> Result<RecoveryPhase, FolderError> {
-        Ok(RecoveryPhase::of(false, self.supervisor()?.is_some(), self.exit()?.is_some()))
+        lock::try_lock(&path, LockMode::Alone).map_err(FolderError::io("lock", &path))
     }
 
     /// The phase of the step.
-    pub fn stage(&self) -> Result<RecoveryPhase, FolderError> {
+    pub fn phase(&self) -> Result<RecoveryPhase, FolderError> {
         if self.outcome()?.is_some() {
             return Ok(RecoveryPhase::Ship);
         }
         // The lock comes first: its holder may still write the exit, but without a holder the files no longer change.
         let path = self.lock_path();
-        let own = lock::try_own(&path, LockMode::Alone);
-        let driven = own.map_err(|source| FolderError::Io { action: "lock", path, source })?.is_none();
-        Ok(RecoveryPhase::of(driven, self.supervisor()?.is_some(), self.exit()?.is_some()))
+        let lock = lock::try_own(&path, LockMode::Alone).map_err(FolderError::io("lock", &path))?;
+        if lock.is_some() || self.exit()?.is_some() {
+            self.phase_of_holder()
+        } else {
+            Ok(RecoveryPhase::Running)
+        }
+    }
+
+    /// The phase of an unfinished step, for the holder of its lock.
+    pub fn phase_of_holder(&self) -> Result<RecoveryPhase, FolderError> {
+        Ok(match (self.supervisor()?, self.exit()?) {
+            (_, Some(_)) => RecoveryPhase::Conclude,
+            (Some(_), None) => RecoveryPhase::Lost,
+            (None, None) => RecoveryPhase::Prepare,
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use hawser_contract::requests::CancelKind;
+use hawser_contract::requests::{CancelKind, Metadata};
 use hawser_contract::{Fault, Outcome, Request, SourceRefresh, StepOutcome, Subject, Task};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -90,20 +90,34 @@ impl Step {
             StepWork::Refresh(_) => None,
         }
     }
+}
 
-    /// The outcome of this step. The contract has no cancelled refresh: one that is cancelled has faulted.
-    pub fn ended(&self, outcome: Outcome) -> StepOutcome {
-        match &self.work {
-            StepWork::Task(request) => outcome.of(request.task.task(), request.common.job_id),
-            StepWork::Refresh(refresh) => {
-                let outcome = match outcome {
-                    Outcome::Cancelled => {
-                        Outcome::Faulted(Fault::new("the refresh was stopped with the runner"))
-                    }
-                    outcome => outcome,
-                };
-                StepOutcome { subject: Subject::SourceRefresh(refresh.clone()), outcome }
-            }
+impl StepWork {
+    /// The name of the task.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Task(request) => request.task.task().name(),
+            Self::Refresh(_) => "SourceRefresh",
         }
+    }
+
+    /// The stack, namespace and name of the module, as in the path of its directory.
+    pub fn module(&self) -> Option<String> {
+        let Self::Task(request) = self else { return None };
+        let Metadata { stack_name, namespace_name, module_name, .. } = &request.common.metadata;
+        Some(format!("{stack_name}/{namespace_name}/{module_name}"))
+    }
+
+    /// The outcome of a step with this work. The contract has no cancelled refresh: one that is cancelled has faulted.
+    pub fn ended(&self, outcome: Outcome) -> StepOutcome {
+        let refresh = match self {
+            Self::Task(request) => return outcome.of(request.task.task(), request.common.job_id),
+            Self::Refresh(refresh) => refresh.clone(),
+        };
+        let outcome = match outcome {
+            Outcome::Cancelled => Outcome::Faulted(Fault::new("the refresh was stopped with the runner")),
+            outcome => outcome,
+        };
+        StepOutcome { subject: Subject::SourceRefresh(refresh), outcome }
     }
 }

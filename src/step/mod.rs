@@ -37,18 +37,17 @@
 
 pub mod folder;
 mod identity;
+pub mod record_reader;
 pub mod records;
-pub mod recovery_phase;
 pub mod scratch;
 pub mod store;
 
 pub use folder::{
-    Audited, Cancel, CancelledBy, Exit, Facts, FolderError, StepFolder, StepRequest, SupervisorNote,
+    Audited, Cancel, CancelledBy, Exit, Facts, FolderError, RecoveryPhase, StepFolder, StepRequest,
+    SupervisorNote,
 };
 pub use identity::{Step, StepId, StepWork};
-#[cfg(feature = "testing")]
-pub use records::Record;
-pub use records::{Position, RecordReader, RecordRef, RecordWriter, Stream};
-pub use recovery_phase::RecoveryPhase;
+pub use record_reader::{FoundRecord, RecordReader};
+pub use records::{Position, RecordRef, RecordWriter, Stream};
 pub use scratch::Scratch;
 pub use store::{StepStore, StoreError};

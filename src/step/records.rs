@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::str::FromStr;
@@ -21,9 +21,6 @@ use jiff::Timestamp;
 
 /// The longest text of one record. Limits the memory that an endless line can use.
 pub const MAX_TEXT: usize = 16 * 1024;
-
-/// No record is this long. Limits the memory that a damaged file can use.
-const LONGEST_RECORD: u64 = MAX_TEXT as u64 + 64;
 
 /// Where a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,39 +51,6 @@ impl Stream {
             b'w' => Self::Warning,
             b'x' => Self::Error,
             _ => return None,
-        })
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    pub time: Timestamp,
-    pub stream: Stream,
-    pub text: Vec<u8>,
-    /// The line continues in the next record of this stream.
-    pub continues: bool,
-}
-
-impl Record {
-    /// Reads a line of the file without its newline.
-    fn read(line: &[u8]) -> Self {
-        Self::parse(line).unwrap_or_else(|| Self::text(line.to_vec()))
-    }
-
-    /// A line that is not a record.
-    fn text(text: Vec<u8>) -> Self {
-        Self { time: Timestamp::now(), stream: Stream::Stdout, text, continues: false }
-    }
-
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut parts = line.splitn(3, |byte| *byte == b' ');
-        let micros: i64 = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
-        let [letter] = parts.next()? else { return None };
-        Some(Self {
-            time: Timestamp::from_microsecond(micros).ok()?,
-            stream: Stream::from_letter(*letter)?,
-            text: parts.next()?.to_vec(),
-            continues: letter.is_ascii_uppercase(),
         })
     }
 }
@@ -220,51 +184,6 @@ impl FromStr for Position {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (record, within) = text.trim().split_once(' ').unwrap_or((text.trim(), "0"));
         Ok(Self { record: record.parse()?, within: within.parse()? })
-    }
-}
-
-/// Reads complete records, starting at an offset in the file.
-#[derive(Debug)]
-pub struct RecordReader {
-    file: BufReader<File>,
-    /// Where the next record starts.
-    offset: u64,
-}
-
-impl RecordReader {
-    pub fn open(path: &Path, offset: u64) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::Start(offset))?;
-        Ok(Self { file: BufReader::with_capacity(64 * 1024, file), offset })
-    }
-
-    /// The next complete record, or `None` if there is none yet.
-    #[cfg_attr(
-        feature = "testing",
-        expect(clippy::should_implement_trait, reason = "None is not the end: more records may follow")
-    )]
-    pub fn next(&mut self) -> io::Result<Option<Record>> {
-        loop {
-            let mut line = Vec::new();
-            let read = (&mut self.file).take(LONGEST_RECORD).read_until(b'\n', &mut line)?;
-            if line.last() == Some(&b'\n') {
-                line.pop();
-                self.offset += read as u64;
-                if line.is_empty() {
-                    continue;
-                }
-                return Ok(Some(Record::read(&line)));
-            }
-            let record = (read as u64 == LONGEST_RECORD).then(|| {
-                line.truncate(MAX_TEXT);
-                self.offset += line.len() as u64;
-                Record { continues: true, ..Record::text(line) }
-            });
-            // A line this long is not a record and is returned as text in pieces. Otherwise this is a write in progress,
-            // which the next call reads again from its start.
-            self.file.seek(SeekFrom::Start(self.offset))?;
-            return Ok(record);
-        }
     }
 }
 

@@ -66,7 +66,7 @@ impl Scratch {
     pub fn left_behind(temp_directory: &Path, steps: &Path) -> io::Result<Vec<PathBuf>> {
         let prefix = prefix(steps);
         // The order matters: a step exists before its scratch space, so a scratch folder without a step is a leftover; and a
-        // step that is set aside meanwhile is found in `steps` or in `damaged`. A missing `TempDirectory` has no leftovers.
+        // step that is set aside in the meantime is found in `steps` or in `damaged`. A missing `TempDirectory` has no leftovers.
         let entries = fs::read_dir(temp_directory).into_iter().flatten().flatten();
         let mut leftovers: Vec<PathBuf> = entries
             .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))

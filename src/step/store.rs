@@ -5,22 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{fmt, fs, io};
+use std::{fs, io};
 
 use hawser_contract::StepOutcome;
 use jiff::Timestamp;
 use serde_json::Value;
 use tracing::warn;
 
-use super::folder::{FolderError, StepFolder, StepRequest};
+use super::folder::{FolderError, RecoveryPhase, StepFolder, StepRequest};
 use super::identity::StepId;
-use crate::base::files::{create_private_dir_all, sync_dir, write_private_atomic};
+use crate::base::files::{create_private_dir_all, remove_all, sync_dir, write_private_atomic};
 use crate::base::lock::{self, LockMode};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
         "another hawser on this machine already runs as this instance (it holds {}); give this one another Runner.Instance",
         path.display()
@@ -56,25 +54,11 @@ pub struct Abandoned {
     pub steps: usize,
 }
 
-impl fmt::Display for Abandoned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { instance, path, steps } = self;
-        let path = path.display();
-        write!(
-            f,
-            "{path} holds unreported steps ({steps}) of an instance that is not running. To finish them, start hawser once with \
-             Runner.Instance set to {instance:?}. If that was the name of a host or container that no longer exists, set \
-             Runner.Instance to a permanent name"
-        )
-    }
-}
-
 /// The `steps` directory. Holding a `StepStore` means holding its lock: no two runners share one.
 #[derive(Debug)]
 pub struct StepStore {
     root: PathBuf,
     sequence: AtomicU64,
-    set_aside: Mutex<Vec<StepId>>,
     unreadable: Mutex<BTreeSet<StepId>>,
     /// When steps were removed.
     retired: Mutex<HashMap<StepId, Instant>>,
@@ -85,70 +69,47 @@ impl StepStore {
     /// Opens the store of one runner instance, and creates it if needed.
     pub fn open(working_directory: &Path, runner_id: uuid::Uuid, instance: &str) -> Result<Self, StoreError> {
         let root = working_directory.join(".hawser").join(runner_id.to_string()).join(encoded(instance));
-        for name in ["steps", "new", "done", "damaged", UNREPORTED] {
-            let path = root.join(name);
-            create_private_dir_all(&path).map_err(|source| StoreError::Io {
-                action: "create",
-                path,
-                source,
-            })?;
-        }
+        let create = |path: &Path| create_private_dir_all(path).map_err(FolderError::io("create", path));
+        create(&root)?;
         let path = root.join("lock");
-        let failed = |source| StoreError::Io { action: "lock", path: path.clone(), source };
-        let lock = lock::own_within(&path, LockMode::Alone, LOCK_TIMEOUT).map_err(failed)?;
-        let lock = lock.ok_or_else(|| StoreError::InUse { path: path.clone() })?;
+        let lock = lock::own_within(&path, LockMode::Alone, LOCK_TIMEOUT)
+            .map_err(FolderError::io("lock", &path))?
+            .ok_or(StoreError::InUse { path })?;
+        // Leftovers of a crash: folders in `new` are not steps yet, and those in `done` no longer are. They do no harm.
+        for path in ["new", "done"].map(|name| root.join(name)) {
+            if let Err(error) = remove_all(&path) {
+                warn!(path = %path.display(), %error, "failed to remove leftovers");
+            }
+        }
+        for name in ["steps", "new", "done", "damaged", UNREPORTED] {
+            create(&root.join(name))?;
+        }
         let store = Self {
             root,
             sequence: AtomicU64::new(0),
-            set_aside: Mutex::default(),
             unreadable: Mutex::default(),
             retired: Mutex::default(),
             _lock: lock,
         };
-        // Leftovers of a crash: folders in `new` are not steps yet, and those in `done` no longer are.
-        for name in ["new", "done"] {
-            store.empty(name);
+        // Finds the highest sequence number. Recovery handles errors.
+        for folder in store.folders()? {
+            let _ = store.look(&folder);
         }
-        // Finds the highest sequence number.
-        store.list()?;
         Ok(store)
-    }
-
-    /// Errors are only logged, because leftovers do no harm.
-    fn empty(&self, name: &str) {
-        let path = self.root.join(name);
-        let result = fs::read_dir(&path).and_then(|entries| {
-            for entry in entries {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    fs::remove_dir_all(entry.path())?;
-                } else {
-                    fs::remove_file(entry.path())?;
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = result {
-            warn!(path = %path.display(), %error, "failed to remove leftovers");
-        }
     }
 
     /// Steps of other instances of this runner in the same working directory, which replicas may share. Instances that hold
     /// their lock are running and left out.
     pub fn abandoned_by_others(&self) -> Vec<Abandoned> {
-        let others = self.root.parent().map(fs::read_dir);
+        let Some(Ok(others)) = self.root.parent().map(fs::read_dir) else { return Vec::new() };
+        let others = others.flatten().map(|entry| entry.path()).filter(|path| *path != self.root);
         let mut abandoned: Vec<Abandoned> = others
-            .into_iter()
-            .flatten()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| *path != self.root)
             .filter_map(|path| {
-                let names =
-                    ["steps", UNREPORTED].map(|name| fs::read_dir(path.join(name)).into_iter().flatten());
-                let names: BTreeSet<_> =
-                    names.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
+                let names: BTreeSet<_> = ["steps", UNREPORTED]
+                    .into_iter()
+                    .flat_map(|name| fs::read_dir(path.join(name)).into_iter().flatten().flatten())
+                    .map(|entry| entry.file_name())
+                    .collect();
                 if names.is_empty() {
                     return None;
                 }
@@ -162,15 +123,10 @@ impl StepStore {
         abandoned
     }
 
-    /// The damaged steps that were set aside by this process or an earlier one and are not yet
-    /// [reported](Self::mark_reported).
-    pub fn take_set_aside(&self) -> BTreeSet<StepId> {
-        let own = std::mem::take(&mut *self.set_aside.lock().unwrap_or_else(PoisonError::into_inner));
-        let on_disk = fs::read_dir(self.root.join(UNREPORTED)).into_iter().flatten().flatten();
-        on_disk
-            .filter_map(|entry| entry.file_name().into_string().ok().map(StepId::from))
-            .chain(own)
-            .collect()
+    /// The damaged steps that were set aside and are not yet [reported](Self::mark_reported).
+    pub fn unreported(&self) -> BTreeSet<StepId> {
+        let markers = fs::read_dir(self.root.join(UNREPORTED)).into_iter().flatten().flatten();
+        markers.filter_map(|marker| marker.file_name().into_string().ok().map(StepId::from)).collect()
     }
 
     /// The outcome of a damaged step is on disk, or there is none to report.
@@ -184,39 +140,21 @@ impl StepStore {
         }
     }
 
-    /// All steps with their requests, in order of arrival. A damaged folder is set aside with a warning, so that it does not
-    /// prevent the runner from starting.
-    pub fn list(&self) -> Result<Vec<(StepFolder, StepRequest)>, StoreError> {
-        let path = self.root.join("steps");
-        let failed = |source| StoreError::Io { action: "list", path: path.clone(), source };
-        let mut steps = Vec::new();
-        for entry in fs::read_dir(&path).map_err(failed)? {
-            let folder = StepFolder::at(entry.map_err(failed)?.path());
-            match self.look(&folder) {
-                Ok(request) => {
-                    self.taken_up(&folder);
-                    steps.push((folder, request));
-                }
-                Err(error) if error.is_damage() => self.set_aside(&folder, &error.to_string()),
-                // The folder may be intact.
-                Err(error) => {
-                    warn!(step = folder.name(), %error, "failed to read step folder, will retry");
-                    self.leave(&folder);
-                }
-            }
-        }
-        steps.sort_by_key(|(_, request)| request.sequence);
-        Ok(steps)
+    /// All step folders, including unreadable ones, in no particular order.
+    pub fn folders(&self) -> Result<Vec<StepFolder>, StoreError> {
+        let path = self.steps();
+        let entries = fs::read_dir(&path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.map_err(FolderError::io("list", &path))?;
+        Ok(entries.into_iter().map(|entry| StepFolder::at(entry.path())).collect())
     }
 
-    /// Reads a step's request. The other files that recovery needs must be readable too.
-    pub fn look(&self, folder: &StepFolder) -> Result<StepRequest, FolderError> {
-        let request = folder.request()?;
-        folder.stage()?;
+    /// Reads a step's request and phase. The other files that recovery needs must be readable too.
+    pub fn look(&self, folder: &StepFolder) -> Result<(StepRequest, RecoveryPhase), FolderError> {
+        let (request, phase) = (folder.request()?, folder.phase()?);
         folder.cancel()?;
         // New steps get higher numbers.
         self.sequence.fetch_max(request.sequence.saturating_add(1), Ordering::Relaxed);
-        Ok(request)
+        Ok((request, phase))
     }
 
     /// Step folders that could not be read and are to be tried again. This process does not drive them.
@@ -225,9 +163,9 @@ impl StepStore {
         unreadable.iter().map(|id| self.folder(id)).collect()
     }
 
-    /// The folder could not be read, or its cancel could not be carried out: to be tried again.
-    pub fn leave(&self, folder: &StepFolder) {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.id());
+    /// The folder could not be read, or its cancel could not be carried out: to be tried again. False if it was left before.
+    pub fn leave(&self, folder: &StepFolder) -> bool {
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.id())
     }
 
     /// The folder is no longer [left](Self::left): it is being driven or shipped.
@@ -235,23 +173,20 @@ impl StepStore {
         self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).remove(&folder.id());
     }
 
-    /// Moves a damaged folder out of the way, where an operator can inspect it.
+    /// Moves a damaged folder out of the way, where an operator can inspect it. If that fails, it is [left](Self::left).
     pub fn set_aside(&self, folder: &StepFolder, reason: &str) {
-        let target = self.root.join("damaged").join(format!(
-            "{}.{}",
-            folder.name(),
-            Timestamp::now().as_millisecond()
-        ));
-        if let Err(error) = write_private_atomic(&self.root.join(UNREPORTED).join(folder.name()), b"") {
-            warn!(step = folder.name(), %error, "failed to write marker of a damaged step");
-        }
-        match fs::rename(folder.path(), &target) {
+        let name = format!("{}.{}", folder.name(), Timestamp::now().as_millisecond());
+        let target = self.root.join("damaged").join(name);
+        let marked = write_private_atomic(&self.root.join(UNREPORTED).join(folder.name()), b"");
+        match marked.and_then(|()| fs::rename(folder.path(), &target)) {
             Ok(()) => {
-                self.set_aside.lock().unwrap_or_else(PoisonError::into_inner).push(folder.id());
+                self.taken_up(folder);
                 warn!(step = folder.name(), path = %target.display(), reason, "damaged step folder set aside");
             }
             Err(error) => {
-                warn!(step = folder.name(), reason, %error, "failed to set aside damaged step folder");
+                if self.leave(folder) {
+                    warn!(step = folder.name(), reason, %error, "failed to set aside damaged step folder, retrying");
+                }
             }
         }
     }
@@ -281,26 +216,24 @@ impl StepStore {
             payload: payload.clone(),
         };
         let new = StepFolder::at(self.root.join("new").join(format!("{sequence}.{id}")));
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |source| StoreError::Io { action: "create", path, source }
-        };
         let created = create_private_dir_all(new.path())
-            .map_err(failed(new.path()))
-            .and_then(|()| Ok(new.set_request(&request)?))
-            .and_then(|()| Ok(outcome.map_or(Ok(()), |outcome| new.set_outcome(outcome))?))
-            .and_then(|()| fs::rename(new.path(), folder.path()).map_err(failed(folder.path())));
+            .map_err(FolderError::io("create", new.path()))
+            .and_then(|()| new.set_request(&request))
+            .and_then(|()| outcome.map_or(Ok(()), |outcome| new.set_outcome(outcome)))
+            .and_then(|()| {
+                fs::rename(new.path(), folder.path()).map_err(FolderError::io("create", folder.path()))
+            });
         if let Err(error) = created {
             // The next start removes leftovers.
             let _ = fs::remove_dir_all(new.path());
-            return Err(error);
+            return Err(error.into());
         }
-        if let Err(error) = sync_dir(&self.root.join("steps")) {
+        if let Err(error) = sync_dir(&self.steps()) {
             // The caller reports that the task was not accepted, so a later start must not find and run it. If the folder
             // cannot be removed either, the task is accepted, although a power cut may lose it.
             if let Ok(path) = self.retire(&folder) {
                 self.discard(&path);
-                return Err(failed(folder.path())(error));
+                return Err(FolderError::io("create", folder.path())(error).into());
             }
             warn!(step = %id, %error, "failed to sync step folder, a power cut may lose it");
         }
@@ -322,7 +255,7 @@ impl StepStore {
     }
 
     fn folder(&self, id: &StepId) -> StepFolder {
-        StepFolder::at(self.root.join("steps").join(id.as_str()))
+        StepFolder::at(self.steps().join(id.as_str()))
     }
 
     /// Moves a finished step out of `steps/` atomically: from now on a push of the same task is a new step. Returns the path
@@ -332,11 +265,7 @@ impl StepStore {
         let path = self.root.join("done").join(format!("{number}.{}", folder.name()));
         let now = Instant::now();
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::rename(folder.path(), &path).map_err(|source| StoreError::Io {
-            action: "remove",
-            path: folder.path().to_owned(),
-            source,
-        })?;
+        fs::rename(folder.path(), &path).map_err(FolderError::io("remove", folder.path()))?;
         retired.retain(|_, removed| now.duration_since(*removed) < RETIRED_REMEMBERED);
         retired.insert(folder.id(), now);
         Ok(path)

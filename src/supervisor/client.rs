@@ -9,8 +9,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::{io, thread};
 
-use tokio_util::sync::CancellationToken;
-
 use crate::base::process::{Inherited, search_path};
 use crate::base::retry::Delays;
 use crate::step::{FolderError, StepFolder};
@@ -30,7 +28,7 @@ pub struct Launch {
     pub directory: PathBuf,
     /// The whole environment of the script.
     pub environment: Vec<(OsString, OsString)>,
-    /// A lock that is to be held until the script has ended, whatever becomes of the runner.
+    /// A lock to hold until the script has ended, even if the runner dies.
     pub held: Option<Arc<File>>,
 }
 
@@ -111,15 +109,13 @@ pub(super) fn environment_of_script() -> impl Iterator<Item = (OsString, OsStrin
     })
 }
 
-/// Waits until no process drives the step, and takes its lock. Returns `None` if `cancel` comes first; the step continues.
-pub async fn wait(folder: &StepFolder, cancel: &CancellationToken) -> Result<Option<File>, FolderError> {
+/// Waits until no process drives the step, and takes its lock.
+pub async fn wait(folder: &StepFolder) -> Result<File, FolderError> {
     let mut delays = Delays::supervisor();
     loop {
         if let Some(lock) = folder.try_lock()? {
-            return Ok(Some(lock));
+            return Ok(lock);
         }
-        if cancel.run_until_cancelled(delays.wait()).await.is_none() {
-            return Ok(None);
-        }
+        delays.wait().await;
     }
 }

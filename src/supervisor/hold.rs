@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_starts_nothing_and_goes_on_afterwards() {
+    fn a_stopped_script_starts_nothing_and_continues_afterwards() {
         let (mut child, pid) = busy();
         for _ in 0..20 {
             let (held, members) = StoppedProcesses::within(pid, Duration::MAX);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_is_gone_is_held_without_a_word() {
+    fn stopping_an_ended_script_does_nothing() {
         let mut child = Command::new("true").process_group(0).spawn().unwrap();
         let pid = Pid::from_child(&child);
         child.wait().unwrap();

@@ -47,8 +47,10 @@ pub(super) struct Member {
     pub(super) in_group: bool,
     /// When it was started; tells a process from an earlier one with its number.
     pub(super) born: u64,
-    /// Where its memory lies, where that is known: the same from fork to fork, another after each exec.
+    /// Where its memory lies, if this process may look: the same from fork to fork, another after each exec.
     pub(super) image: Option<Image>,
+    /// Not a zombie.
+    pub(super) alive: bool,
     /// Stopped by SIGSTOP: it does nothing until it is told to go on.
     pub(super) stopped: bool,
     pub(super) effect: Effect,
@@ -74,6 +76,7 @@ impl Member {
             in_group: true,
             born: 7,
             image: None,
+            alive: true,
             stopped: false,
             effect: Effect::Caught,
             worked: 0,
@@ -178,21 +181,21 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_shuts_down_is_left_in_peace_with_all_that_it_starts() {
+    fn an_engine_that_is_shutting_down_gets_no_second_interrupt() {
         let list = [script(), member(11, SCRIPT, 200, Effect::Caught)];
         let now = [list[0].clone(), list[1].clone(), member(12, 11, 300, Effect::Ends)];
         assert_eq!(interrupted(&mut again(&list, &list), &now), [[0; 0]; 3]);
     }
 
     #[test]
-    fn a_command_that_was_started_after_the_signal_gets_one_interrupt_of_its_own() {
+    fn a_command_started_after_the_signal_gets_one_interrupt() {
         let list = [script()];
         let now = [script(), member(11, SCRIPT, 200, Effect::Caught), member(12, 11, 300, Effect::Caught)];
         assert_eq!(interrupted(&mut again(&list, &list), &now), [vec![], vec![11, 12], vec![]]);
     }
 
     #[test]
-    fn a_copy_of_bash_that_became_a_program_after_the_signal_gets_one() {
+    fn a_bash_copy_that_became_a_program_after_the_signal_gets_one_interrupt() {
         let list = [script(), member(11, SCRIPT, BASH, Effect::Caught)];
         let now = [script(), member(11, SCRIPT, 200, Effect::Caught)];
         assert_eq!(interrupted(&mut again(&list, &list), &now), [vec![], vec![11], vec![]]);
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changed_around_the_signal_is_told_unless_it_would_have_ended_by_it() {
+    fn a_process_that_changed_during_the_signal_counts_as_interrupted_unless_it_should_have_ended() {
         let before = [script(), member(11, SCRIPT, BASH, Effect::Caught)];
         for (effect, expected) in [(Effect::Caught, vec![]), (Effect::Ends, vec![11])] {
             let after = [script(), member(11, SCRIPT, 200, effect)];
@@ -211,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_alive_although_an_interrupt_ends_it_has_not_got_it() {
+    fn a_process_that_survived_a_fatal_interrupt_has_missed_it() {
         let list = [script(), member(11, SCRIPT, BASH, Effect::Ends), member(12, 11, 200, Effect::Ends)];
         assert_eq!(interrupted(&mut again(&list, &list), &list), [vec![], vec![11, 12], vec![11, 12]]);
     }
 
     #[test]
-    fn deaf_and_short_lived_processes_are_not_meant_but_orphans_and_other_groups_are() {
+    fn processes_that_ignore_interrupts_or_end_soon_are_skipped_and_orphans_are_not() {
         let list = [script()];
         let mut of_its_own = member(14, SCRIPT, 200, Effect::Caught);
         of_its_own.in_group = false;

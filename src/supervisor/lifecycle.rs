@@ -68,18 +68,28 @@ pub(super) enum Action {
     Finish { ended: Exit, lost: Option<String> },
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 enum Phase {
-    Running { kill_at: Option<Instant> },
-    Lingering { until: Instant },
-    Terminating { until: Instant },
-    Killing { since: Instant, logged: bool },
+    #[default]
+    Running,
+    Lingering {
+        until: Instant,
+    },
+    Terminating {
+        until: Instant,
+    },
+    Killing {
+        since: Instant,
+        logged: bool,
+    },
     Finished,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lifecycle {
     phase: Phase,
+    /// When a running script is killed.
+    kill_at: Option<Instant>,
     ended: Option<Exit>,
     alone_since: Option<Instant>,
     closed: bool,
@@ -90,18 +100,6 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    pub(super) fn new() -> Self {
-        Self {
-            phase: Phase::Running { kill_at: None },
-            ended: None,
-            alone_since: None,
-            closed: false,
-            interrupted: false,
-            cancelled: false,
-            lost: None,
-        }
-    }
-
     pub(super) fn on(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -118,11 +116,9 @@ impl Lifecycle {
                     CancelledBy::Drain => InterruptReason::Drained,
                 };
                 actions.extend(self.cancel(reason, now));
-                // A limit that overflows is no limit.
+                // A limit that overflows is ignored.
                 let limit = kill_after.and_then(|kill_after| now.checked_add(kill_after));
-                if let (Phase::Running { kill_at }, Some(limit)) = (&mut self.phase, limit) {
-                    *kill_at = Some(kill_at.map_or(limit, |earlier| earlier.min(limit)));
-                }
+                self.kill_at = self.kill_at.into_iter().chain(limit).min();
             }
             Event::Terminated => actions.extend(self.cancel(InterruptReason::Terminated, now)),
             Event::OutputLost(reason) => {
@@ -137,7 +133,7 @@ impl Lifecycle {
 
     fn on_ended(&mut self, ended: Exit, now: Instant) {
         self.ended = Some(ended);
-        if let Phase::Running { .. } = self.phase {
+        if let Phase::Running = self.phase {
             let linger = if self.cancelled { LINGER_CANCELLED } else { LINGER };
             self.phase = Phase::Lingering { until: now + linger };
         }
@@ -152,7 +148,7 @@ impl Lifecycle {
     }
 
     fn interrupt(&mut self, reason: InterruptReason) -> Option<Action> {
-        let due = matches!(self.phase, Phase::Running { .. }) && !self.interrupted;
+        let due = matches!(self.phase, Phase::Running) && !self.interrupted;
         self.interrupted |= due;
         due.then_some(Action::Interrupt(reason))
     }
@@ -170,7 +166,7 @@ impl Lifecycle {
             return None;
         }
         match &mut self.phase {
-            Phase::Running { kill_at: Some(at) } if now >= *at => self.kill(now),
+            Phase::Running if self.kill_at.is_some_and(|at| now >= at) => self.kill(now),
             Phase::Lingering { until } if now >= *until => {
                 self.phase = Phase::Terminating { until: now + TERMINATION };
                 Some(Action::EndLeftovers)
@@ -230,7 +226,7 @@ mod tests {
 
     impl Run {
         fn new() -> Self {
-            Self { lifecycle: Lifecycle::new(), start: Instant::now() }
+            Self { lifecycle: Lifecycle::default(), start: Instant::now() }
         }
 
         fn at(&mut self, millis: u64, event: Event) -> Vec<Action> {

@@ -7,8 +7,7 @@ use rustix::process::{
     Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper, test_kill_process_group,
 };
 
-use super::Process;
-use super::interrupt::{Effect, Image, Member};
+use super::interrupt::{Effect, Member};
 use super::stuck::SHELL;
 
 /// From now on a process whose parent exits becomes our child, regardless of its session.
@@ -42,7 +41,7 @@ pub(super) fn is_alone(group: Pid, childless: bool) -> bool {
 }
 
 /// Sends a signal to every running process of the step, and returns these processes.
-pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Process> {
+pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Member> {
     if !proc_is_ours() {
         let _ = kill_process_group(group, signal);
     }
@@ -55,45 +54,35 @@ pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Process> {
 }
 
 /// The running processes of the step.
-pub(super) fn living() -> Vec<Process> {
-    members(getpid()).into_iter().map(|Member { pid, name, .. }| Process { pid, name }).collect()
+pub(super) fn living() -> Vec<Member> {
+    members(getpid())
 }
 
-/// The same with all that is known about them.
+/// The running processes of the step, relative to the process group of its script.
 pub(super) fn members(group: Pid) -> Vec<Member> {
     if !proc_is_ours() {
         return Vec::new();
     }
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut children: HashMap<i32, Vec<Stat>> = HashMap::new();
+    let mut children: HashMap<i32, Vec<Member>> = HashMap::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
         if !name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
             continue;
         }
         let Ok(line) = fs::read(entry.path().join("stat")) else { continue };
-        if let Some(stat) = Stat::read(&String::from_utf8_lossy(&line)) {
-            children.entry(stat.parent).or_default().push(stat);
+        if let Some(member) = Member::read(&String::from_utf8_lossy(&line), group) {
+            children.entry(member.parent).or_default().push(member);
         }
     }
     let mut found = Vec::new();
     let mut parents = vec![getpid().as_raw_pid()];
     while let Some(parent) = parents.pop() {
-        for stat in children.remove(&parent).unwrap_or_default() {
-            parents.push(stat.pid);
-            if let (true, Some(pid)) = (stat.alive, Pid::from_raw(stat.pid)) {
-                found.push(Member {
-                    pid,
-                    interrupt_waits: stat.name == SHELL && interrupt_waits(pid),
-                    worked: stat.worked,
-                    parent: stat.parent,
-                    in_group: stat.group == group.as_raw_pid(),
-                    born: stat.born,
-                    image: stat.image,
-                    stopped: stat.stopped,
-                    effect: stat.effect,
-                    name: stat.name,
-                });
+        for mut member in children.remove(&parent).unwrap_or_default() {
+            parents.push(member.pid.as_raw_pid());
+            if member.alive {
+                member.interrupt_waits = member.name == SHELL && interrupt_waits(member.pid);
+                found.push(member);
             }
         }
     }
@@ -111,25 +100,10 @@ fn has_interrupt(signals: u64) -> bool {
     signals & (1 << (Signal::INT.as_raw() - 1)) != 0
 }
 
-/// What is needed of `/proc/{pid}/stat`: `pid (name) state parent group …`. The name may hold anything, blanks and
-/// parentheses included.
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    pid: i32,
-    name: String,
-    alive: bool,
-    stopped: bool,
-    parent: i32,
-    group: i32,
-    born: u64,
-    /// Not told of a process that is not ours to look into.
-    image: Option<Image>,
-    effect: Effect,
-    worked: u64,
-}
-
-impl Stat {
-    fn read(line: &str) -> Option<Self> {
+impl Member {
+    /// Reads a line of `/proc/{pid}/stat`: `pid (name) state parent group …`. The name may contain anything, including blanks
+    /// and parentheses.
+    fn read(line: &str, group: Pid) -> Option<Self> {
         let (pid, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
         // The manual (proc_pid_stat) counts from one, and the state is its third.
@@ -145,16 +119,17 @@ impl Stat {
             (false, false) => Effect::Ends,
         };
         Some(Self {
-            pid: pid.parse().ok()?,
-            name: name.to_owned(),
-            alive: !matches!(state, "Z" | "X"),
-            stopped: state == "T",
+            pid: Pid::from_raw(pid.parse().ok()?)?,
             parent: fields.get(1)?.parse().ok()?,
-            group: fields.get(2)?.parse().ok()?,
+            in_group: fields.get(2)?.parse() == Ok(group.as_raw_pid()),
             born: number(22),
             image: Some((number(26), number(28))).filter(|image| *image != (0, 0)),
+            alive: !matches!(state, "Z" | "X"),
+            stopped: state == "T",
             effect,
             worked: number(14) + number(15),
+            interrupt_waits: false,
+            name: name.to_owned(),
         })
     }
 }
@@ -167,17 +142,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_blanks_and_parentheses_does_not_confuse_the_reader() {
-        let stat = Stat::read("12 (a) R (b) S 7 12 12 0 -1").unwrap();
-        assert_eq!((stat.pid, stat.name.as_str(), stat.parent, stat.group), (12, "a) R (b", 7, 12));
-        assert!(stat.alive);
-        assert!(!Stat::read("12 (x) Z 7 12").unwrap().alive);
-        assert_eq!(Stat::read("12 (x"), None);
-        assert_eq!(Stat::read(""), None);
+    fn a_name_with_blanks_and_parentheses_is_read_correctly() {
+        let pid = Pid::from_raw(12).unwrap();
+        let read = |line| Member::read(line, pid);
+        let member = read("12 (a) R (b) S 7 12 12 0 -1").unwrap();
+        assert_eq!((member.pid, member.name.as_str(), member.parent), (pid, "a) R (b", 7));
+        assert!(member.alive && member.in_group);
+        assert!(!read("12 (x) Z 7 11").unwrap().alive);
+        assert!(!read("12 (x) Z 7 11").unwrap().in_group);
+        assert_eq!(read("12 (x"), None);
+        assert_eq!(read(""), None);
     }
 
     #[test]
-    fn it_is_seen_what_an_interrupt_does_and_when_a_process_becomes_another_program() {
+    fn the_effect_of_an_interrupt_and_an_exec_are_detected() {
         let wait_for = "read line; exec sleep 60";
         for (script, effect) in [
             (format!("trap : INT; {wait_for}"), Effect::Caught),
@@ -213,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_below_this_one_is_found_and_a_stranger_is_not() {
+    fn only_processes_below_this_one_are_found() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pids: Vec<i32> = living().iter().map(|process| process.pid.as_raw_pid()).collect();
         assert!(pids.contains(&i32::try_from(child.id()).unwrap()));

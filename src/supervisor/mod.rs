@@ -25,7 +25,7 @@
 //! because bash was just about to start it, gets it a second later (`interrupt`), and a bash that
 //! loops on the interrupt is killed (`stuck`).
 //!
-//! `linux` finds every process below the supervisor, whatever its session.
+//! `linux` finds every process below the supervisor, in any session.
 
 mod client;
 mod hold;
@@ -43,13 +43,3 @@ pub use client::LaunchError;
 pub use client::{Launch, launch, program, wait};
 pub use linux::boot_id;
 pub use run::{SuperviseError, run};
-
-use rustix::process::Pid;
-
-/// A running process of the step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Process {
-    pid: Pid,
-    /// The name of the program only, because arguments may contain secrets.
-    name: String,
-}

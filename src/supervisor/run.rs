@@ -20,17 +20,17 @@ use super::client::environment_of_script;
 use super::hold::StoppedProcesses;
 use super::interrupt::{Interrupts, Member};
 use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, exit};
+use super::linux;
 use super::output::{OutputLog, Pump, SharedLog, lock};
 use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
-use super::{Process, linux};
 use crate::base::process::find_program;
 use crate::base::retry::Delays;
 use crate::step::{CancelledBy, Exit, FolderError, StepFolder, Stream, SupervisorNote};
 
 /// How often to check for `cancel.json`. A cancel must reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
-/// How often it is looked who has missed an interrupt.
+/// How often to look for processes that have missed an interrupt.
 const LOOK: Duration = Duration::from_millis(500);
 /// Enough for the exit, the last records and the outcome.
 const RESERVE: usize = 64 * 1024;
@@ -45,19 +45,25 @@ const MAX_LISTED: usize = 10;
 pub enum SuperviseError {
     #[error("stdin is not the lock of {}, or another process holds it: only the runner starts supervisors", folder.display())]
     NotOurs { folder: PathBuf },
+    #[error("the step was cancelled before its script started")]
+    Cancelled,
+    #[error("cannot start the script: bash is not on the PATH of the runner")]
+    NoBash,
     #[error("cannot {action}: {source}")]
     Io { action: &'static str, source: io::Error },
     #[error(transparent)]
     Folder(#[from] FolderError),
 }
 
+fn failed(action: &'static str) -> impl FnOnce(io::Error) -> SuperviseError {
+    move |source| SuperviseError::Io { action, source }
+}
+
 /// Runs the script of a step. Does nothing if it was started before.
 pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
-    let failed = |action| move |source| SuperviseError::Io { action, source };
-    let lock = inherited_lock(folder).map_err(failed("inherit the step's lock"))?;
-    let Some(_lock) = lock else {
-        return Err(SuperviseError::NotOurs { folder: folder.path().to_owned() });
-    };
+    let _lock = inherited_lock(folder)
+        .map_err(failed("inherit the step's lock"))?
+        .ok_or_else(|| SuperviseError::NotOurs { folder: folder.path().to_owned() })?;
     if folder.supervisor()?.is_some() || folder.exit()?.is_some() {
         return Ok(());
     }
@@ -70,7 +76,7 @@ pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
         leave_session();
         let exit = match RunningScript::start(folder) {
             Ok(script) => script.supervise(signals).await,
-            Err(reason) => Exit::Failure(reason),
+            Err(error) => Exit::Failure(error.to_string()),
         };
         release_reserve(folder);
         write_exit(folder, &exit).await
@@ -107,25 +113,22 @@ struct Interrupted {
 }
 
 impl<'a> RunningScript<'a> {
-    /// Starts the script, or returns the reason for the failure. Everything else that can fail is done first.
-    fn start(folder: &'a StepFolder) -> Result<Self, String> {
-        if folder.cancel().map_err(|error| error.to_string())?.is_some() {
-            return Err("the step was cancelled before its script started".to_owned());
+    /// Starts the script. Everything else that can fail is done first.
+    fn start(folder: &'a StepFolder) -> Result<Self, SuperviseError> {
+        if folder.cancel()?.is_some() {
+            return Err(SuperviseError::Cancelled);
         }
-        reserve(folder)
-            .map_err(|error| format!("cannot reserve disk space in {}: {error}", folder.path().display()))?;
+        reserve(folder).map_err(FolderError::io("reserve disk space in", folder.path()))?;
         let script = folder.script_path();
-        File::open(&script).map_err(|error| format!("cannot read {}: {error}", script.display()))?;
-        let writer = folder.writer().map_err(|error| error.to_string())?;
+        File::open(&script).map_err(FolderError::io("read", &script))?;
+        let writer = folder.writer()?;
         // Uses the host's PATH, because the script's PATH may come from the server.
-        let bash = find_program("bash", &[])
-            .map_err(|_| "cannot start the script: bash is not on the PATH of the runner".to_owned())?;
-        linux::adopt_orphans().map_err(|error| format!("cannot adopt orphaned processes: {error}"))?;
+        let bash = find_program("bash", &[]).map_err(|_| SuperviseError::NoBash)?;
+        linux::adopt_orphans().map_err(failed("adopt orphaned processes"))?;
 
-        let no_pipe = |error| format!("cannot create a pipe: {error}");
-        let (stdout, stdout_of_script) = io::pipe().map_err(no_pipe)?;
-        let (stderr, stderr_of_script) = io::pipe().map_err(no_pipe)?;
-        let (stop_reader, stop) = io::pipe().map_err(no_pipe)?;
+        let (stdout, stdout_of_script) = io::pipe().map_err(failed("create a pipe"))?;
+        let (stderr, stderr_of_script) = io::pipe().map_err(failed("create a pipe"))?;
+        let (stop_reader, stop) = io::pipe().map_err(failed("create a pipe"))?;
         // `OutputLost` and `Closed`, each sent once.
         let (sender, events) = mpsc::channel(2);
         let log = Arc::new(Mutex::new(OutputLog::new(writer, sender.clone())));
@@ -135,11 +138,11 @@ impl<'a> RunningScript<'a> {
                 pump.run();
                 let _ = sender.blocking_send(Event::Closed);
             })
-            .map_err(|error| format!("cannot start a thread: {error}"))?;
+            .map_err(failed("start a thread"))?;
 
         let note =
             SupervisorNote { pid: std::process::id(), started: Timestamp::now(), boot_id: linux::boot_id() };
-        folder.set_supervisor(&note).map_err(|error| error.to_string())?;
+        folder.set_supervisor(&note)?;
         let child = Command::new(bash)
             .arg(&script)
             .env_clear()
@@ -149,13 +152,13 @@ impl<'a> RunningScript<'a> {
             .stderr(stderr_of_script)
             .process_group(0)
             .spawn()
-            .map_err(|error| format!("cannot start the script with bash: {error}"))?;
+            .map_err(failed("start the script with bash"))?;
         let pid = Pid::from_child(&child);
         Ok(Self { folder, pid, reaped: false, log, pump, stop, events, cancel_seen: None, interrupted: None })
     }
 
     async fn supervise(mut self, mut signals: Signals) -> Exit {
-        let mut lifecycle = Lifecycle::new();
+        let mut lifecycle = Lifecycle::default();
         if let Some(limitation) = linux::limitation() {
             self.say(Stream::Warning, limitation);
         }
@@ -237,30 +240,21 @@ impl<'a> RunningScript<'a> {
         match action {
             Action::Interrupt(reason) => {
                 self.interrupt();
-                let (stream, message) = match reason {
-                    InterruptReason::Cancelled => {
-                        (Stream::Information, "interrupt sent: the job is being cancelled")
+                let (stream, why) = match reason {
+                    InterruptReason::Cancelled => (Stream::Information, "the job is being cancelled"),
+                    InterruptReason::Drained => {
+                        (Stream::Warning, "the runner is shutting down, and Runner.DrainTimeoutSeconds has passed")
                     }
-                    InterruptReason::Drained => (
-                        Stream::Warning,
-                        "interrupt sent: the runner is shutting down, and Runner.DrainTimeoutSeconds has passed",
-                    ),
-                    InterruptReason::Terminated => {
-                        (Stream::Warning, "interrupt sent: the supervisor received SIGTERM")
-                    }
-                    InterruptReason::OutputLost => {
-                        (Stream::Error, "interrupt sent: failed to write the output")
-                    }
+                    InterruptReason::Terminated => (Stream::Warning, "the supervisor received SIGTERM"),
+                    InterruptReason::OutputLost => (Stream::Error, "failed to write the output"),
                 };
-                self.say(stream, message);
+                self.say(stream, &format!("interrupt sent: {why}"));
             }
             Action::EndLeftovers => {
                 let left = linux::signal_all(self.pid, Signal::TERM);
                 if !left.is_empty() {
-                    self.say(
-                        Stream::Warning,
-                        &format!("the script left {} running; terminating", listed(&left)),
-                    );
+                    let message = format!("the script left {} running; terminating", listed(&left));
+                    self.say(Stream::Warning, &message);
                 }
             }
             Action::Kill { first } => {
@@ -270,8 +264,8 @@ impl<'a> RunningScript<'a> {
                 }
             }
             Action::LogUnkillable => {
-                let left = linux::living();
-                self.say(Stream::Warning, &format!("still running after the kill: {}", listed(&left)));
+                let message = format!("still running after the kill: {}", listed(&linux::living()));
+                self.say(Stream::Warning, &message);
             }
             Action::LogHeldOpen => self.say(
                 Stream::Warning,
@@ -311,9 +305,8 @@ impl<'a> RunningScript<'a> {
         if noticed {
             interrupted.again = None;
         }
-        let missed =
-            interrupted.again.as_mut().map(|again| processes(again.missed(&now))).unwrap_or_default();
-        let stuck = processes(interrupted.stuck.find(&now));
+        let missed = interrupted.again.as_mut().map(|again| again.missed(&now)).unwrap_or_default();
+        let stuck = interrupted.stuck.find(&now);
         for process in &missed {
             let _ = kill_process(process.pid, Signal::INT);
         }
@@ -325,8 +318,7 @@ impl<'a> RunningScript<'a> {
             self.say(Stream::Information, &message);
         }
         if !stuck.is_empty() {
-            let message =
-                format!("kill sent to {}, which the interrupt had sent round in circles", listed(&stuck));
+            let message = format!("kill sent to {}, which was looping on the interrupt", listed(&stuck));
             self.say(Stream::Warning, &message);
         }
     }
@@ -351,17 +343,10 @@ impl<'a> RunningScript<'a> {
     }
 }
 
-fn processes(members: Vec<Member>) -> Vec<Process> {
-    members.into_iter().map(|it| Process { pid: it.pid, name: it.name }).collect()
-}
-
 /// `2 processes (sleep 71, server 75)`.
-fn listed(processes: &[Process]) -> String {
-    let mut names: Vec<String> = processes
-        .iter()
-        .take(MAX_LISTED)
-        .map(|process| format!("{} {}", process.name, process.pid.as_raw_pid()))
-        .collect();
+fn listed(processes: &[Member]) -> String {
+    let name = |process: &Member| format!("{} {}", process.name, process.pid.as_raw_pid());
+    let mut names: Vec<String> = processes.iter().take(MAX_LISTED).map(name).collect();
     if processes.len() > MAX_LISTED {
         names.push("…".to_owned());
     }

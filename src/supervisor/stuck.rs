@@ -66,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_that_works_and_takes_no_interrupt_is_stuck() {
+    fn a_busy_shell_with_a_pending_interrupt_is_stuck() {
         assert_eq!(found((1..10).map(|look| vec![shell(look * 50, true)])), Some(3));
         // Half of the time the interrupt has just been taken.
         assert_eq!(found((1..10).map(|look| vec![shell(look * 50, look % 2 == 0)])), Some(6));
     }
 
     #[test]
-    fn a_shell_that_rests_computes_waits_for_a_command_or_is_stopped_is_not() {
+    fn an_idle_busy_waiting_or_stopped_shell_is_not_stuck() {
         assert_eq!(found((1..10).map(|_| vec![shell(50, true)])), None, "it is asleep");
         assert_eq!(found((1..10).map(|look| vec![shell(look * 50, false)])), None, "it computes");
         let child = || Member { parent: 10, ..Member::nobody(pid(11)) };
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_counts_only_without_a_break() {
+    fn a_shell_is_stuck_only_after_consecutive_observations() {
         let looks = [shell(50, true), shell(100, true), shell(100, true), shell(150, true), shell(200, true)];
         assert_eq!(found(looks.into_iter().map(|it| vec![it])), None);
     }

@@ -20,7 +20,7 @@ use crate::engines::Engine;
 use crate::masking::Masker;
 use crate::script::ScriptPhase;
 use crate::script::bash_script::{INTERRUPTED, NO_PROGRAM};
-use crate::step::{Exit, RecordReader, Stream};
+use crate::step::{Exit, FoundRecord, RecordReader, Stream};
 
 /// How many of the last lines a fault carries, and how long each may be. A fault has to fit into one message.
 const LINES: usize = 20;
@@ -154,20 +154,21 @@ pub(super) fn tail(context: &TaskContext) -> OutputTail {
     let masker = context.secrets.masker();
     let length = fs::metadata(&path).map_or(0, |found| found.len());
     let start = length.saturating_sub(TAIL);
-    let Ok(mut reader) = RecordReader::open(&path, start) else { return tail };
-    if start > 0 {
-        // The place is inside some record.
-        let _ = reader.next();
-    }
+    let mut reader = RecordReader::new(path, start);
     let (mut stdout, mut stderr) = (String::new(), String::new());
-    while let Ok(Some(record)) = reader.next() {
+    while let Ok(Some(FoundRecord { record, at, next })) = reader.peek(false) {
         let stream = match record.stream {
-            Stream::Stderr => &mut stderr,
-            Stream::Stdout => &mut stdout,
-            _ => continue,
+            // The start is probably inside a record.
+            _ if start > 0 && at == start => None,
+            Stream::Stderr => Some(&mut stderr),
+            Stream::Stdout => Some(&mut stdout),
+            _ => None,
         };
-        stream.push_str(&console::strip_ansi_codes(&String::from_utf8_lossy(&record.text)));
-        stream.push('\n');
+        if let Some(stream) = stream {
+            stream.push_str(&console::strip_ansi_codes(&String::from_utf8_lossy(record.text)));
+            stream.push('\n');
+        }
+        reader.pass(next);
     }
     (tail.stdout, tail.stderr) = (masked_lines(&stdout, &masker), masked_lines(&stderr, &masker));
     tail

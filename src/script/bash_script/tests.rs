@@ -203,7 +203,7 @@ fn a_syntax_error_is_a_failure_of_the_hook() {
 }
 
 #[test]
-fn options_and_traps_that_a_hook_leaves_behind_break_nothing() {
+fn options_and_traps_left_by_a_hook_are_harmless() {
     let here = tempfile::NamedTempFile::new().unwrap();
     for hook in [
         "set -euo pipefail",
@@ -309,7 +309,7 @@ fn collecting_after_a_failure_does_not_change_the_exit_code() {
 }
 
 #[test]
-fn a_failed_copy_for_people_is_reported_and_does_not_fail_the_script() {
+fn a_failed_copy_of_the_result_is_reported_and_does_not_fail_the_script() {
     for hook in ["true", "set -euo pipefail", "trap 'exit 99' ERR; set -E", "set -e; exec 2>&-"] {
         let mut wanted = script(before(hook), sh("echo engine"), after("echo after"));
         let copy = EngineCommand::new(["bash", "-c", "echo copy; exit 3", "the place"]);
@@ -444,7 +444,7 @@ fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {
 }
 
 #[test]
-fn an_engine_that_completes_in_spite_of_the_interrupt_with_nothing_to_follow_is_done() {
+fn an_engine_that_succeeds_despite_the_interrupt_without_an_after_hook_succeeds() {
     let ran = interrupted(&script(before("export CODE=0"), sh(SLOW), None));
     assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)));
 }
@@ -460,7 +460,7 @@ fn an_interrupt_in_a_hook_ends_it_there() {
 
 /// Bash takes a signal between two commands, and every pair of them gets one here.
 #[test]
-fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
+fn after_an_interrupt_between_two_commands_nothing_more_starts() {
     crate::base::process::tests::heed_interrupts();
     let script = Script {
         collect: vec![sh("echo collect")],
@@ -487,7 +487,7 @@ fn an_interrupt_between_any_two_commands_of_the_script_starts_nothing_more() {
 }
 
 #[test]
-fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
+fn a_cancel_right_before_the_engine_starts_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
     // The hook makes the cancel appear after the script itself has looked for the last time.
@@ -501,7 +501,7 @@ fn a_cancel_that_comes_just_before_the_engine_starts_is_seen() {
 }
 
 #[test]
-fn a_cancel_on_file_stops_the_script_though_a_hook_has_replaced_the_trap() {
+fn a_recorded_cancel_stops_the_script_even_if_a_hook_replaced_the_trap() {
     let folder = tempfile::tempdir().unwrap();
     let cancel = folder.path().join("cancel.json");
     let part = folder.path().join("part");

@@ -1,8 +1,8 @@
-//! Text with secrets, cut into records in any way, sent through the log as a lane does it.
+//! Text with secrets, cut into records in any way, and read as a step stream reads it.
 
 use std::collections::BTreeMap;
 
-use hawser_contract::Task;
+use hawser_contract::{Metadata, Task};
 use jiff::Timestamp;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,9 +14,9 @@ use crate::masking::{MASK, Rules, SecretStore};
 use crate::settings::model::JobLogStreamSettings;
 use crate::shipping::Labels;
 use crate::shipping::batch::BatchLimits;
-use crate::shipping::reader::{LogReader, Mark, Offer};
-use crate::step::RecordWriter;
+use crate::shipping::reader::{LogReader, Offer};
 use crate::step::records::{MAX_TEXT, encode, pieces};
+use crate::step::{Position, RecordWriter};
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
@@ -37,7 +37,7 @@ struct Bed {
     now: Instant,
     log: Option<LogReader>,
     /// The place behind the last batch.
-    end: Mark,
+    end: Position,
     batches: usize,
     /// Lines by stream, the last of which may go on.
     lines: BTreeMap<usize, Vec<String>>,
@@ -58,7 +58,7 @@ impl Bed {
             secrets: job,
             now: Instant::now(),
             log: None,
-            end: Mark::default(),
+            end: Position::default(),
             batches: 0,
             lines: BTreeMap::new(),
             goes_on: BTreeMap::new(),
@@ -73,17 +73,12 @@ impl Bed {
         RecordWriter::open(&self.path).unwrap().append(&bytes).unwrap();
     }
 
-    fn policy(&self) -> BatchLimits {
-        BatchLimits::new(&self.settings, self.limit)
-    }
-
-    /// A runner that is started anew knows only the place that was acknowledged.
+    /// A restarted runner knows only the acknowledged position.
     fn restart(&mut self) {
-        self.end = Mark::at(&self.path, self.end.position).unwrap();
         self.log = None;
     }
 
-    /// The connection was cut: all behind the acknowledged place is sent again.
+    /// The connection was cut: everything after the acknowledged position is sent again.
     fn go_back(&mut self) {
         if let Some(log) = &mut self.log {
             log.go_to(self.end);
@@ -92,22 +87,23 @@ impl Bed {
 
     /// One batch, if there is one; false at the end of what can be sent now.
     fn ship(&mut self, ended: bool) -> bool {
-        let policy = self.policy();
+        let limits = BatchLimits::new(&self.settings, self.limit);
         let labels = Labels {
             job_id: Uuid::nil(),
-            module_id: Uuid::nil(),
-            stack_name: String::new(),
-            namespace_name: String::new(),
-            module_name: String::new(),
             task: Task::Plan,
+            module: Metadata {
+                module_id: Uuid::nil(),
+                stack_name: String::new(),
+                namespace_name: String::new(),
+                module_name: String::new(),
+                source_subdirectory: None,
+            },
         };
-        let log = self.log.get_or_insert_with(|| {
-            let veil = LineMasker::new(&self.path, self.secrets.clone(), policy.period());
-            LogReader::open(&self.path, &labels, self.end, veil)
-        });
-        let Offer::Batch { arguments, end } = log.offer(&policy, ended, true, self.now).unwrap() else {
-            return false;
-        };
+        let open = || LogReader::open(&self.path, &labels, self.end, self.secrets.clone(), limits);
+        let log = self.log.get_or_insert_with(open);
+        // Every batch is sent at once.
+        log.last_batch = None;
+        let Offer::Batch { arguments, end } = log.offer(ended, self.now).unwrap() else { return false };
         assert!(arguments.len() <= self.limit);
         self.end = end;
         self.batches += 1;
@@ -240,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn secrets_are_masked_and_nothing_else_however_the_text_is_cut_and_wherever_it_is_taken_up_again(
+    fn exactly_the_secrets_are_masked_with_any_split_and_any_restart(
         secrets in vec("[ab]{6,9}|[abc]{8,20}", 1..4),
         out in texts("[abc]{0,12}"),
         err in texts("[abc]{0,12}"),
@@ -280,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_cannot_wait_leaves_no_piece_that_is_worth_masking(
+    fn after_the_wait_times_out_no_maskable_part_of_a_secret_is_sent(
         secrets in vec("[A-Z]{6,24}", 1..4),
         out in texts("[a-z]{0,12}"),
         err in texts("[a-z]{1,12}"),
@@ -316,7 +312,7 @@ proptest! {
 }
 
 #[test]
-fn a_megabyte_line_is_masked_at_its_seams_and_nowhere_else() {
+fn a_megabyte_line_is_masked_only_where_a_secret_spans_records() {
     let secrets = ["correct-horse-battery".to_owned(), "x".repeat(3000)];
     let mut line = String::new();
     let mut expected = String::new();
@@ -351,7 +347,7 @@ fn a_megabyte_line_is_masked_at_its_seams_and_nowhere_else() {
 }
 
 #[test]
-fn a_record_waits_for_the_next_but_no_longer_than_the_period_and_no_flood_is_kept_in_memory() {
+fn a_record_waits_at_most_one_period_for_the_next_and_a_flood_stays_on_disk() {
     let secrets = ["hunter2-hunter2".to_owned()];
     let say = |stream, text: &str| Piece { stream, text: text.to_owned(), continues: false };
     let wait = || {
@@ -401,7 +397,7 @@ fn a_record_waits_for_the_next_but_no_longer_than_the_period_and_no_flood_is_kep
 }
 
 #[test]
-fn what_is_learnt_counts_for_the_next_line_even_if_it_began_before() {
+fn a_new_secret_is_masked_in_the_next_line_even_if_it_began_before() {
     let mut bed = Bed::new(&[], settings(50), 32 * 1024);
     let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };
     bed.write(&[say("a late-se")]);
@@ -413,7 +409,7 @@ fn what_is_learnt_counts_for_the_next_line_even_if_it_began_before() {
 }
 
 #[test]
-fn what_is_learnt_counts_for_a_batch_that_is_in_the_making() {
+fn a_new_secret_is_masked_in_the_current_batch() {
     let settings = JobLogStreamSettings { eagerly_emit_first_event: false, ..settings(50) };
     let mut bed = Bed::new(&[], settings, 32 * 1024);
     let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };
@@ -428,7 +424,7 @@ fn what_is_learnt_counts_for_a_batch_that_is_in_the_making() {
 }
 
 #[test]
-fn patterns_count_within_a_record() {
+fn patterns_apply_within_a_record() {
     let settings = JobLogStreamSettings { redact_patterns: vec!["id=[0-9]+".into()], ..settings(50) };
     let mut bed = Bed::new(&["12345abc".to_owned()], settings, 32 * 1024);
     let say = |text: &str| Piece { stream: Stream::Stdout, text: text.to_owned(), continues: false };

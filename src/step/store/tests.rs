@@ -4,6 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::*;
+use crate::step::CancelledBy;
 use crate::step::{Exit, Position, RecoveryPhase, SupervisorNote};
 
 fn open(root: &Path) -> Result<StepStore, StoreError> {
@@ -17,8 +18,20 @@ fn create(store: &StepStore, name: &str) -> StepFolder {
     }
 }
 
+/// The intact steps in order of arrival. Damaged ones are set aside, as in the recovery.
 fn names(store: &StepStore) -> Vec<String> {
-    store.list().unwrap().into_iter().map(|(folder, _)| folder.name()).collect()
+    let mut steps: Vec<(u64, String)> = Vec::new();
+    for folder in store.folders().unwrap() {
+        match store.look(&folder) {
+            Ok((request, _)) => steps.push((request.sequence, folder.name())),
+            Err(error) => {
+                assert!(error.is_damage(), "{error}");
+                store.set_aside(&folder, &error.to_string());
+            }
+        }
+    }
+    steps.sort();
+    steps.into_iter().map(|(_, name)| name).collect()
 }
 
 fn set_aside(root: &Path) -> Vec<String> {
@@ -158,15 +171,15 @@ fn damaged_steps_stay_unreported_across_crashes_until_they_are_reported() {
         damage(name).unwrap();
     }
     // Each of these processes crashes right after it has set folders aside.
-    drop(open(root.path()).unwrap());
-    drop(open(root.path()).unwrap());
+    names(&open(root.path()).unwrap());
+    names(&open(root.path()).unwrap());
 
     let store = open(root.path()).unwrap();
-    assert_eq!(store.take_set_aside(), ["again", "known", "reported"].map(StepId::from).into());
+    assert_eq!(store.unreported(), ["again", "known", "reported"].map(StepId::from).into());
     store.mark_reported(&"reported".into());
     create(&store, "again");
     drop(store);
-    assert_eq!(open(root.path()).unwrap().take_set_aside(), ["known".into()].into());
+    assert_eq!(open(root.path()).unwrap().unreported(), ["known".into()].into());
 }
 
 #[test]
@@ -225,17 +238,17 @@ fn the_files_and_the_lock_determine_the_phase() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let folder = create(&store, "step");
-    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Prepare);
+    assert_eq!(folder.phase().unwrap(), RecoveryPhase::Prepare);
 
     let lock = folder.try_lock().unwrap().unwrap();
     assert!(folder.try_lock().unwrap().is_none());
-    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Running);
+    assert_eq!(folder.phase().unwrap(), RecoveryPhase::Running);
     folder.set_supervisor(&note()).unwrap();
-    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Running);
+    assert_eq!(folder.phase().unwrap(), RecoveryPhase::Running);
     lock.unlock().unwrap();
-    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Lost);
+    assert_eq!(folder.phase().unwrap(), RecoveryPhase::Lost);
     folder.set_exit(&exit()).unwrap();
-    assert_eq!(folder.stage().unwrap(), RecoveryPhase::Conclude);
+    assert_eq!(folder.phase().unwrap(), RecoveryPhase::Conclude);
 }
 
 #[test]
@@ -246,19 +259,19 @@ fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
     let minute = Duration::from_secs(60);
     assert_eq!(folder.cancel().unwrap(), None);
 
-    folder.request_cancel(CancelKind::Graceful).unwrap();
+    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Graceful, None));
-    folder.request_cancel_within(minute).unwrap();
-    folder.request_cancel(CancelKind::Graceful).unwrap();
+    folder.record_cancel(CancelKind::Graceful, Some(minute), CancelledBy::Server).unwrap();
+    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Graceful, Some(60)));
-    folder.request_cancel(CancelKind::Kill).unwrap();
-    folder.request_cancel_within(minute).unwrap();
-    folder.request_cancel(CancelKind::Graceful).unwrap();
+    folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
+    folder.record_cancel(CancelKind::Graceful, Some(minute), CancelledBy::Server).unwrap();
+    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Kill, None));
 
     // A damaged record is replaced.
     fs::write(folder.cancel_path(), "{").unwrap();
-    folder.request_cancel(CancelKind::Graceful).unwrap();
+    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     assert_eq!(cancel().kind, CancelKind::Graceful);
 }
 

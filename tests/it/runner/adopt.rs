@@ -1,4 +1,4 @@
-//! Steps that an earlier process of the runner has left: taken up where they are, and told of once.
+//! Steps of an earlier process of the runner: continued from their phase, and reported once.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ async fn a_runner_killed_in_the_middle_of_an_apply_delivers_every_line_and_the_r
     let lines: Vec<String> = world
         .messages(id)
         .iter()
-        // Terraform puts its own colours and the resource before each line.
+        // Terraform puts its own colors and the resource before each line.
         .filter(|line| line.contains("(local-exec)"))
         .filter_map(|line| {
             Some(format!("line {}", line.rsplit_once("line ")?.1.trim_end_matches("\u{1b}[0m")))
@@ -77,7 +77,7 @@ async fn a_step_that_ends_while_runner_and_server_are_gone_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outputs_of_an_adopted_step_arrive_and_those_that_are_secret_stay_known() {
+async fn the_outputs_of_an_adopted_step_arrive_and_secret_ones_stay_masked() {
     let world = World::new().await;
     let secret = "output \"hush\" {\n  value     = \"hidden-by-its-kind\"\n  sensitive = true\n}\n";
     let url = world.repository("repo", &[("main.tf", secret)]);
@@ -172,9 +172,9 @@ async fn after_a_connect_all_running_tasks_are_reported_at_once() {
     world.assert_no_violation();
 }
 
-/// The name of a host or container that was made anew.
+/// As after a host or container was created again under another name.
 #[tokio::test(flavor = "multi_thread")]
-async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_running_one_are_not() {
+async fn steps_of_an_abandoned_instance_cause_a_warning_and_those_of_a_running_one_do_not() {
     let UnderWay { world, mut runner, id, gate, .. } = under_way("left", 1).await;
     let working = runner.working.display().to_string();
     let temp = runner.working.join(".temp").display().to_string();
@@ -190,16 +190,16 @@ async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_runnin
 
     runner.kill();
     let after = world.runner_with("after", &same_place);
-    let line = eventually("it is warned", || {
+    let line = eventually("the runner warns", || {
         let log = after.log();
         log.lines().find(|line| line.contains(WARNING)).map(str::to_owned)
     })
     .await;
     let place = working + "/.hawser/" + &world.hub.identity().runner_id.to_string() + "/one";
-    let words = ["WARN", place.as_str(), "steps (1)", "Runner.Instance set to \"one\""];
+    let words = ["WARN", place.as_str(), "steps=1", "instance=\"one\"", "Runner.Instance"];
     assert!(words.iter().all(|word| line.contains(word)), "{line}");
 
-    // What it says to do helps.
+    // The advice in the warning helps.
     runner.restart();
     fs::write(&gate, "").unwrap();
     let ended = world.ended(id).await;
@@ -209,7 +209,7 @@ async fn steps_that_another_instance_left_are_warned_about_and_those_of_a_runnin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
+async fn each_step_has_its_own_scratch_space_and_none_is_left() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -221,7 +221,7 @@ async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
         gate.display()
     ));
     let id = world.hub.submit(spec);
-    let scratch = eventually("the script says where", || {
+    let scratch = eventually("the script prints its scratch space", || {
         world.messages(id).iter().find_map(|line| Some(PathBuf::from(line.strip_prefix("scratch ")?)))
     })
     .await;
@@ -229,7 +229,7 @@ async fn each_step_has_scratch_space_of_its_own_and_none_is_left() {
     assert!(scratch.starts_with(&temp) && scratch.join("left").exists());
     assert!(world.messages(id).iter().any(|line| line.trim() == "0"));
 
-    // What an ended step has left goes at the next start, what a running one uses stays.
+    // The next start removes leftovers of ended steps and keeps scratch space that is in use.
     runner.kill();
     let name = scratch.file_name().unwrap().to_str().unwrap();
     let leftover = temp.join(format!("{}-0123456789ab", name.split_once('-').unwrap().0));

@@ -1,4 +1,4 @@
-//! Cancels: carried out, answered, and remembered over a restart.
+//! Cancels: carried out, answered, and remembered across restarts.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::faulty_hub::{Fault, Moment, Rule};
 use crate::support::world::{EMPTY, World, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_runs_any_more() {
+async fn a_graceful_cancel_reaches_the_engine_and_is_reported_after_all_processes_ended() {
     let world = World::new().await;
     let pid_file = world.path("sleeper.pid");
     let command = format!("echo $$ > '{}'; echo started; exec sleep 600", pid_file.display());
@@ -41,7 +41,7 @@ async fn a_graceful_cancel_reaches_the_engine_and_cancelled_means_that_nothing_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
+async fn a_kill_ends_the_whole_tree_including_processes_outside_the_group() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let _runner = world.runner("one");
@@ -68,28 +68,27 @@ async fn a_kill_ends_the_whole_tree_even_what_left_the_process_group() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_outlives_a_restart_of_the_runner() {
+async fn a_cancel_survives_a_restart_of_the_runner() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
+    eventually("the cancel is recorded", || folder.join("cancel.json").exists()).await;
     runner.restart();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     world.assert_no_violation();
 }
 
-/// A script hears of a cancel from its folder only. What cannot be noted there must not be called done.
+/// A cancel reaches a script only through its folder. If it cannot be recorded there, it must not be answered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
+async fn a_cancel_is_answered_only_once_it_is_recorded() {
     let UnderWay { world, runner, id, folder, .. } = under_way("cancelled", 1).await;
-    // A link to itself: neither root nor anybody else can read it, and the supervisor sees no cancel in it. (A folder would be one to it,
-    // which wants something that it cannot read.)
+    // A symlink to itself: not even root can read it, and the supervisor does not take it for a cancel, as it would a folder.
     std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     eventually("it is tried again", || runner.log().contains("failed to record cancel")).await;
     let is_answer =
         |event: &Recorded| matches!(&event.event, HubEvent::CancelAnswered { job, .. } if *job == id);
-    assert!(!world.hub.all_events().iter().any(is_answer), "nobody has heard of the cancel");
+    assert!(!world.hub.all_events().iter().any(is_answer), "the cancel is not answered");
     assert!(!folder.join("exit.json").exists(), "the script has not heard of it either");
 
     fs::remove_file(folder.join("cancel.json")).unwrap();
@@ -99,9 +98,9 @@ async fn a_cancel_that_cannot_be_noted_is_answered_only_when_it_can() {
     world.assert_no_violation();
 }
 
-/// The runner died between taking a cancel in and passing it on.
+/// The runner died between storing a cancel and recording it in the steps.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_start() {
+async fn the_next_start_carries_out_and_answers_an_accepted_cancel() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     runner.kill();
     let taken = folder.parent().unwrap().join(format!("{id}.CancelGraceful.{}", Uuid::from_u128(7).simple()));
@@ -114,7 +113,7 @@ async fn a_cancel_that_was_taken_in_is_carried_out_and_answered_by_the_next_star
     runner.restart();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
-    // This hub did not ask for it, and says so.
+    // This hub did not request the cancel, and records that.
     eventually("the cancel is answered", || {
         let answer = |event: &Recorded| match &event.event {
             HubEvent::CancelAnswered { job, .. } => *job == id,
@@ -135,7 +134,7 @@ async fn a_waiting_step_is_cancelled_at_once_and_never_claimed() {
     let first = world.hub.submit(printing(&world, &url, "first", 1, Some(&gate)));
     seen(&world, first, "begin").await;
     let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
-    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
+    eventually("the second job's task is stored", || runner.steps().len() == 2).await;
     world.hub.cancel(waiting, CancelKind::Graceful).unwrap();
     let ended = world.ended(waiting).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -153,7 +152,7 @@ async fn a_cancel_for_an_unknown_job_is_answered() {
     let mut events = world.hub.events();
     let unknown = Uuid::from_u128(42);
     world.hub.push("one", "CancelGraceful", vec![serde_json::json!({"jobId": unknown})]).unwrap();
-    // A strict hub does not know the job either: it records the call, whatever it thinks of it.
+    // A strict hub does not know the job either, but it records the call.
     let called = events.find(|event| match event {
         HubEvent::CancelAnswered { job, .. } if *job == unknown => Some(()),
         HubEvent::UnknownJob { job, .. } if *job == unknown => Some(()),
@@ -164,7 +163,7 @@ async fn a_cancel_for_an_unknown_job_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
+async fn every_cancel_is_answered_even_while_an_earlier_answer_is_in_flight() {
     let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
     let runner = world.runner("one");
     world.connected(1).await;
@@ -175,7 +174,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
         world.hub.push("one", "CancelGraceful", vec![serde_json::json!({"jobId": unknown})]).unwrap();
     };
     cancel();
-    // The answer was refused and is kept, to be sent again.
+    // The answer was refused and will be sent again.
     refused(&world).await;
     cancel();
     eventually("both are answered", || {
@@ -188,7 +187,7 @@ async fn every_cancel_is_answered_even_while_an_earlier_answer_is_on_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_does_not_deny_what_a_script_did_that_only_waits_to_be_concluded() {
+async fn a_cancel_does_not_change_the_result_of_a_finished_script() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("done", 1).await;
     runner.kill();
     fs::write(&gate, "").unwrap();
@@ -197,12 +196,12 @@ async fn a_cancel_does_not_deny_what_a_script_did_that_only_waits_to_be_conclude
     // Another process works in the module's directory.
     let lock = runner.working.join(".hawser/locks/local/local/done.lock");
     let lock = fs::OpenOptions::new().write(true).open(lock).unwrap();
-    eventually("the supervisor has let go", || lock.try_lock().ok()).await;
+    eventually("the supervisor has released the lock", || lock.try_lock().ok()).await;
     runner.restart();
     finds_steps(&runner).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("the cancel is noted", || folder.join("cancel.json").exists()).await;
+    eventually("the cancel is recorded", || folder.join("cancel.json").exists()).await;
     drop(lock);
 
     let result = eventually("the step's result arrives", || {

@@ -1,4 +1,4 @@
-//! The runner as the first process of a container, without an init before it.
+//! The runner as process 1 of a container, without an init process.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::support::eventually::eventually;
 use crate::support::processes::{Process, below};
 use crate::support::world::{HAWSER, Runner, World};
 
-/// Starts what follows as process 1 of a pid namespace with its own `/proc`.
+/// Starts a command as process 1 of a PID namespace with its own `/proc`.
 fn unshare() -> Command {
     let mut command = Command::new("unshare");
     command
@@ -28,13 +28,13 @@ fn possible() -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
+async fn a_runner_as_process_1_reaps_orphans_and_handles_signals() {
     if !possible() {
         return;
     }
     let world = World::new().await;
     let (gate, working) = (world.path("gate"), world.path("work"));
-    // The shell in the parentheses leaves at once, so the loop is an orphan when the runner takes the place of process 1.
+    // The subshell exits at once, so the loop is an orphan when the runner becomes process 1.
     let script = format!(
         "(while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done &); exec '{HAWSER}' run",
         world.dir.path().display(),
@@ -56,7 +56,7 @@ async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
     let of_name = |name: &str| -> Vec<Process> {
         below(runner.pid()).into_iter().filter(|process| process.name == name).collect()
     };
-    // While it starts a command there are two of that name for a moment.
+    // While it starts a command, there are two processes of that name for a moment.
     assert!(!of_name("bash").is_empty(), "the orphan is there");
 
     fs::write(&gate, "").unwrap();
@@ -69,7 +69,7 @@ async fn a_runner_that_is_process_1_takes_in_orphans_and_obeys_signals() {
 }
 
 #[test]
-fn a_runner_that_is_process_1_says_with_which_code_it_failed() {
+fn a_failed_runner_as_process_1_exits_with_its_code() {
     if !possible() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Step folders that are damaged, gone, or cannot be read for the moment.
+//! Step folders that are damaged, removed, or temporarily unreadable.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::support::faulty_hub::{Fault, Moment, Rule};
 use crate::support::world::{EMPTY, World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
+async fn a_damaged_step_folder_is_set_aside_and_other_steps_continue() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("good", 10).await;
     runner.kill();
     let bad = folder.parent().unwrap().join("refresh.0123456789ab");
@@ -33,7 +33,7 @@ async fn a_damaged_step_folder_is_set_aside_and_the_rest_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a_drain() {
+async fn a_removed_step_folder_blocks_neither_other_steps_nor_a_drain() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let never = world.path("never");
@@ -42,8 +42,8 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     seen(&world, id, "begin").await;
     let folder = validate_folder(&runner).await;
     let supervisor = supervisor_pid(&folder);
-    eventually("what the server has is noted", || folder.join("shipped").exists()).await;
-    // In one go: the runner and the supervisor work in it.
+    eventually("the acknowledged position is saved", || folder.join("shipped").exists()).await;
+    // Atomically: the runner and the supervisor use the folder.
     fs::rename(&folder, world.path("removed")).unwrap();
     rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
 
@@ -58,16 +58,16 @@ async fn a_step_whose_folder_somebody_removed_holds_up_neither_other_steps_nor_a
     assert_eq!(log.lines().filter(said).count(), 1, "{log}");
 }
 
-/// Makes a file of a step's folder one that cannot be read for the moment, as one is with too many open files: a socket.
+/// Replaces a file of a step folder by a socket, which is as unreadable as a file is with too many open files.
 fn block(world: &World, file: &Path) {
-    // A socket is bound by a short name only.
+    // The path of a socket must be short.
     let socket = world.path("s");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     fs::rename(&socket, file).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can() {
+async fn a_temporarily_unreadable_step_is_recovered_later() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("later", 10).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -88,7 +88,7 @@ async fn a_step_that_cannot_be_looked_at_for_the_moment_is_taken_up_when_it_can(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_damaged() {
+async fn a_step_on_a_missing_disk_is_not_treated_as_damaged() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("away", 10).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -99,7 +99,7 @@ async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_da
     let steps = folder.parent().unwrap();
     let away = steps.with_file_name("away");
     fs::rename(steps, &away).unwrap();
-    eventually("it is looked at again", || next.log().contains("its disk is away")).await;
+    eventually("the folder is read again", || next.log().contains("the disk is not available")).await;
     fs::rename(&away, steps).unwrap();
     fs::remove_file(&blocked).unwrap();
     fs::write(&gate, "").unwrap();
@@ -111,7 +111,7 @@ async fn a_step_whose_disk_goes_away_before_it_can_be_looked_at_is_not_called_da
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
+async fn a_cancel_reaches_a_step_whose_folder_is_temporarily_unreadable() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("later", 1).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -129,9 +129,9 @@ async fn a_cancel_reaches_a_step_that_cannot_be_looked_at_for_the_moment() {
     world.assert_no_violation();
 }
 
-/// A cancel that could not be noted everywhere is not answered before it is: otherwise nobody would know of it after a crash.
+/// A cancel is answered only once it is recorded in every folder: otherwise a crash would lose it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can() {
+async fn a_cancel_that_cannot_be_recorded_is_retried() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -152,7 +152,7 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
     cannot_look(&runner).await;
     world.connected(1).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("it cannot be noted", || runner.log().contains("failed to record cancel, retrying")).await;
+    eventually("it cannot be recorded", || runner.log().contains("failed to record cancel, retrying")).await;
     fs::remove_file(&blocked).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -164,7 +164,7 @@ async fn a_cancel_that_cannot_be_noted_for_the_moment_is_carried_out_when_it_can
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
+async fn a_task_whose_folder_was_damaged_is_reported() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("damaged", 1).await;
     runner.kill();
     fs::write(folder.join("request.json"), "{ not json").unwrap();
@@ -180,7 +180,7 @@ async fn the_server_is_told_of_a_task_whose_folder_was_damaged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_runs() {
+async fn a_task_whose_folder_is_damaged_at_run_time_is_reported() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("damaged", 1).await;
     runner.kill();
     let blocked = folder.join("outcome.json");
@@ -200,9 +200,9 @@ async fn the_server_is_told_of_a_task_whose_folder_is_damaged_while_the_runner_r
     world.assert_no_violation();
 }
 
-/// An answer has no log, and without its outcome there is nothing left of it but the name of its folder.
+/// An answer has no log, and without its outcome only the name of its folder is left.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
+async fn an_answer_that_is_damaged_while_it_is_refused_is_reported() {
     let world = World::with(HubOptions { acknowledge_unknown_jobs: true, ..HubOptions::default() }).await;
     let runner = world.runner("one");
     world.connected(1).await;
@@ -214,14 +214,14 @@ async fn the_server_is_told_of_an_answer_that_is_damaged_while_it_is_refused() {
     refused(&world).await;
     let [folder] = runner.steps().try_into().unwrap();
     fs::write(folder.join("outcome.json"), "{ not json").unwrap();
-    eventually("what it was is set aside, and an answer that says so is there", || {
+    eventually("the folder is set aside, and there is an answer for it", || {
         let outcome = fs::read_to_string(folder.join("outcome.json")).ok()?;
         outcome.contains("unknown outcome: the runner's record of this task was damaged").then_some(())
     })
     .await;
     assert!(runner.log().contains("damaged step folder set aside"), "{}", runner.log());
     world.hub.behave();
-    eventually("the server is told", || {
+    eventually("the server gets the answer", || {
         let told =
             |event: &Recorded| matches!(event.event, HubEvent::UnknownJob { job, .. } if job == unknown);
         world.hub.all_events().iter().any(told)

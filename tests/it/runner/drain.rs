@@ -1,4 +1,4 @@
-//! A shutdown: what runs is finished, what waits is kept, and a second signal leaves at once.
+//! Shutdown: running steps finish, waiting steps stay, and a second signal exits at once.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_ends_though_a_result_is_refused_again_and_again_and_the_next_start_sends_it() {
+async fn a_drain_ends_although_a_result_is_refused_and_the_next_start_sends_it() {
     let UnderWay { world, mut runner, id, gate, .. } = under_way("refused", 10).await;
     let refuse = Fault::Refuse("the database is busy".into());
     world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).always());
@@ -57,7 +57,7 @@ async fn a_drain_ends_though_a_result_is_refused_again_and_again_and_the_next_st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_that_is_refused_for_a_moment_is_shipped_before_a_drain_ends() {
+async fn a_temporarily_refused_result_is_shipped_before_a_drain_ends() {
     let UnderWay { world, mut runner, id, gate, .. } = under_way("moment", 1).await;
     let refuse = Fault::Refuse("the database is busy".into());
     world.hub.misbehave(Rule::new(Moment::call("ValidateCompleted"), refuse).times(4));
@@ -79,7 +79,7 @@ async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
     seen(&world, id, "begin").await;
     drain(&runner).await;
     let later = world.hub.submit(printing(&world, &url, "second", 1, None));
-    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
+    eventually("the second job's task is stored", || runner.steps().len() == 2).await;
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
     assert_eq!(runner.steps().len(), 1);
@@ -92,7 +92,7 @@ async fn a_task_that_arrives_while_draining_is_kept_for_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
+async fn at_the_drain_limit_the_step_is_interrupted_and_reported() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let mut runner = world.runner_with("one", &[("Runner__DrainTimeoutSeconds", "1")]);
@@ -104,7 +104,7 @@ async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
     assert!(runner.log().contains("DrainTimeoutSeconds"));
-    // Nobody has asked for it, and neither the job's log nor the audit log says so.
+    // The server did not request it, so neither the job's log nor the audit log mentions a cancel.
     let messages = world.messages(id);
     let said: Vec<_> = messages.iter().filter(|line| line.contains("interrupt sent")).collect();
     assert!(said.len() == 1 && said[0].contains("the runner is shutting down"), "{messages:#?}");
@@ -116,14 +116,14 @@ async fn at_the_drain_limit_the_step_is_interrupted_and_the_server_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
+async fn two_signals_at_once_count_as_one_and_the_step_finishes() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
     let mut runner = world.runner("one");
     let id = world.hub.submit(printing(&world, &url, "once", 10, Some(&gate)));
     seen(&world, id, "begin").await;
-    // Two different ones: the system may make one of two that are the same.
+    // Two different signals: the system may merge two equal ones.
     runner.signal(Signal::STOP);
     runner.signal(Signal::TERM);
     runner.signal(Signal::INT);
@@ -137,7 +137,7 @@ async fn two_signals_at_once_are_one_wish_and_the_step_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
+async fn a_second_signal_exits_at_once_and_the_next_start_adopts_the_step() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -157,7 +157,7 @@ async fn a_second_signal_leaves_at_once_and_the_next_start_adopts_the_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps_nobody() {
+async fn at_the_drain_limit_a_waiting_step_stays_and_an_absent_server_does_not_delay_the_exit() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let never = world.path("never");
@@ -166,7 +166,7 @@ async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps
     let running = world.hub.submit(printing(&world, &url, "running", 1, Some(&never)));
     seen(&world, running, "begin").await;
     let waiting = world.hub.submit(printing(&world, &url, "waiting", 1, None));
-    eventually("the second job's task is kept", || runner.steps().len() == 2).await;
+    eventually("the second job's task is stored", || runner.steps().len() == 2).await;
     world.hub.go_offline().await;
     runner.signal(Signal::TERM);
     assert!(runner.exit().await.success(), "{}", runner.log());
@@ -180,7 +180,7 @@ async fn at_the_drain_limit_a_waiting_step_stays_and_a_server_that_is_away_keeps
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn systemd_hears_ready_after_the_recovery_and_of_the_drain() {
+async fn systemd_is_notified_after_the_recovery_and_of_the_drain() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -202,14 +202,14 @@ async fn systemd_hears_ready_after_the_recovery_and_of_the_drain() {
     let id = world.hub.submit(printing(&world, &url, "drained", 1, Some(&gate)));
     seen(&world, id, "begin").await;
 
-    // One that cannot have the step folders was never ready.
+    // A runner that cannot open the step folders was never ready.
     let ready = hear().matches("READY=1").count();
     let mut second = world.runner_with("one", &settings);
     assert!(!second.exit().await.success());
     assert_eq!(hear().matches("READY=1").count(), ready);
 
     runner.signal(Signal::TERM);
-    eventually("the drain is told", || {
+    eventually("the drain is reported", || {
         let heard = hear();
         heard.contains("STOPPING=1") && heard.contains("STATUS=shutting down; connected; 1 running")
     })

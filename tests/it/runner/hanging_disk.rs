@@ -1,4 +1,4 @@
-//! A disk that does not answer holds up neither signals nor cancels.
+//! A hanging disk blocks neither signals nor cancels.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::{UnderWay, finds_steps, leaves_at_once, printing, runs, seen, under_w
 use crate::support::eventually::eventually;
 use crate::support::world::{EMPTY, Runner, World};
 
-/// A pipe that nobody writes to, in a file's place: whoever reads the file waits, as for a server of files that is away.
+/// Replaces a file with a pipe without a writer: reading it hangs, as on a network file system whose server is down.
 fn hang(world: &World, file: &Path) {
     let pipe = world.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -19,13 +19,13 @@ fn hang(world: &World, file: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
+async fn a_second_signal_exits_at_once_even_if_a_thread_hangs() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("hangs", 1).await;
     let audited = folder.join("audited.json");
     fs::rename(&audited, world.path("audited.json")).unwrap();
     hang(&world, &audited);
     fs::write(&gate, "").unwrap();
-    // The last thing before the note is read.
+    // The last action before the file is read.
     let scratch = runner.working.join(".temp");
     eventually("the step is concluded", || fs::read_dir(&scratch).unwrap().next().is_none()).await;
 
@@ -39,9 +39,9 @@ async fn a_second_signal_leaves_at_once_though_a_thread_hangs() {
     world.assert_no_violation();
 }
 
-/// With one thread for everything that does not wait, a wait on it would be a runner that hears nothing any more.
+/// The runtime has one worker thread, so blocking it would block signals.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
+async fn a_cancel_on_a_hanging_disk_does_not_block_signals() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let gate = world.path("gate");
@@ -54,21 +54,21 @@ async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
         runner.steps().into_iter().find(|step| step.to_string_lossy().contains(&id.to_string()))
     })
     .await;
-    // One task is taken in after the other: when the next one is, this one has its place in the queue.
+    // Pushes are handled in order: once the next task is stored, this one is in the queue.
     let third = world.hub.submit(printing(&world, &url, "third", 1, None));
-    eventually("the next task is taken in", || {
+    eventually("the next task is stored", || {
         runner.steps().iter().any(|step| step.to_string_lossy().contains(&third.to_string()))
     })
     .await;
     hang(&world, &waiting.join("cancel.json"));
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
-    eventually("the cancel is taken in", || {
+    eventually("the cancel is stored", || {
         runner.steps().iter().any(|step| step.to_string_lossy().contains("Cancel"))
     })
     .await;
     leaves_at_once(&mut runner).await;
 
-    // Nobody was told that it was carried out, so the next start does that.
+    // It was not answered, so the next start does that.
     fs::remove_file(waiting.join("cancel.json")).unwrap();
     runner.restart();
     assert_eq!(world.ended(id).await.state, JobState::Cancelled);
@@ -80,7 +80,7 @@ async fn a_disk_that_does_not_answer_to_a_cancel_leaves_the_runner_its_ears() {
     world.assert_no_violation();
 }
 
-/// Waits until a SIGTERM is the runner's own to answer.
+/// Waits until the runner handles SIGTERM.
 async fn listens_for_signals(runner: &Runner) {
     let caught = || {
         let status = fs::read_to_string(format!("/proc/{}/status", runner.pid())).ok()?;
@@ -92,7 +92,7 @@ async fn listens_for_signals(runner: &Runner) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_word_to_the_server() {
+async fn a_signal_while_the_disk_hangs_at_start_exits_without_connecting() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("first", 10).await;
     runner.kill();
     eventually("the server knows that it is gone", || world.hub.runners().is_empty()).await;
@@ -121,10 +121,10 @@ async fn a_signal_while_the_disk_hangs_under_the_first_look_leaves_without_a_wor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_taken_up() {
+async fn a_second_signal_exits_at_once_even_if_the_disk_hangs_during_recovery() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("second", 10).await;
     runner.kill();
-    // Looked at when a step is taken up, and not before.
+    // Read when a step is recovered, and not before.
     let audited = folder.join("audited.json");
     fs::rename(&audited, world.path("audited.json")).unwrap();
     hang(&world, &audited);
@@ -142,11 +142,11 @@ async fn a_second_signal_leaves_at_once_though_the_disk_hangs_while_steps_are_ta
     world.assert_no_violation();
 }
 
-/// With one thread for everything that does not wait, and a log that cannot be read, nothing else moves any more.
+/// The runtime has one worker thread, and reading the log blocks it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_leaves_at_once_though_the_only_thread_hangs() {
+async fn a_second_signal_exits_at_once_even_if_the_only_thread_hangs() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("only", 10).await;
-    eventually("a line is noted as acknowledged", || folder.join("shipped").exists()).await;
+    eventually("the acknowledged position is saved", || folder.join("shipped").exists()).await;
     runner.kill();
     let log = folder.join("output.log");
     fs::rename(&log, world.path("output.log")).unwrap();

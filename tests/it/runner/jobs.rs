@@ -59,7 +59,7 @@ async fn an_apply_and_a_destroy_run_terraform_from_the_first_task_to_the_last() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_engine_faults_its_task_and_says_why() {
+async fn a_failing_engine_faults_its_task_with_a_reason() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = local.missing\n}\n")]);
     let _runner = world.runner("one");
@@ -96,14 +96,14 @@ async fn three_runners_share_jobs_and_a_pinned_job_goes_to_its_runner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_runner_with_a_connected_name_is_told_so() {
+async fn a_second_runner_with_a_connected_name_is_warned() {
     let world = World::new().await;
     let _first = world.runner("twin");
     world.connected(1).await;
 
     let elsewhere = world.path("elsewhere").display().to_string();
     let second = world.runner_with("twin", &[("WorkingDirectory__WorkingDirectory", &elsewhere)]);
-    eventually("the second runner says what is wrong", || {
+    eventually("the second runner logs the problem", || {
         let log = second.log();
         log.contains("Runner.Instance") && log.contains("twin") && log.contains("already connected")
     })
@@ -112,7 +112,7 @@ async fn a_second_runner_with_a_connected_name_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_runner_with_the_same_folder_is_told_so_and_leaves() {
+async fn a_second_runner_with_the_same_folder_exits_with_an_error() {
     let world = World::new().await;
     let _first = world.runner("twin");
     world.connected(1).await;
@@ -122,7 +122,7 @@ async fn a_second_runner_with_the_same_folder_is_told_so_and_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_runner_outlives_the_absence_of_its_server() {
+async fn a_runner_survives_a_restart_of_its_server() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
     world.hub.go_offline().await;
@@ -139,7 +139,7 @@ async fn a_runner_outlives_the_absence_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
+async fn a_source_refresh_returns_the_commit_or_a_fault() {
     use hawser_contract::{SourceRefresh, SourceRevisionType, SourceType};
     let world = World::new().await;
     let url = world.repository("repo", GREETING);
@@ -167,7 +167,7 @@ async fn a_source_refresh_gives_the_commit_and_a_bad_one_gives_a_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_from_the_server_breaks_nothing() {
+async fn garbage_from_the_server_is_harmless() {
     use serde_json::json;
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
@@ -183,7 +183,7 @@ async fn rubbish_from_the_server_breaks_nothing() {
     ];
     for rubbish in kinds {
         world.connected(1).await;
-        // The runner may be between two connections; then this one is not sent, and the next look waits.
+        // The runner may be reconnecting; then this push is not sent, and the next check waits.
         world.hub.send_rubbish(rubbish);
     }
     for arguments in [vec![], vec![json!(null)], vec![json!({"jobId": 5})], vec![json!([]), json!([])]] {
@@ -204,7 +204,7 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
     let url = world.repository("repo", GREETING);
     let _runner = world.runner("one");
     world.connected(1).await;
-    // The hub knows the job and waits for its task; what it pushes besides is what the runner stumbles over.
+    // The hub knows the job and waits for its task. The other pushes are garbage.
     world.hub.misbehave(Rule::new(Moment::push("GetDefinitiveRevision"), Fault::Lose));
     let id = world.hub.submit(job(JobKind::Plan, &url, "odd"));
     eventually("the push is lost", || world.hub.has_misbehaved()).await;
@@ -221,20 +221,20 @@ async fn a_payload_that_cannot_be_read_is_answered_with_a_fault_that_names_the_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
+async fn an_unknown_method_is_answered_with_an_error() {
     use serde_json::json;
     let world = World::new().await;
     let runner = world.runner("one");
     world.connected(1).await;
     let answer = in_time("the answer", world.hub.invoke("one", "MakeCoffee", vec![json!({})])).await.unwrap();
     assert!(answer.as_ref().is_err_and(|error| error.contains("MakeCoffee")), "{answer:?}");
-    // Neither log nor answer repeats a name of any length.
+    // Neither the log nor the answer repeats a long name.
     let long = "Coffee".repeat(2000);
     let answer = in_time("the answer", world.hub.invoke("one", &long, vec![json!({})])).await.unwrap();
     let error = answer.unwrap_err();
     assert!(error.contains("CoffeeCoffee") && error.len() < 300, "{error}");
     assert!(!runner.log().contains(&"Coffee".repeat(200)), "{}", runner.log());
-    // A known one is taken and answered.
+    // A known method is handled and answered.
     let cancel = json!({"jobId": uuid::Uuid::new_v4()});
     let answer =
         in_time("the answer", world.hub.invoke("one", "CancelGraceful", vec![cancel])).await.unwrap();
@@ -242,7 +242,7 @@ async fn an_unknown_method_that_waits_for_an_answer_gets_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_graceful_cancel_that_is_not_obeyed_becomes_a_kill_after_the_grace() {
+async fn an_ignored_graceful_cancel_becomes_a_kill_after_the_grace_period() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
     let _runner = world.runner_with("one", &[("Runner__CancelGraceSeconds", "1")]);
@@ -253,7 +253,7 @@ async fn a_graceful_cancel_that_is_not_obeyed_becomes_a_kill_after_the_grace() {
         pid_file.display()
     ));
     let id = world.hub.submit(spec);
-    eventually("it is deaf", || world.messages(id).iter().any(|line| line == "deaf")).await;
+    eventually("it ignores interrupts", || world.messages(id).iter().any(|line| line == "deaf")).await;
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");
@@ -301,7 +301,7 @@ async fn a_cancel_works_in_every_task_that_runs_a_script() {
         Task::DestroyFromPlan,
         Task::Output,
     ];
-    // Init first and alone: while its hook runs, it keeps the plugin cache from the others.
+    // Init first and alone: it locks the plugin cache while its hook runs.
     for tasks in [&scripted[..1], &scripted[1..]] {
         let jobs: Vec<_> = tasks.iter().map(|task| (*task, submit(*task))).collect();
         for (task, id) in jobs {
@@ -320,7 +320,7 @@ async fn a_cancel_works_in_every_task_that_runs_a_script() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
+async fn a_cancel_ends_a_git_that_is_waiting_for_its_server() {
     let world = World::new().await;
     let _runner = world.runner("one");
     world.connected(1).await;
@@ -339,7 +339,7 @@ async fn a_cancel_reaches_a_git_that_waits_for_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_ends_an_engine_that_waits_for_its_backend() {
+async fn a_cancel_ends_an_engine_that_is_waiting_for_its_backend() {
     let world = World::new().await;
     let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = server.local_addr().unwrap();

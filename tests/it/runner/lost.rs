@@ -1,4 +1,4 @@
-//! The host went down with a script at work: nobody knows what it did, and the server is told just that.
+//! The host went down while a script was running: the outcome is reported as unknown.
 
 use std::fs;
 
@@ -10,10 +10,10 @@ use crate::support::eventually::eventually;
 use crate::support::world::{World, job};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() {
+async fn a_host_crash_is_reported_as_an_unknown_outcome() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("lost", 1).await;
 
-    // What a power cut leaves: no runner, no supervisor, no exit.
+    // After a power cut there is no runner, no supervisor and no exit.
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
     fs::write(&gate, "").unwrap();
@@ -22,16 +22,16 @@ async fn a_host_that_went_down_gives_a_fault_that_says_the_outcome_is_unknown() 
     let ended = world.ended(id).await;
     let error = ended.error.unwrap();
     assert!(error.message.contains("unknown outcome"), "{error:?}");
-    // It was a Validate: there is no state that it could have left.
+    // A Validate leaves no state behind.
     assert!(error.message.contains("its hooks may") && !error.message.contains("errored"), "{error:?}");
     assert_eq!(runs(&world, "lost"), 1);
 }
 
-/// The note of how far the log was acknowledged may outlive lines that it speaks of: they are on different pages.
+/// The acknowledged position may survive a power cut although the lines before it do not: they are on different pages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_said_after_that() {
+async fn lines_written_after_a_power_cut_that_truncated_the_log_are_delivered() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("cut", 1).await;
-    eventually("the line is noted as acknowledged", || folder.join("shipped").exists()).await;
+    eventually("the acknowledged position is saved", || folder.join("shipped").exists()).await;
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
     fs::write(&gate, "").unwrap();
@@ -49,7 +49,7 @@ async fn a_host_that_went_down_and_lost_the_end_of_a_log_still_delivers_what_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_there() {
+async fn the_leftovers_of_a_lost_step_are_not_touched_while_the_directory_is_in_use() {
     let UnderWay { world, mut runner, id, folder, gate } = under_way("busy", 1).await;
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
@@ -57,7 +57,7 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_
         .write(true)
         .open(runner.working.join(".hawser/locks/local/local/busy.lock"))
         .unwrap();
-    // It is free as soon as the supervisor is gone.
+    // The lock is free as soon as the supervisor is gone.
     eventually("the module's lock", || lock.try_lock().ok()).await;
     fs::write(&gate, "").unwrap();
 
@@ -68,7 +68,7 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_somebody_else_works_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_safe() {
+async fn leftovers_of_an_apply_after_a_host_crash_are_reported_and_saved() {
     let world = World::new().await;
     let pid_file = world.path("terraform.pid");
     let command = format!(
@@ -92,7 +92,7 @@ async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_saf
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
     let terraform = rustix::process::Pid::from_raw(terraform.trim().parse().unwrap()).unwrap();
-    // It may have gone with its supervisor.
+    // It may have ended with its supervisor.
     let _ = rustix::process::kill_process(terraform, Signal::KILL);
     let place = runner.working.join("local/local/lost");
     let lock = fs::read(place.join(".terraform.tfstate.lock.info")).unwrap();
@@ -111,7 +111,7 @@ async fn what_an_apply_left_behind_when_the_host_went_down_is_named_and_kept_saf
     let name = kept.file_name().into_string().unwrap();
     assert!(name.contains(&id.to_string()), "{name}");
     assert!(error.message.contains(&name), "{error:?}");
-    let said = eventually("the log says it too", || {
+    let said = eventually("the log has it too", || {
         world.messages(id).into_iter().find(|line| line.contains("state push"))
     });
     assert!(said.await.contains(&name));

@@ -1,5 +1,5 @@
-//! Promises 1 to 5: the runner, the server or the line goes away in the middle of things, and nothing is lost,
-//! nothing runs twice and nobody is told a lie.
+//! Promises 1 to 5: the runner, the server or the connection fails at any moment, and nothing is lost, runs twice or is
+//! reported wrongly.
 
 mod adopt;
 mod cancel;
@@ -30,7 +30,7 @@ fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Pa
     spec.source.source_definitive_revision = Some(git_in(&world.path("repo"), &["rev-parse", "HEAD"]));
     let ran = world.path(&format!("{module}.ran"));
     let wait = gate.map_or_else(String::new, |gate| {
-        // A script that is still waiting when its test is over ends with the test's folder.
+        // A script that still waits when its test is over ends with the test's folder.
         let folder = world.path("");
         format!("while [ -d '{}' ] && [ ! -e '{}' ]; do sleep 0.05; done\n", folder.display(), gate.display())
     });
@@ -41,8 +41,7 @@ fn printing(world: &World, url: &str, module: &str, lines: u32, gate: Option<&Pa
     spec
 }
 
-/// A job whose script waits for its gate to appear, and the step folder of that. (In this order: what comes first is dropped
-/// last when it is taken apart.)
+/// A job whose script waits for its gate to appear, and its step folder. (The order matters for dropping.)
 struct UnderWay {
     world: World,
     runner: Runner,
@@ -107,7 +106,7 @@ async fn drains(runner: &Runner) {
     .await;
 }
 
-/// Two signals at once are one wish, so the second one is repeated until it counts.
+/// Two signals at once count as one, so the second one is repeated until it counts.
 async fn leaves_at_once(runner: &mut Runner) {
     drain(runner).await;
     let left = eventually("the runner leaves", || {
@@ -121,17 +120,17 @@ async fn leaves_at_once(runner: &mut Runner) {
     assert!(runner.log().contains("leaving now"), "{}", runner.log());
 }
 
-/// Waits until the runner has found what it is to take up.
+/// Waits until the runner has found the steps to recover.
 async fn finds_steps(runner: &Runner) {
     eventually("the step is found", || runner.log().contains("recovering steps")).await;
 }
 
-/// Waits until the runner has tried to take up a step that cannot be read.
+/// Waits until the runner has tried to recover a step that cannot be read.
 async fn cannot_look(runner: &Runner) {
     eventually("it cannot be recovered", || runner.log().contains("failed to recover step")).await;
 }
 
-/// Waits until the hub has refused a call as it was told to.
+/// Waits until the hub has refused a call on purpose.
 async fn refused(world: &World) {
     eventually("a call is refused", || world.hub.has_misbehaved()).await;
 }

@@ -1,4 +1,4 @@
-//! The server or the line is away, busy or forgetful, and every line and result arrives.
+//! Every line and result arrives although the server or the connection is down, slow or forgetful.
 
 use std::collections::HashMap;
 use std::fs;
@@ -45,7 +45,7 @@ fn counting_hub() -> (HubOptions, Arc<Mutex<Counter>>) {
     (options, counter)
 }
 
-/// Waits for a job's end for as long as its lines arrive: how long so many take is up to the machine.
+/// Waits for a job's end as long as its lines keep arriving, however slow the machine is.
 async fn ended_with_its_lines(world: &World, id: Uuid, counter: &Mutex<Counter>) -> JobSnapshot {
     let arrived = || counter.lock().unwrap().next.get(&id).copied().unwrap_or_default();
     let mut before = 0;
@@ -88,7 +88,7 @@ async fn a_million_lines_written_while_the_server_is_away_arrive_and_memory_stay
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
+async fn disconnects_every_second_lose_no_line_and_repeat_at_most_a_window() {
     const MOST_CUTS: usize = 40;
     const LINES: u32 = 200_000;
     const BLOCK: u32 = 2_000;
@@ -99,7 +99,7 @@ async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
     let url = world.repository("repo", EMPTY);
     let _runner = world.runner("one");
     let mut spec = printing(&world, &url, "cuts", LINES, None);
-    // Slowly enough that several cuts fall into it.
+    // Slowly enough for several disconnects.
     spec.hooks.validate_before = Some(format!(
         "for block in $(seq 0 {}); do seq -f 'line %.0f' $((block * {BLOCK} + 1)) $((block * {BLOCK} + {BLOCK})); sleep 0.1; done",
         LINES / BLOCK - 1
@@ -112,7 +112,7 @@ async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
         loop {
             tokio::select! {
                 ended = &mut ended => break ended,
-                // On a machine that is busy with other things little gets through between two cuts; there is an end to them.
+                // On a busy machine little arrives between two disconnects, so their number is limited.
                 () = tokio::time::sleep(Duration::from_secs(1)), if cuts < MOST_CUTS => {
                     world.hub.drop_connections();
                     cuts += 1;
@@ -131,7 +131,7 @@ async fn a_cut_every_second_loses_no_line_and_repeats_at_most_a_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
+async fn a_flood_does_not_delay_the_lines_of_another_job() {
     let (options, counter) = counting_hub();
     let world = World::with(options).await;
     let url = world.repository("repo", EMPTY);
@@ -142,7 +142,8 @@ async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
     let quiet = world.hub.submit(printing(&world, &url, "quiet", 1, Some(&gate)));
     eventually("both scripts run", || runs(&world, "flood") + runs(&world, "quiet") == 2).await;
     fs::write(&floodgate, "").unwrap();
-    eventually("the flood flows", || (counter.lock().unwrap().next.get(&flood)? > &1000).then_some(())).await;
+    eventually("the flood arrives", || (counter.lock().unwrap().next.get(&flood)? > &1000).then_some(()))
+        .await;
 
     fs::write(&gate, "").unwrap();
     let written = std::time::Instant::now();
@@ -156,7 +157,7 @@ async fn a_flood_does_not_hold_up_the_lines_of_another_job() {
         written.elapsed()
     );
     assert!(flooded < FLOOD, "the flood was over before the quiet line arrived, so this shows nothing");
-    // That the whole of a flood arrives is tested above.
+    // Another test checks that a whole flood arrives.
     let ended = world.ended(quiet).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert!(counter.lock().unwrap().gaps.is_empty());
@@ -200,7 +201,7 @@ async fn forgotten_acknowledgements_and_a_stalled_server_lose_nothing() {
     seen(&world, id, "begin").await;
     world.hub.misbehave(Rule::new(Moment::call("AddLogs"), Fault::Forget).skip(3));
     fs::write(&gate, "").unwrap();
-    // Nothing is answered behind the forgotten call until the line is cut.
+    // Calls after the forgotten one are not answered until the connection is closed.
     eventually("the hub forgets an answer", || world.hub.has_misbehaved()).await;
     world.hub.misbehave(Rule::new(Moment::call("AddLogs"), Fault::DropAfter).skip(5));
     world.hub.drop_connections();

@@ -1,4 +1,4 @@
-//! All lines and then the result, once each, and the folder goes.
+//! All lines and then the result arrive once, and the folder is removed.
 
 use std::fs;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
+async fn all_lines_and_then_the_result_arrive_and_the_folder_is_removed() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -30,7 +30,7 @@ async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
     assert_eq!(methods(&record), ["AddLogs", "AddLogs", "AddLogs", "PlanCompleted"]);
     assert!(!step.folder.path().exists());
     assert!(shipper.drained().await);
-    assert_eq!(shipper.status().borrow().to_string(), "nothing to ship");
+    assert_eq!(shipper.status().borrow().steps, 0);
 
     let first = logs(&record)[0].clone();
     let entry: hawser_contract::LogEntry = serde_json::from_value(entries(&first)[0].clone()).unwrap();
@@ -44,7 +44,7 @@ async fn all_lines_and_then_the_result_arrive_and_the_folder_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn steps_of_one_job_go_one_after_the_other() {
+async fn steps_of_one_job_are_shipped_one_after_the_other() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -58,7 +58,7 @@ async fn steps_of_one_job_go_one_after_the_other() {
     for step in [&init, &plan] {
         shipper.add(step.clone()).await;
     }
-    assert!(ship(&shipper, other).await, "another job waits for nobody");
+    assert!(ship(&shipper, other).await, "another job does not wait");
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!methods(&record).contains(&"PlanCompleted".to_owned()));
     conclude(&init);
@@ -85,7 +85,7 @@ async fn steps_of_one_job_go_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
+async fn a_result_too_large_for_the_server_becomes_a_fault() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -116,7 +116,7 @@ async fn a_result_too_large_for_the_server_becomes_a_fault_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_damaged_outcome_is_told_as_a_fault() {
+async fn a_damaged_outcome_is_reported_as_a_fault() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -153,7 +153,7 @@ async fn a_source_refresh_sends_its_result_and_no_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_whose_folder_is_gone_holds_nothing_up() {
+async fn a_removed_step_folder_does_not_block_shipping() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -161,14 +161,14 @@ async fn a_step_whose_folder_is_gone_holds_nothing_up() {
     let step = bed.step(1, Task::Plan);
     conclude(&step);
     assert!(ship(&shipper, step.clone()).await);
-    // Somebody was late to learn that it is done.
+    // Added again after it was shipped.
     shipper.add(step).await;
     assert!(shipper.drained().await);
     assert_eq!(methods(&record), ["PlanCompleted"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_whose_disk_is_away_for_a_while_is_shipped_when_it_is_back() {
+async fn a_step_on_a_temporarily_missing_disk_is_shipped_later() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);

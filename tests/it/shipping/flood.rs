@@ -1,4 +1,4 @@
-//! More lines than can be sent: nobody waits for a flood, memory stays flat, and the disk has a cap.
+//! More lines than can be sent: a flood delays no other step, memory stays flat, and the disk has a cap.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_does_not_hold_up_another_job() {
+async fn a_flood_does_not_delay_another_job() {
     let bed = Bed::new();
     let (line, end) = channel();
     let flood = bed.step(1, Task::ApplyFromPlan);
@@ -40,7 +40,7 @@ async fn a_flood_does_not_hold_up_another_job() {
         tokio::task::yield_now().await;
     }
     let before = record.lock().unwrap().len();
-    // Paused time stands still while the flood goes on, and the quiet step is looked at ten times a second.
+    // Paused time stands still during the flood, and the quiet step is polled ten times a second.
     tokio::time::advance(Duration::from_millis(101)).await;
     assert!(shipped(&shipper, &flooded).await);
     let place = logs(&record)
@@ -51,7 +51,7 @@ async fn a_flood_does_not_hold_up_another_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_is_flat_whatever_waits_on_the_disk() {
+async fn memory_is_flat_however_much_waits_on_disk() {
     let bed = Bed::new();
     let (line, end) = channel();
     let steps: Vec<_> = (0..3).map(|job| bed.step(job, Task::Plan)).collect();
@@ -66,7 +66,7 @@ async fn memory_is_flat_whatever_waits_on_the_disk() {
     let mut status = shipper.status();
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(status.borrow_and_update().buffered_bytes, 0, "nothing is read while the server is away");
-    assert_eq!(status.borrow().to_string(), "3 steps to ship, waiting for the server");
+    assert_eq!((status.borrow().steps, status.borrow().connected), (3, false));
 
     let most = Arc::new(Mutex::new(0));
     let (seen_most, watched) = (Arc::clone(&most), shipper.status());
@@ -81,7 +81,7 @@ async fn memory_is_flat_whatever_waits_on_the_disk() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_cap_the_oldest_lines_of_the_largest_step_give_way_and_one_entry_says_how_many() {
+async fn at_the_cap_the_oldest_lines_of_the_largest_step_are_dropped_with_a_notice() {
     let mut bed = Bed::new();
     bed.settings.job_log_stream.max_unsent_bytes = Some(200_000);
     let (line, end) = channel();
@@ -91,13 +91,13 @@ async fn at_the_cap_the_oldest_lines_of_the_largest_step_give_way_and_one_entry_
     shipper.add(small.clone()).await;
     write_lines(&small.folder, 0..1000);
     let mut written = 0;
-    // The flood goes on while the server is away, so that what was dropped is dropped again and again.
+    // The flood continues while the server is away, so that lines are dropped repeatedly.
     for _ in 0..10 {
         write_lines(&large.folder, written..written + 3000);
         written += 3000;
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-    // The disk is really free again.
+    // The disk space is really free again.
     use std::os::unix::fs::MetadataExt as _;
     let used = fs::metadata(large.folder.output_path()).unwrap().blocks() * 512;
     assert!(used < 250_000, "{used} bytes on the disk");
@@ -148,7 +148,7 @@ async fn the_notice_of_the_cap_survives_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_on_the_disk_of_one_step_is_shared_out_by_turns() {
+async fn steps_take_turns_during_a_flood_of_one_step() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -162,7 +162,7 @@ async fn a_flood_on_the_disk_of_one_step_is_shared_out_by_turns() {
         shipper.add(step.clone()).await;
     }
     assert!(shipper.drained().await);
-    // Whenever one job has sent some batches, no other that has more to send is far behind.
+    // No job with more to send falls far behind the others.
     let mut sent: BTreeMap<String, usize> = BTreeMap::new();
     for seen in &logs(&record) {
         *sent.entry(entries(seen)[0]["jobId"].to_string()).or_default() += 1;

@@ -1,4 +1,4 @@
-//! No secret reaches the server, wherever it is cut.
+//! No secret reaches the server, however its text is split.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn learn(bed: &Bed, job: u128) -> hawser::masking::JobSecrets {
     secrets
 }
 
-/// Nothing of the secret that is worth a mask, in the lines as they are and put together.
+/// No maskable part of the secret is in the lines, separately or joined.
 fn assert_clean(messages: &[String]) {
     let whole = messages.concat();
     for encoded in [SECRET.to_owned(), STANDARD.encode(SECRET)] {
@@ -39,7 +39,7 @@ fn assert_clean(messages: &[String]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_over_two_records_and_over_two_batches_is_masked_in_both() {
+async fn a_secret_that_spans_two_records_or_batches_is_masked_in_both() {
     for batch in [1, 2, 50] {
         let mut bed = Bed::new();
         bed.settings.job_log_stream.batch_size_limit = batch;
@@ -59,9 +59,9 @@ async fn a_secret_over_two_records_and_over_two_batches_is_masked_in_both() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_that_ends_like_the_beginning_of_a_secret_waits_for_the_period_and_no_longer() {
+async fn a_line_that_ends_like_the_start_of_a_secret_waits_at_most_one_period() {
     let mut bed = Bed::new();
-    // Each line waits for its period here, and one that was waited for does not wait again.
+    // Each line waits for its period, and does not wait twice.
     bed.settings.job_log_stream.eagerly_emit_first_event = false;
     let (line, end) = channel();
     let record = accept_all(end);
@@ -80,7 +80,7 @@ async fn a_line_that_ends_like_the_beginning_of_a_secret_waits_for_the_period_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_is_masked_across_cuts_of_the_line() {
+async fn a_secret_is_masked_where_its_line_is_split() {
     for seed in 0..20 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bed = Bed::new();
@@ -117,7 +117,7 @@ async fn a_secret_is_masked_across_cuts_of_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_a_secret() {
+async fn a_restarted_runner_masks_recorded_secrets_even_in_the_middle_of_one() {
     for answered in 1..6 {
         let mut bed = Bed::new();
         bed.settings.job_log_stream.batch_size_limit = 1;
@@ -133,7 +133,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
         conclude(&step);
         let mut received = Vec::new();
         for runner in 0..2 {
-            // A runner that is started anew has learnt nothing yet.
+            // A restarted runner has not learned any secrets yet.
             bed.secret_store = SecretStore::new(Rules::new(&bed.settings.job_log_stream).unwrap());
             let (line, mut end) = connected_line();
             let (shipper, stop) = bed.start(line);
@@ -147,7 +147,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
                 let before = step.folder.shipped();
                 call.answer.send(Ok(Value::Null)).unwrap();
                 let moved_on = || !step.folder.path().exists() || step.folder.shipped() != before;
-                eventually("the note moves on", moved_on).await;
+                eventually("the position is saved", moved_on).await;
             }
             stop.cancel();
             shipper.stopped().await;
@@ -157,7 +157,7 @@ async fn a_restarted_runner_masks_what_the_step_had_noted_also_in_the_middle_of_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_whose_note_of_secrets_is_damaged_says_nothing_but_its_result() {
+async fn a_step_with_a_damaged_record_of_secrets_sends_only_its_result() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = accept_all(end);
@@ -205,8 +205,7 @@ async fn memory_is_flat_while_a_line_waits_and_another_stream_floods() {
 
 /// A real job: real script, supervisor, runner process and hub.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_prints_a_secret_in_every_way_and_the_hub_gets_none_of_it_even_if_the_runner_is_killed_meanwhile()
- {
+async fn a_secret_printed_in_any_form_never_reaches_the_hub_even_if_the_runner_is_killed() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "output \"x\" {\n  value = 1\n}\n")]);
     let settings = [("JobLogStream__RedactValues__0", SECRET)];
@@ -233,7 +232,7 @@ async fn a_job_prints_a_secret_in_every_way_and_the_hub_gets_none_of_it_even_if_
         .collect();
     let expected = ["begin", "plain ***.", "json {\"a\":\"***\"}", "basic ***", "url ***.", "***", "", "."];
     assert_eq!(printed[..expected.len()], expected);
-    // What came before the kill. What was not noted as sent by then came once more.
+    // Lines from before the kill. Those that were not acknowledged by then arrived twice.
     let first = messages.iter().take_while(|line| *line != "half ***");
     let long: String = first.filter(|line| line.starts_with("xxxx")).map(String::as_str).collect();
     assert_eq!(long.matches("***").count(), 1, "in the middle of a line of two records");

@@ -1,4 +1,4 @@
-//! Shipping against a scripted other end of the line: everything between the step folder and the call.
+//! Shipping against a scripted server: everything between the step folder and the call.
 
 mod delivery;
 mod flood;
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
-use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle, ShippingSettings};
+use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
 use hawser::step::{StepFolder, StepId, StepStore, Stream};
-use hawser_contract::{Outcome, Success, Task};
+use hawser_contract::{Metadata, Outcome, Success, Task};
 use hawser_signalr::client::{ClientDriver, OutgoingCall, channel};
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
 use jiff::Timestamp;
@@ -44,9 +44,9 @@ struct Seen {
 enum Act {
     Accept,
     Refuse(&'static str),
-    /// Takes the call and never answers.
+    /// Receives the call and never answers.
     Forget,
-    /// The connection breaks; `arrived` says whether the server still saw this call.
+    /// The connection breaks; `arrived`: the server still received this call.
     Cut {
         arrived: bool,
     },
@@ -54,7 +54,7 @@ enum Act {
 
 type Record = Arc<Mutex<Vec<Seen>>>;
 
-/// Serves the line until it is dropped. After a cut it is away for a second.
+/// Serves the connection until it is dropped. After a disconnect it is away for a second.
 fn serve(
     mut end: ClientDriver,
     mut script: impl FnMut(usize, &OutgoingCall) -> Act + Send + 'static,
@@ -105,11 +105,16 @@ fn accept_all(end: ClientDriver) -> Record {
     serve(end, |_, _| Act::Accept)
 }
 
-/// A line that is up, and its other end for the test to serve.
+/// A connected client, and the driver for the test to serve.
 fn connected_line() -> (HubClient, ClientDriver) {
     let (line, end) = channel();
     end.status.send_replace(ConnectionStatus::Connected { generation: 1 });
     (line, end)
+}
+
+struct ShippingSettings {
+    job_log_stream: JobLogStreamSettings,
+    max_message_bytes: usize,
 }
 
 struct Bed {
@@ -138,7 +143,8 @@ impl Bed {
             Shipper::start(
                 line,
                 Arc::clone(&self.store),
-                &self.settings,
+                &self.settings.job_log_stream,
+                self.settings.max_message_bytes,
                 self.secret_store.clone(),
                 stop.clone(),
             ),
@@ -154,11 +160,14 @@ impl Bed {
         };
         let labels = Labels {
             job_id: Uuid::from_u128(job),
-            module_id: Uuid::from_u128(7),
-            stack_name: "stack".to_owned(),
-            namespace_name: "name\"space".to_owned(),
-            module_name: "mödule".to_owned(),
             task,
+            module: Metadata {
+                module_id: Uuid::from_u128(7),
+                stack_name: "stack".to_owned(),
+                namespace_name: "name\"space".to_owned(),
+                module_name: "mödule".to_owned(),
+                source_subdirectory: None,
+            },
         };
         ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
     }
@@ -174,7 +183,10 @@ async fn ship(shipper: &ShipperHandle, step: ShippedStep) -> bool {
 /// Waits until a step is shipped, which removes its folder. False if the shipper stops first.
 async fn shipped(shipper: &ShipperHandle, folder: &StepFolder) -> bool {
     let mut status = shipper.status();
-    status.wait_for(|status| !folder.path().exists() || status.stopped).await.unwrap();
+    tokio::select! {
+        _ = status.wait_for(|_| !folder.path().exists()) => {}
+        () = shipper.stopped() => {}
+    }
     !folder.path().exists()
 }
 

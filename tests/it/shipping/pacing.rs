@@ -21,7 +21,7 @@ async fn the_result_waits_for_the_last_acknowledgement() {
     let folder = step.folder.clone();
     shipper.add(step).await;
     let mut window = Vec::new();
-    // Only four calls are made without an answer, and a long wait brings no fifth.
+    // Only four calls are sent without an answer, however long it takes.
     for _ in 0..4 {
         window.push(end.outgoing.recv().await.unwrap());
     }
@@ -62,13 +62,13 @@ async fn batches(bed: &Bed, lines: &[(u64, usize)]) -> Vec<(u64, usize)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_line_after_a_silence_goes_at_once_and_the_rest_by_the_period() {
+async fn the_first_line_after_a_silence_is_sent_at_once_and_the_rest_after_the_period() {
     let lines = [(1000, 1), (2010, 1), (3010, 2), (20_010, 1)];
     assert_eq!(batches(&Bed::new(), &lines).await, [(1000, 1), (7000, 3), (20_000, 1)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_eager_rule_every_line_waits_for_its_period() {
+async fn without_eager_sending_every_line_waits_for_its_period() {
     let mut bed = Bed::new();
     bed.settings.job_log_stream.eagerly_emit_first_event = false;
     let lines = [(1010, 1), (2010, 1), (20_010, 1)];
@@ -89,7 +89,7 @@ async fn an_idle_shipper_does_not_poll() {
     let (line, end) = channel();
     let record = accept_all(end);
     let (shipper, _stop) = bed.start(line);
-    // Paused time jumps from one timer to the next: with ten looks a second this year would not end.
+    // Paused time jumps from one timer to the next: with ten polls a second, this year would not end.
     tokio::time::sleep(Duration::from_secs(365 * 24 * 3600)).await;
     let step = bed.step(1, Task::Plan);
     conclude(&step);

@@ -1,4 +1,4 @@
-//! Cuts, refusals, forgotten answers and restarts: what is sent again, and what is not.
+//! Disconnects, refusals, forgotten answers and restarts: which calls are sent again.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_during_shipping_loses_no_line() {
+async fn a_disconnect_during_shipping_loses_no_line() {
     for seed in 0..20 {
         let mut random = fastrand::Rng::with_seed(seed);
         let bed = Bed::new();
@@ -86,7 +86,7 @@ async fn a_result_that_is_refused_four_times_arrives_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_lines_are_sent_again_in_order_and_only_then_those_behind_them() {
+async fn refused_lines_are_sent_again_in_order_before_later_ones() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record =
@@ -96,7 +96,7 @@ async fn refused_lines_are_sent_again_in_order_and_only_then_those_behind_them()
     write_lines(&step.folder, 0..1000);
     conclude(&step);
     assert!(ship(&shipper, step).await);
-    // From the last time that line 100 was sent (it was refused until then) all is in order and complete.
+    // After line 100 was accepted, everything is in order and complete.
     let all = all_messages(&record);
     let accepted = all.iter().rposition(|message| message == "line 100").unwrap();
     assert_eq!(all[accepted..], numbered(1000)[100..]);
@@ -104,7 +104,7 @@ async fn refused_lines_are_sent_again_in_order_and_only_then_those_behind_them()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_shipper_goes_on_where_the_last_one_stopped() {
+async fn a_new_shipper_continues_where_the_last_one_stopped() {
     let bed = Bed::new();
     let step = bed.step(1, Task::Plan);
     write_lines(&step.folder, 0..1000);
@@ -137,7 +137,7 @@ async fn a_new_shipper_goes_on_where_the_last_one_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_forgets_to_acknowledge_is_sent_again() {
+async fn unacknowledged_calls_are_sent_again() {
     let bed = Bed::new();
     let (line, end) = channel();
     let record = serve(end, |count, _| if [1, 5].contains(&count) { Act::Forget } else { Act::Accept });
@@ -154,7 +154,7 @@ async fn what_the_server_forgets_to_acknowledge_is_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn from_a_drain_on_what_is_refused_again_and_again_is_counted_with_what_waits_behind_it() {
+async fn after_a_drain_started_stuck_steps_are_counted_with_the_steps_behind_them() {
     let bed = Bed::new();
     let (line, end) = channel();
     let refused = Uuid::from_u128(1).to_string();
@@ -177,7 +177,11 @@ async fn from_a_drain_on_what_is_refused_again_and_again_is_counted_with_what_wa
     assert!(ship(&shipper, other).await);
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let mut status = shipper.status();
-    assert_eq!((status.borrow().steps, status.borrow().stuck), (3, 0), "nobody waits for them yet");
+    assert_eq!(
+        (status.borrow().steps, status.borrow().stuck),
+        (3, 0),
+        "stuck steps are counted only after a drain started"
+    );
 
     let before = methods(&record).len();
     shipper.drain().await;

@@ -1,5 +1,6 @@
 //! Cancels and signals.
 
+use hawser::step::CancelledBy;
 use hawser_contract::requests::CancelKind;
 use rustix::process::Signal;
 
@@ -24,10 +25,10 @@ async fn a_graceful_cancel_interrupts_once_and_lets_the_script_finish() {
     );
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.until_written("interrupts").await;
     // The same cancel again, as after a restart of the runner, sends nothing.
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     eventually("the line", || step.stdout() == ["cleaning up"]).await;
     assert_eq!(step.folder.exit().unwrap(), None, "the script may take its time");
     step.go();
@@ -51,7 +52,7 @@ async fn an_interrupt_reaches_the_engine_and_not_only_the_shell() {
     let step = Step::new(&format!("trap 'stop=1' INT\n{engine}\n[ -z \"$stop\" ] || exit 9\necho never"));
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!(step.stdout(), ["engine stops"]);
     assert_eq!(step.exit(), Exit::Code(9));
@@ -62,7 +63,7 @@ async fn a_script_that_does_not_catch_the_interrupt_is_ended_by_it() {
     let step = Step::new("touch started; sleep 600; echo never");
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Signal(2));
     assert_eq!(step.stdout(), Vec::<String>::new());
@@ -74,7 +75,7 @@ async fn engines_get_interrupts_even_if_the_runner_ignores_them() {
     // A background job of a shell script inherits ignored SIGINT and SIGQUIT.
     let mut child = step.launch_from_shell("trap '' INT QUIT HUP");
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(child.wait().unwrap().success());
     assert_eq!(step.exit(), Exit::Code(7));
@@ -95,9 +96,9 @@ async fn a_kill_ends_the_whole_tree_in_all_sessions() {
         pids.push(step.pid(name).await);
     }
     assert!(pids.iter().all(|pid| exists(*pid)));
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
-    eventually("the deaf script", || step.stdout().contains(&"deaf".to_owned())).await;
-    step.folder.request_cancel(CancelKind::Kill).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
+    eventually("the script ignores interrupts", || step.stdout().contains(&"deaf".to_owned())).await;
+    step.folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(!pids.iter().any(|pid| exists(*pid)), "{pids:?}");
     assert_eq!(step.exit(), Exit::Signal(9));
@@ -117,7 +118,7 @@ END
     );
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Kill).unwrap();
+    step.folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Signal(9));
     let work = step.work.canonicalize().unwrap();
@@ -133,7 +134,9 @@ async fn a_graceful_cancel_with_a_limit_becomes_a_kill() {
     let step = Step::new("trap '' INT; touch started; while :; do sleep 0.02; done");
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel_within(Duration::from_secs(1)).unwrap();
+    step.folder
+        .record_cancel(CancelKind::Graceful, Some(Duration::from_secs(1)), CancelledBy::Server)
+        .unwrap();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Signal(9));
     assert_eq!(step.lines(Stream::Information).len(), 1);
@@ -142,7 +145,7 @@ async fn a_graceful_cancel_with_a_limit_becomes_a_kill() {
 #[tokio::test]
 async fn a_step_that_was_cancelled_before_its_start_does_not_run() {
     let step = Step::new("touch ran");
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     let exit = step.run().await;
     assert!(matches!(exit, Exit::Failure(reason) if reason.contains("cancelled")));
     assert!(!step.work.join("ran").exists());
@@ -176,7 +179,7 @@ async fn the_supervisor_ignores_hangups_and_interrupts_and_forwards_sigterm() {
     assert!(warnings.len() == 1 && warnings[0].contains("received SIGTERM"), "{warnings:?}");
 }
 
-/// The interpreter itself. What is called so may be a script that looks for it first (pyenv), and an interrupt is not meant for that.
+/// The interpreter itself: `python3` may be a wrapper script (pyenv), which must not get the interrupt.
 fn python() -> &'static str {
     static FOUND: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     FOUND.get_or_init(|| {
@@ -186,8 +189,8 @@ fn python() -> &'static str {
     })
 }
 
-/// An engine that counts its interrupts and takes its time to shut down, as terraform does. Not in Python, which loses an
-/// interrupt that finds it in a clean-up of its own imports ("Exception ignored in").
+/// An engine that counts its interrupts and shuts down slowly, as terraform does. Not in Python, which loses an interrupt
+/// that arrives while it cleans up its imports ("Exception ignored in").
 const COUNTING: &str = "trap 'echo interrupt >>counted' INT
 : >engine-started
 until [ -e counted ]; do sleep 0.01; done
@@ -220,7 +223,7 @@ impl Step {
 }
 
 #[tokio::test]
-async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
+async fn a_command_that_missed_the_interrupt_gets_exactly_one() {
     // The gap of bash made as wide as needed: what gets the interrupt becomes another program without a word.
     let gap = |next: &str| {
         format!(
@@ -243,7 +246,7 @@ async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
         fs::write(step.work.join("later.sh"), later).unwrap();
         step.launch();
         step.until_written("started").await;
-        step.folder.request_cancel(CancelKind::Graceful).unwrap();
+        step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
         step.wait().await;
         assert_eq!(step.exit(), Exit::Code(130), "{next}");
         assert!(!step.work.join("never").exists());
@@ -254,11 +257,11 @@ async fn a_command_that_missed_the_interrupt_gets_one_and_only_one() {
 }
 
 #[tokio::test]
-async fn an_engine_that_takes_its_time_to_shut_down_gets_one_interrupt() {
+async fn an_engine_that_shuts_down_slowly_gets_one_interrupt() {
     let step = real_step("true", &["sh", "counting.sh", "2.5"], "touch never");
     step.launch();
     step.until_written("engine-started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
     assert!(!step.work.join("never").exists());
@@ -266,7 +269,7 @@ async fn an_engine_that_takes_its_time_to_shut_down_gets_one_interrupt() {
 }
 
 #[tokio::test]
-async fn a_bash_that_an_interrupt_sends_round_in_circles_is_ended() {
+async fn a_bash_that_loops_on_the_interrupt_is_killed() {
     // What bash gets into once in some thousand interrupts, see `stuck`: it works, and takes no interrupt.
     let hook = format!(
         "exec {} -c 'import os, signal\n\
@@ -279,17 +282,17 @@ async fn a_bash_that_an_interrupt_sends_round_in_circles_is_ended() {
         let step = real_step(&hook, &["touch", "never"], "");
         step.launch();
         step.until_written("started").await;
-        step.folder.request_cancel(CancelKind::Graceful).unwrap();
+        step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
         step.wait().await;
         assert_eq!(step.exit(), Exit::Signal(9));
         assert!(!step.work.join("never").exists());
         let warned = step.lines(Stream::Warning);
-        assert!(warned.len() == 1 && warned[0].contains("round in circles"), "{warned:?}");
+        assert!(warned.len() == 1 && warned[0].contains("looping on the interrupt"), "{warned:?}");
     }
 }
 
 #[tokio::test]
-async fn what_a_hook_does_to_clean_up_is_not_interrupted() {
+async fn the_cleanup_of_a_hook_is_not_interrupted() {
     let cleanup = "sleep 2; touch cleaned-up";
     let hooks = [
         format!("trap '{cleanup}' EXIT; touch started; sleep 600"),
@@ -299,7 +302,7 @@ async fn what_a_hook_does_to_clean_up_is_not_interrupted() {
         let step = real_step(&hook, &["touch", "never"], "");
         step.launch();
         step.until_written("started").await;
-        step.folder.request_cancel(CancelKind::Graceful).unwrap();
+        step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
         step.wait().await;
         assert!(step.work.join("cleaned-up").exists(), "{hook}: {:?}", step.records());
         assert!(!step.work.join("never").exists());
@@ -312,21 +315,21 @@ async fn job_control_of_a_hook_does_not_keep_an_interrupt_from_the_engine() {
     let step = real_step("set -m", &["sh", "counting.sh", "0.1"], "touch never");
     step.launch();
     step.until_written("engine-started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert_eq!((step.exit(), step.interrupts()), (Exit::Code(130), 1));
-    // Inside of the hook its commands have groups of their own: they are reached a second later.
+    // In the hook, each command has its own group and gets the interrupt a second later.
     let step = real_step("set -m\ntouch started\nsleep 600", &["touch", "never"], "");
     step.launch();
     step.until_written("started").await;
-    step.folder.request_cancel(CancelKind::Graceful).unwrap();
+    step.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     step.wait().await;
     assert!(step.exit() != Exit::Code(0) && !step.work.join("never").exists());
 }
 
-/// Interrupts at any moment of a script that starts one command after another. More rounds by HAWSER_STRESS_ROUNDS.
+/// Interrupts a script that starts one command after another, at random moments. HAWSER_STRESS_ROUNDS sets the rounds.
 #[tokio::test]
-async fn an_interrupt_at_any_moment_reaches_whatever_runs_and_no_engine_twice() {
+async fn an_interrupt_at_any_moment_reaches_every_command_and_no_engine_twice() {
     let rounds = std::env::var("HAWSER_STRESS_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(12_u64);
     let (mut missed, mut stuck) = (0, 0);
     for round in 0..rounds {
@@ -339,7 +342,7 @@ async fn an_interrupt_at_any_moment_reaches_whatever_runs_and_no_engine_twice() 
         };
         let supervisor = step.launch();
         step.until_written("started").await;
-        // Not by cancel.json, which is only looked for ten times a second.
+        // Not through cancel.json, which is checked only ten times a second.
         tokio::time::sleep(Duration::from_micros(round * 7919 % 9000)).await;
         signal(supervisor, Signal::TERM);
         step.wait().await;
@@ -350,6 +353,6 @@ async fn an_interrupt_at_any_moment_reaches_whatever_runs_and_no_engine_twice() 
         stuck += usize::from(step.lines(Stream::Warning).iter().any(|it| it.contains("circles")));
     }
     println!(
-        "of {rounds} interrupts {missed} were missed by a command and sent again, {stuck} sent bash round in circles"
+        "of {rounds} interrupts {missed} were missed by a command and sent again, {stuck} made bash loop"
     );
 }

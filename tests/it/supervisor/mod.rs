@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hawser::step::{Exit, Record, RecordReader, StepFolder, Stream};
+use futures::FutureExt as _;
+use hawser::step::{Exit, StepFolder, Stream};
 use hawser::supervisor::{Launch, LaunchError, launch, program, wait};
-use tokio_util::sync::CancellationToken;
 
 use crate::support::eventually::{eventually, in_time};
+use crate::support::steps::{LogRecord, records};
 use crate::support::write_program;
 
 const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
@@ -73,8 +74,7 @@ impl Step {
     }
 
     async fn wait(&self) {
-        let lock = in_time("the step ends", wait(&self.folder, &CancellationToken::new())).await;
-        let lock = lock.unwrap().expect("not cancelled");
+        let lock = in_time("the step ends", wait(&self.folder)).await.unwrap();
         // Closing the file is not enough: another test may be starting a program, which has a copy.
         lock.unlock().unwrap();
     }
@@ -90,9 +90,8 @@ impl Step {
         self.folder.exit().unwrap().expect("exit.json exists")
     }
 
-    fn records(&self) -> Vec<Record> {
-        let mut reader = RecordReader::open(&self.folder.output_path(), 0).unwrap();
-        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    fn records(&self) -> Vec<LogRecord> {
+        records(&self.folder)
     }
 
     /// The lines of one stream, joined from their records.
@@ -223,7 +222,7 @@ async fn a_script_whose_supervisor_was_killed_is_not_started_again() {
     let script = step.pid("script").await;
     signal(pid, rustix::process::Signal::KILL);
     step.wait().await;
-    assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Lost);
+    assert_eq!(step.folder.phase().unwrap(), hawser::step::RecoveryPhase::Lost);
     step.launch();
     step.wait().await;
     assert_eq!(step.folder.exit().unwrap(), None);
@@ -287,13 +286,10 @@ async fn a_finished_supervisor_is_reaped() {
 }
 
 #[tokio::test]
-async fn cancelling_the_wait_does_not_affect_the_step() {
+async fn dropping_the_wait_does_not_affect_the_step() {
     let step = Step::new(AWAIT_GO);
     step.launch();
-    let cancel = CancellationToken::new();
-    let waiting = wait(&step.folder, &cancel);
-    let (waited, ()) = tokio::join!(waiting, async { cancel.cancel() });
-    assert!(waited.unwrap().is_none());
+    assert!(wait(&step.folder).now_or_never().is_none());
     step.go();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Code(0));

@@ -38,7 +38,7 @@ async fn a_flood_on_both_streams_is_recorded_in_little_memory() {
     let mut stdout = step.stdout();
     let memory = stdout.pop().unwrap();
     assert!(stdout == numbers && step.lines(Stream::Stderr) == numbers);
-    assert!(step.records().is_sorted_by_key(|record| record.time));
+    assert!(step.records().is_sorted_by_key(|record| record.micros));
     let kilobytes: u64 = memory.parse().unwrap();
     assert!(kilobytes < 10_000, "{kilobytes} KB");
 }

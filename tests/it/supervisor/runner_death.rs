@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use hawser::step::StepStore;
 use hawser::step::store::Created;
+use hawser::step::{CancelledBy, StepStore};
 use rustix::process::{Pid, Signal, getsid, kill_process_group};
 
 use super::*;
@@ -52,8 +52,10 @@ fn another_process() {
             let what = Launch { script: String::new(), directory: place, environment, held: None };
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(wait(&folder, &CancellationToken::new())).unwrap().unwrap();
-            folder.request_cancel(hawser_contract::requests::CancelKind::Kill).unwrap();
+            runtime.block_on(wait(&folder)).unwrap();
+            folder
+                .record_cancel(hawser_contract::requests::CancelKind::Kill, None, CancelledBy::Server)
+                .unwrap();
         }
         role => panic!("no such role: {role}"),
     }
@@ -75,13 +77,13 @@ async fn the_supervisor_survives_the_runner_and_another_process_can_wait() {
     let note = step.folder.supervisor().unwrap().unwrap();
     let supervisor = Pid::from_raw(i32::try_from(note.pid).unwrap()).unwrap();
     assert_eq!(getsid(Some(supervisor)), Ok(supervisor), "the supervisor has its own session");
-    assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Running);
+    assert_eq!(step.folder.phase().unwrap(), hawser::step::RecoveryPhase::Running);
     step.go();
     step.wait().await;
     assert_eq!(step.exit(), Exit::Code(6));
     assert_eq!(step.stdout(), ["before", "after"]);
     assert_eq!(step.lines(Stream::Stderr), ["err"]);
-    assert_eq!(step.folder.stage().unwrap(), hawser::step::RecoveryPhase::Conclude);
+    assert_eq!(step.folder.phase().unwrap(), hawser::step::RecoveryPhase::Conclude);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use hawser::engines::Engines;
 use hawser::masking::{Rules, SecretStore};
 use hawser::policy::Policy;
 use hawser::settings::Settings;
-use hawser::step::{Exit, RecordReader, RecordWriter, StepFolder, Stream};
+use hawser::step::{CancelledBy, Exit, RecordReader, RecordRef, RecordWriter, StepFolder, Stream};
 use hawser::supervisor::Launch;
 use hawser::tasks::{Prepared, TaskContext, TaskError, conclude, prepare};
 use hawser_contract::requests::CancelKind;
@@ -204,13 +204,31 @@ impl Executed {
 }
 
 pub(crate) fn log(folder: &StepFolder) -> Vec<(Stream, String)> {
-    let mut lines = Vec::new();
-    if let Ok(mut reader) = RecordReader::open(&folder.output_path(), 0) {
-        while let Some(record) = reader.next().unwrap() {
-            lines.push((record.stream, String::from_utf8_lossy(&record.text).into_owned()));
-        }
+    records(folder)
+        .into_iter()
+        .map(|it| (it.stream, String::from_utf8_lossy(&it.text).into_owned()))
+        .collect()
+}
+
+#[derive(Debug)]
+pub(crate) struct LogRecord {
+    pub(crate) micros: i64,
+    pub(crate) stream: Stream,
+    pub(crate) text: Vec<u8>,
+    pub(crate) continues: bool,
+}
+
+/// The complete records of `output.log`.
+pub(crate) fn records(folder: &StepFolder) -> Vec<LogRecord> {
+    let mut reader = RecordReader::new(folder.output_path(), 0);
+    let mut records = Vec::new();
+    while let Some(found) = reader.peek(false).unwrap() {
+        let RecordRef { micros, stream, text, continues } = found.record;
+        let next = found.next;
+        records.push(LogRecord { micros, stream, text: text.to_vec(), continues });
+        reader.pass(next);
     }
-    lines
+    records
 }
 
 /// Runs a script in a separate process group and keeps its output, as the supervisor does.
@@ -245,7 +263,7 @@ pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&I
         eventually_blocking(&format!("{at:?} in the log"), || {
             log(folder).iter().any(|(_, line)| line.contains(*at))
         });
-        folder.request_cancel(*kind).unwrap();
+        folder.record_cancel(*kind, None, CancelledBy::Server).unwrap();
         let signal = if *kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
         kill_process_group(group, signal).unwrap();
     }

@@ -1,6 +1,6 @@
 //! Cancels, and what they come to.
 
-use hawser::step::Exit;
+use hawser::step::{CancelledBy, Exit};
 use hawser::tasks::{TaskError, conclude};
 use hawser_contract::requests::CancelKind;
 
@@ -121,7 +121,7 @@ async fn a_cancel_that_came_too_late_does_not_deny_what_was_done() {
     let context = bench.context();
     let Ok(Prepared::Run(launch)) = prepare(&context, &apply()).await else { panic!("not prepared") };
     let exit = execute(&context.folder, &launch, None);
-    context.folder.request_cancel(CancelKind::Graceful).unwrap();
+    context.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     assert_eq!(conclude(&context, &apply(), &exit).await.unwrap(), Success::Resources(1));
 }
 
@@ -165,7 +165,7 @@ async fn a_cancel_that_came_when_the_script_was_about_to_start_is_a_cancel() {
     let bench = Bench::new(&[("main.tf", "")]);
     let context = bench.context();
     let exit = Exit::Failure("the step was cancelled before its script started".to_owned());
-    context.folder.request_cancel(CancelKind::Graceful).unwrap();
+    context.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
     let result = conclude(&context, &init(), &exit).await;
     assert!(matches!(result, Err(TaskError::Cancelled)), "{result:?}");
 }
