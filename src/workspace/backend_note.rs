@@ -16,19 +16,19 @@ use crate::base::confined_dir::EntryKind;
 pub struct BackendNote {
     /// The job of the last Init.
     pub job: Option<Uuid>,
-    /// All settings that the engine may be using, see [`crate::engines::terraform::backend_settings`]. `None` if it has a backend
+    /// All settings that the engine may be using, see [`crate::engines::BackendChange`]. `None` if it has a backend
     /// whose settings are unknown.
     pub settings: Option<Vec<String>>,
 }
 
 impl Workspace {
     pub fn save_backend_note(&self, note: &BackendNote) -> Result<(), WorkspaceError> {
-        self.tree()?.write_json(PrivateFile::BackendSettings, note)
+        self.tree()?.write_json(PrivateFile::BACKEND_SETTINGS, note)
     }
 
     pub fn load_backend_note(&self) -> Result<BackendNote, WorkspaceError> {
         let tree = self.tree()?;
-        if let Some(note) = tree.read_json(PrivateFile::BackendSettings)? {
+        if let Some(note) = tree.read_json(PrivateFile::BACKEND_SETTINGS)? {
             return Ok(note);
         }
         let has_backend = || -> io::Result<bool> {
