@@ -155,7 +155,7 @@ impl fmt::Debug for Fetcher<'_> {
 }
 
 impl<'a> Fetcher<'a> {
-    /// Without a cache, a policy and a timeout of the operator.
+    /// Without a cache, a policy or secrets.
     pub fn new(http: reqwest::Client, scratch: PathBuf, log: JobLog<'a>, cancel: CancellationToken) -> Self {
         Self {
             http,
