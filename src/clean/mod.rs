@@ -159,7 +159,7 @@ impl Cleaning<'_> {
 
     fn repositories(&mut self) {
         let folder = self.folders.working_directory.join("sourcecache");
-        match crate::sources::expiry::expired(&folder, self.before, self.options.remove) {
+        match crate::sources::expired(&folder, self.before, self.options.remove) {
             Ok(expired) => {
                 for (path, bytes) in expired.unused {
                     self.report.leftovers.push(Leftover { what: "cached repository", path, bytes });

@@ -1,16 +1,14 @@
-//! The variables and outputs that a module declares, read from its files by real parsers.
+//! The variables and outputs that a module declares, parsed from its files.
 //!
-//! Which files count: in the module's folder itself (not below it) those that end in `.tf` and `.tf.json`, for tofu also
-//! `.tofu` and `.tofu.json`, where `a.tofu` takes the place of `a.tf`. Files that editors leave behind are passed
-//! over as the engines do. `override.tf` and `*_override.tf` come last and replace single attributes.
-//! A file that cannot be parsed is named in a warning, and the rest still counts.
+//! The files are those in the module's folder that end in `.tf` or `.tf.json`. OpenTofu also reads `.tofu` and `.tofu.json`,
+//! and `a.tofu` replaces `a.tf`. Backup files of editors are ignored, as by the engines. `override.tf` and `*_override.tf`
+//! come last and replace single attributes. A file that cannot be parsed causes a warning and is ignored.
 
 mod json;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::path::Path;
 
 use hawser_contract::{Variable, VariableSet};
 use hcl_edit::Span as _;
@@ -26,30 +24,29 @@ use crate::base::digest::hex;
 use crate::workspace::Tree;
 use json::{Members, bodies};
 
-/// Nobody writes this much of a module into one file.
+/// Larger than any file that a person writes.
 pub(crate) const LARGEST_FILE: u64 = 16 * 1024 * 1024;
 
-/// What a module's files declare.
 #[derive(Debug, Default)]
 pub struct Declarations {
     variables: BTreeMap<String, Declared>,
-    /// Name of each output with the file that it is in.
+    /// Each output and its file.
     outputs: BTreeMap<String, String>,
     pub warnings: Vec<String>,
 }
 
-/// A variable as far as it is known: an override may fill in or replace each attribute.
+/// A variable. An override may add or replace each attribute.
 #[derive(Debug, Default)]
 struct Declared {
     file: String,
     kind: Option<String>,
     description: Option<String>,
-    /// What cannot be evaluated here counts as true.
+    /// True if the expression cannot be evaluated here.
     sensitive: Option<bool>,
     nullable: Option<bool>,
-    /// Whether there is a default, and whether it is something else than null.
+    /// Whether the default, if there is one, is not null.
     default: Option<bool>,
-    /// The texts in that default.
+    /// The strings and numbers in the default.
     default_texts: Vec<String>,
 }
 
@@ -65,55 +62,41 @@ impl Declared {
 }
 
 impl Declarations {
-    /// Reads the module in a tree, and nothing that symlinks lead to outside of that.
-    pub fn of_module(folder: &Path, tree: &Tree, reads_tofu: bool) -> Result<Self, EngineError> {
-        let failed =
-            |source| EngineError::Read { what: "the module's folder", path: folder.to_owned(), source };
-        let names = tree.file_names().map_err(failed)?;
-        Self::of_files(folder, names, reads_tofu, |name| tree.open_file(name))
+    /// Reads the files of a module. Symlinks that lead out of the tree are an error.
+    pub fn of_module(tree: &Tree, reads_tofu: bool) -> Result<Self, EngineError> {
+        let names = tree.file_names().map_err(|source| EngineError::Read { path: ".".into(), source })?;
+        Self::of_files(names, reads_tofu, |name| tree.open_file(name))
     }
 
     fn of_files(
-        folder: &Path,
         names: Vec<String>,
         reads_tofu: bool,
         open: impl Fn(&str) -> io::Result<File>,
     ) -> Result<Self, EngineError> {
         let mut found = Self::default();
-        for name in files(names.into_iter().collect(), reads_tofu) {
-            let path = folder.join(&name);
-            let text = open(&name).and_then(|file| read_limited(file, LARGEST_FILE));
-            let text = match text.map(String::from_utf8) {
-                Ok(Ok(text)) => text,
-                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                    found
-                        .warnings
-                        .push(format!("{name} is too large: its variables and outputs are not seen"));
-                    continue;
+        for name in files(&names.into_iter().collect(), reads_tofu) {
+            let text = match open(&name).and_then(|file| read_limited(file, LARGEST_FILE)) {
+                Err(source) if source.kind() != io::ErrorKind::FileTooLarge => {
+                    return Err(EngineError::Read { path: name.into(), source });
                 }
-                Ok(Err(_)) => {
-                    found
-                        .warnings
-                        .push(format!("{name} is not UTF-8: its variables and outputs are not seen"));
-                    continue;
-                }
-                Err(source) => return Err(EngineError::Read { what: "a file of the module", path, source }),
+                text => text.map_err(|error| error.to_string()),
             };
-            // The parser takes a byte order mark for a syntax error.
-            let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-            let parsed = if name.ends_with(".json") {
-                found.json(&name, text).map_err(|error| error.to_string())
-            } else {
-                found.hcl(&name, text)
-            };
-            if let Err(reason) = parsed {
-                let reason = reason.lines().next().unwrap_or_default().to_owned();
-                found.warnings.push(format!(
-                    "{name} cannot be parsed, its variables and outputs are not seen: {reason}"
-                ));
+            if let Err(reason) = text.and_then(|text| found.parse(&name, &text)) {
+                let reason = reason.lines().next().unwrap_or_default();
+                found.warnings.push(format!("{name} is ignored, because it cannot be parsed: {reason}"));
             }
         }
         Ok(found)
+    }
+
+    fn parse(&mut self, file: &str, text: &[u8]) -> Result<(), String> {
+        let text = std::str::from_utf8(text).map_err(|_| "it is not UTF-8")?;
+        // The parser does not accept a byte order mark.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        match file.ends_with(".json") {
+            true => self.json(file, text).map_err(|error| error.to_string()),
+            false => self.hcl(file, text),
+        }
     }
 
     fn hcl(&mut self, file: &str, text: &str) -> Result<(), String> {
@@ -152,7 +135,7 @@ impl Declarations {
     fn variable(&mut self, file: &str, name: String, declared: Declared) {
         match self.variables.get_mut(&name) {
             Some(earlier) if is_override(file) => earlier.overridden_by(declared),
-            // Two declarations in ordinary files are an error that the engine itself will name.
+            // The engine reports duplicate declarations.
             Some(_) => {}
             None => {
                 self.variables.insert(name, Declared { file: file.to_owned(), ..declared });
@@ -164,8 +147,8 @@ impl Declarations {
         self.outputs.entry(name).or_insert_with(|| file.to_owned());
     }
 
-    /// Whether the values of this variable are secret: it says so, or no file that could be read declares it and one could
-    /// not be read.
+    /// Whether the values of this variable are secret: it is declared sensitive, or it is not declared and a file could not be
+    /// parsed.
     pub fn is_sensitive(&self, variable: &str) -> bool {
         match self.variables.get(variable) {
             Some(declared) => declared.sensitive == Some(true),
@@ -173,7 +156,7 @@ impl Declarations {
         }
     }
 
-    /// Each variable with the texts in its default.
+    /// Each variable with the strings and numbers in its default.
     pub fn defaults(&self) -> impl Iterator<Item = (&str, &[String])> {
         self.variables.iter().map(|(name, declared)| (name.as_str(), declared.default_texts.as_slice()))
     }
@@ -184,7 +167,7 @@ impl Declarations {
         own.map(|(name, _)| name.clone()).collect()
     }
 
-    /// The variables as the server wants them; None when there are none.
+    /// The variables for the server. `None` if there are none.
     pub fn variable_set(
         &self,
         module_id: Uuid,
@@ -206,7 +189,7 @@ impl Declarations {
         if variables.is_empty() {
             return None;
         }
-        // In the order of their names and without the time, so that it only changes when a variable does.
+        // Ordered by name and without the time, so that it changes only with the variables.
         let mut hash = Sha256::new();
         for variable in &variables {
             hash.update(serde_json::to_vec(variable).unwrap_or_default());
@@ -215,9 +198,8 @@ impl Declarations {
     }
 }
 
-/// The files that count, ordinary ones before overrides, each in the order of their names.
-#[expect(clippy::needless_pass_by_value, reason = "nobody needs the others any more")]
-fn files(names: BTreeSet<String>, reads_tofu: bool) -> Vec<String> {
+/// The files that the engine reads: ordinary ones, then overrides, each ordered by name.
+fn files(names: &BTreeSet<String>, reads_tofu: bool) -> Vec<String> {
     let is_left_behind = |name: &str| {
         name.starts_with('.') || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#'))
     };
@@ -266,8 +248,7 @@ fn hcl_variable(body: &Body, text: &str) -> Declared {
     }
 }
 
-/// What the engines make of an expression that has to be true or false. They also evaluate calls and templates, but here
-/// nobody does.
+/// The value of an expression that must be true or false. `None` for function calls and templates, which are not evaluated.
 fn switch(expression: &Expression) -> Option<bool> {
     match expression {
         Expression::Bool(value) => Some(*value.value()),
@@ -293,7 +274,7 @@ fn json_variable(attributes: &Members) -> Result<Declared, serde_json::Error> {
         members.insert(name.clone(), serde_json::from_str(value.get())?);
     }
     let text = |name: &str| members.get(name).and_then(Value::as_str).map(str::to_owned);
-    // JSON has no bare words, and a string that says true is taken for it.
+    // The engines accept the string "true" as well.
     let switch = |name: &str| match members.get(name) {
         Some(Value::Bool(value)) => Some(*value),
         Some(Value::String(text)) => switch_text(text),

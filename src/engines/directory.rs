@@ -1,11 +1,10 @@
-//! Where an engine worked, and what a command that is typed by hand needs to work there too.
+//! Where an engine ran, and how a user can run a command in the same place.
 //!
-//! The directory is not all: `TF_WORKSPACE` says which of several states is meant, and `TF_DATA_DIR` where the engine has
-//! noted its backend. Without them a command would read or write another state. A hook may have set them, so what the
-//! script has noted (`place`, see [`crate::script::bash_script`]) counts before what the module's variables say.
+//! `TF_WORKSPACE` selects one of several states, and `TF_DATA_DIR` is where the engine stores its backend settings. Without
+//! them, a command would read or write another state. A hook may set them, so the values that the script has recorded
+//! (`place`, see [`crate::script::bash_script`]) take precedence over the module's variables.
 
 use std::fs;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
@@ -17,26 +16,17 @@ use crate::workspace::{PrivateFile, Workspace};
 #[derive(Debug, Clone)]
 pub struct EngineDirectory {
     /// The init directory of the module.
-    directory: PathBuf,
-    /// The one in which the engine ran: a hook may have changed to another.
+    pub init: PathBuf,
+    /// The directory in which the engine ran, which a hook may have changed.
     worked_in: PathBuf,
     /// Those of [`PLACE_VARIABLES`] that are set.
     variables: Vec<(&'static str, String)>,
-    /// What else a command needs, as a half-sentence, or nothing.
+    /// The rest of the environment that a command needs, or nothing.
     needs: String,
 }
 
-/// It is the init directory, and something more.
-impl Deref for EngineDirectory {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.directory
-    }
-}
-
 impl EngineDirectory {
-    /// As the environment has it when no hook changes anything. `has_hook` says that one may.
+    /// Without the changes of hooks. `has_hook` is set if there is a hook that may set variables.
     pub fn new(workspace: &Workspace, environment: &Environment, has_hook: bool) -> Self {
         let directory = workspace.init_dir();
         let set = |name: &&'static str| {
@@ -44,18 +34,26 @@ impl EngineDirectory {
             (!value.is_empty()).then_some((*name, value))
         };
         let variables = PLACE_VARIABLES.iter().filter_map(set).collect();
-        let needs = needs(workspace, has_hook);
-        Self { worked_in: directory.clone(), directory, variables, needs }
+        let file = workspace.private_path(PrivateFile::ENVIRONMENT);
+        let has_variables = workspace.load_environment().is_ok_and(|variables| !variables.is_empty());
+        let of_module = has_variables.then(|| format!("in {}", file.display()));
+        let sources: Vec<String> =
+            of_module.into_iter().chain(has_hook.then(|| "of the module's hooks".to_owned())).collect();
+        let needs = match sources.is_empty() {
+            true => String::new(),
+            false => format!(" with the environment variables {}", sources.join(" and those ")),
+        };
+        Self { worked_in: directory.clone(), init: directory, variables, needs }
     }
 
-    /// As the script has noted it, if it came so far.
-    pub fn noted_by(mut self, step: &StepFolder) -> Self {
-        let noted = fs::read(step.place_path()).unwrap_or_default();
-        let noted = String::from_utf8_lossy(&noted);
-        let noted: Vec<&str> = noted.split_terminator('\0').collect();
-        let Some((directory, values)) = noted.split_first() else { return self };
-        // Half of a note, or one that cannot be what it was written for.
-        if values.len() != PLACE_VARIABLES.len() || noted.iter().any(|it| it.contains(char::is_control)) {
+    /// With the changes of hooks, if the script got far enough to record them.
+    pub fn recorded_by(mut self, step: &StepFolder) -> Self {
+        let record = fs::read(step.place_path()).unwrap_or_default();
+        let record = String::from_utf8_lossy(&record);
+        let record: Vec<&str> = record.split_terminator('\0').collect();
+        let Some((directory, values)) = record.split_first() else { return self };
+        // The record is incomplete or damaged.
+        if values.len() != PLACE_VARIABLES.len() || record.iter().any(|it| it.contains(char::is_control)) {
             return self;
         }
         if Path::new(directory).is_absolute() {
@@ -74,7 +72,7 @@ impl EngineDirectory {
         self.variable("TF_WORKSPACE")
     }
 
-    /// Where the engine keeps what it knows about the module.
+    /// The engine's data folder.
     pub fn data(&self) -> PathBuf {
         self.worked_in.join(self.variable("TF_DATA_DIR").unwrap_or(".terraform"))
     }
@@ -83,9 +81,9 @@ impl EngineDirectory {
         self.variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
     }
 
-    /// A command for a person's shell, between backticks, that does there what the engine would, and what it needs.
+    /// A command for a user's shell, in backticks, and the variables that it needs.
     pub fn command(&self, command: &str) -> String {
-        // A path that was joined with an empty one ends with a slash.
+        // Without the trailing slash of an empty subdirectory.
         let directory: PathBuf = self.worked_in.components().collect();
         let variables = self
             .variables
@@ -93,22 +91,5 @@ impl EngineDirectory {
             .map(|(name, value)| format!("{name}={} ", quote(value)))
             .collect::<String>();
         format!("`cd {} && {variables}{command}`{}", quote(&directory.to_string_lossy()), self.needs)
-    }
-}
-
-fn needs(workspace: &Workspace, has_hook: bool) -> String {
-    let has_variables = workspace.load_environment().is_ok_and(|variables| !variables.is_empty());
-    let file = workspace.private_path(PrivateFile::Environment);
-    let file = file.display();
-    match (has_variables, has_hook) {
-        (false, false) => String::new(),
-        (true, false) => {
-            format!(", with the module's environment variables, credentials among them, which are in {file}")
-        }
-        (true, true) => format!(
-            ", with the module's environment variables, credentials among them, which are in {file}, and those that its \
-             hooks set"
-        ),
-        (false, true) => ", with the environment variables that the module's hooks set".to_owned(),
     }
 }

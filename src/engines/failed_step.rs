@@ -8,7 +8,7 @@ use crate::script::ScriptPhase;
 use crate::step::StepFolder;
 use crate::workspace::Workspace;
 
-/// Where an engine looks for what it left behind.
+/// A step whose engine may have left something behind.
 #[derive(Debug, Clone)]
 pub struct FailedStep {
     pub folder: StepFolder,
@@ -16,22 +16,15 @@ pub struct FailedStep {
     pub workspace: Workspace,
     pub directory: EngineDirectory,
     pub task: EngineTask,
-    /// The part that the script had reached.
+    /// The phase that the script had reached.
     pub phase: Option<ScriptPhase>,
     /// Whether the processes of the step were killed.
     pub killed: bool,
-    /// The end of what the step printed to stderr, without colors.
+    /// The last lines on stderr, without colors.
     pub stderr: Vec<String>,
 }
 
-impl FailedStep {
-    /// Whether the engine may have run.
-    pub fn began(&self) -> bool {
-        began(self.phase)
-    }
-}
-
-/// Whether the engine may have run by the time that the script reached a phase.
+/// Whether the engine may have run when the script reached a phase.
 pub fn began(phase: Option<ScriptPhase>) -> bool {
     phase.is_some_and(|phase| phase != ScriptPhase::Before)
 }
@@ -39,8 +32,8 @@ pub fn began(phase: Option<ScriptPhase>) -> bool {
 /// What an engine left behind.
 #[derive(Debug, Default)]
 pub struct Leftovers {
-    /// Sentences for people, without the full stop.
+    /// Sentences for the user, without the final period.
     pub notes: Vec<String>,
-    /// How many resources a rescued state has: more than the backend knows of.
+    /// The number of resources in a rescued state.
     pub resources: Option<u64>,
 }

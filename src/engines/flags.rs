@@ -1,8 +1,9 @@
-//! Flags as the server sends them, turned into arguments.
+//! Turns the flags of a request into arguments.
 //!
-//! Terraform and tofu take `-flag` or `-flag=value` as one argument, Pulumi takes `--flag` or `--flag value` as
-//! two, unless the flag is a switch: what follows one of those is no value to Pulumi but an argument of its own, such as the address of
-//! a template or another option, so that the value of a switch is `--flag=value`. Values are passed on as they are. The server has filtered by task already.
+//! Terraform and OpenTofu take `-flag` or `-flag=value` as one argument. Pulumi takes `--flag value` as two arguments, unless
+//! the flag is a switch: Pulumi does not take the argument after a switch as its value, but as an option or the address of a
+//! template, so the value of a switch is `--flag=value`. Values are passed on unchanged. The server only sends flags that
+//! the task supports.
 
 use hawser_contract::enums::WireEnum;
 use hawser_contract::{Flag, FlagLists, PulumiArrayFlag, PulumiFlag, TerraformArrayFlag, TerraformFlag};
@@ -32,20 +33,19 @@ pub fn terraform_argument<T: WireEnum>(flag: &Flag<T>) -> String {
     }
 }
 
-/// The flags of terraform or tofu that may stand on a command line, plain ones first. Values of variables may not
-/// ([`terraform_variables`]).
+/// The flags of terraform or tofu for the command line, without the values of variables ([`terraform_variables`]).
 pub fn terraform(flags: &FlagLists) -> Vec<String> {
     let plain = flags.terraform_flags.known.iter().map(terraform_argument);
     let array = flags.terraform_array_flags.known.iter();
     plain.chain(array.filter(|it| it.flag != TerraformArrayFlag::Var).map(terraform_argument)).collect()
 }
 
-/// The values of variables, in their order. They may be secret, and everybody on the machine can read a command line.
+/// The values of variables, in their order. They may be secret, and every user of the machine can read a command line.
 pub fn terraform_variables(flags: &[Flag<TerraformArrayFlag>]) -> impl Iterator<Item = String> + '_ {
     flags.iter().filter(|it| it.flag == TerraformArrayFlag::Var).map(terraform_argument)
 }
 
-/// The flags of Pulumi that take a value, by name; all others are switches or may stand without one.
+/// The flags of Pulumi that require a value. All others are switches, or their value is optional.
 const WITH_VALUE: [&str; 22] = [
     "cloud-url",
     "default-org",
@@ -83,42 +83,30 @@ pub fn pulumi_arguments<T: WireEnum>(flag: &Flag<T>) -> impl Iterator<Item = Str
     .flatten()
 }
 
-/// Whether a flag of terraform or tofu takes a value; the others are switches.
-fn takes_value(flag: TerraformFlag) -> bool {
-    use TerraformFlag as F;
-    match flag {
-        F::FromModule
-        | F::LockTimeout
-        | F::Lockfile
-        | F::Plugin
-        | F::TestDirectory
-        | F::Concurrency
-        | F::Parallelism
-        | F::GenerateConfigOut => true,
-        F::ForceCopy
-        | F::GetPlugins
-        | F::MigrateState
-        | F::Reconfigure
-        | F::Upgrade
-        | F::CompactWarnings
-        | F::Lock
-        | F::NoColor
-        | F::Refresh
-        | F::RefreshOnly
-        | F::DetailedExitcode
-        | F::CreateBeforeDestroy
-        | F::Raw => false,
-    }
+/// The flags of terraform and tofu that require a value. All others are switches.
+const TERRAFORM_WITH_VALUE: [TerraformFlag; 8] = [
+    TerraformFlag::FromModule,
+    TerraformFlag::LockTimeout,
+    TerraformFlag::Lockfile,
+    TerraformFlag::Plugin,
+    TerraformFlag::TestDirectory,
+    TerraformFlag::Concurrency,
+    TerraformFlag::Parallelism,
+    TerraformFlag::GenerateConfigOut,
+];
+
+fn refuse<T>(flag: &'static str, reason: impl Into<String>) -> Result<T, EngineError> {
+    Err(EngineError::Flag { flag, reason: reason.into() })
 }
 
-/// Refuses a flag without the value that it takes: the engine would take the next argument for its value. Array flags
-/// always take one.
+/// Refuses a flag without its required value: the engine would take the next argument as the value. Array flags always
+/// require one.
 fn check_values<T: WireEnum>(
     list: &[Flag<T>],
     takes_value: impl Fn(&Flag<T>) -> bool,
 ) -> Result<(), EngineError> {
     match list.iter().find(|it| it.value.is_none() && takes_value(it)) {
-        Some(flag) => Err(EngineError::NoValue { flag: flag.flag.name() }),
+        Some(flag) => refuse(flag.flag.name(), "it requires a value, but has none (null)"),
         None => Ok(()),
     }
 }
@@ -144,42 +132,48 @@ pub fn check_pulumi(flags: &FlagLists) -> Result<(), EngineError> {
 
 pub fn check_terraform(flags: &FlagLists) -> Result<(), EngineError> {
     let plain = &flags.terraform_flags.known;
-    check_values(plain, |it| takes_value(it.flag))?;
+    check_values(plain, |it| TERRAFORM_WITH_VALUE.contains(&it.flag))?;
     check_values(&flags.terraform_array_flags.known, |_| true)?;
     check_written_file(plain, TerraformFlag::GenerateConfigOut, "value of the flag GenerateConfigOut")?;
     let mut from = plain.iter().filter(|it| it.flag == TerraformFlag::FromModule);
     match from.any(|it| it.value.as_deref().is_some_and(git_url::has_login)) {
-        true => Err(EngineError::Credentials { flag: TerraformFlag::FromModule.name() }),
+        true => refuse(
+            TerraformFlag::FromModule.name(),
+            "its URL contains a user or password, which every user of the machine could read on the command line: \
+             configure credentials for git on this host instead",
+        ),
         false => Ok(()),
     }
 }
 
 /// A flag that a task puts on the command line of its engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GivenFlag {
     pub name: &'static str,
     /// Whether the engine could read the value as another flag.
     pub value_may_be_a_flag: bool,
+    /// Whether it makes a task other than apply and destroy write to a state.
+    pub changes_state: bool,
+    /// Whether it makes the engine fetch a module.
+    pub fetches_module: bool,
 }
 
 impl GivenFlag {
     pub fn new<T: WireEnum>(flag: &Flag<T>, value_is_an_argument: bool) -> Self {
         let dash = flag.value.as_deref().is_some_and(|value| value.starts_with('-'));
-        Self { name: flag.flag.name(), value_may_be_a_flag: value_is_an_argument && dash }
+        Self { name: flag.flag.name(), value_may_be_a_flag: value_is_an_argument && dash, ..Self::default() }
     }
 }
 
-/// All flags of Pulumi for any task but Init, and what had to be left out. The flags that are about logging in
-/// and making a stack are Init's; the name of the stack is understood everywhere, but under another name. Values of the
-/// configuration are not among them ([`pulumi_config`]).
+/// The flags of Pulumi for any task but Init, and warnings about those that were left out: only Init logs in and creates a
+/// stack. The name of the stack has another flag in the other tasks. Without configuration values ([`pulumi_config`]).
 pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
     let (mut arguments, mut warnings) = (Vec::new(), Vec::new());
     for flag in &flags.pulumi_flags.known {
         match (flag.flag, &flag.value) {
             (PulumiFlag::StackName, Some(name)) => arguments.extend(["--stack".to_owned(), name.clone()]),
             (other, _) if is_for_init(other) => {
-                warnings
-                    .push(format!("the Pulumi flag {} only means something to Init: left out", other.name()));
+                warnings.push(format!("the Pulumi flag {} only applies to Init: left out", other.name()));
             }
             _ => arguments.extend(pulumi_arguments(flag)),
         }
@@ -189,13 +183,13 @@ pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
     (arguments, warnings)
 }
 
-/// Names and values that `--config name=value` would set and save, in their order.
+/// The configuration values of `--config name=value`, in their order.
 pub fn pulumi_config(flags: &FlagLists) -> impl Iterator<Item = (&str, &str)> {
     let array = flags.pulumi_array_flags.known.iter().filter(|it| it.flag == PulumiArrayFlag::Config);
     array.filter_map(|it| it.value.as_deref()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// Whether the flag is about logging in or making a stack.
+/// Whether the flag is for logging in or for creating a stack.
 fn is_for_init(flag: PulumiFlag) -> bool {
     use PulumiFlag as F;
     matches!(
@@ -216,7 +210,7 @@ fn is_for_init(flag: PulumiFlag) -> bool {
     )
 }
 
-/// Whether a switch is on: it is there, and its value does not say otherwise.
+/// Whether a switch is given, and its value is not false.
 pub fn is_on<T: Copy + PartialEq>(flags: &[Flag<T>], wanted: T) -> bool {
     flags.iter().rev().find(|it| it.flag == wanted).is_some_and(|it| {
         !it.value.as_deref().is_some_and(|value| matches!(value.trim(), "false" | "False" | "0" | "f" | "F"))
@@ -228,7 +222,7 @@ pub fn value_of<T: Copy + PartialEq>(flags: &[Flag<T>], wanted: T) -> Option<&st
     flags.iter().rev().filter(|it| it.flag == wanted).find_map(|it| it.value.as_deref())
 }
 
-/// A warning for each entry of the lists whose flag nobody knows.
+/// A warning for each unknown flag.
 pub fn unknown_flags(flags: &FlagLists) -> impl Iterator<Item = String> + '_ {
     flags.skipped().map(|name| format!("unknown flag skipped: {name}"))
 }
@@ -352,7 +346,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_terraform_flag_has_its_name_and_its_value_in_one_argument() {
+    fn terraform_flags_are_one_argument() {
         for (flag, name) in TerraformFlag::ALL.iter().zip(TERRAFORM) {
             assert_eq!(terraform_argument(&Flag::new(*flag, None)), name);
             assert_eq!(terraform_argument(&Flag::new(*flag, Some("a 'b' $C"))), format!("{name}=a 'b' $C"));
@@ -364,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pulumi_flag_has_its_name_and_its_value_in_two_arguments_but_for_switches() {
+    fn pulumi_flags_with_values_are_two_arguments_and_switches_one() {
         for (flag, name) in PulumiFlag::ALL.iter().zip(PULUMI) {
             assert_eq!(pulumi_arguments(&Flag::new(*flag, None)).collect::<Vec<_>>(), [name]);
             let arguments: Vec<_> = pulumi_arguments(&Flag::new(*flag, Some("a 'b' $C"))).collect();
@@ -384,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_without_the_value_that_it_takes_is_refused_and_a_switch_is_not() {
+    fn a_flag_without_its_required_value_is_refused() {
         let check = |check: Check, lists: FlagLists| check(&lists).map_err(|error| error.to_string());
         let mut switches = Vec::new();
         for flag in TerraformFlag::ALL {
@@ -435,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn array_flags_come_after_plain_ones_each_time_they_are_given() {
+    fn array_flags_follow_plain_flags() {
         let flags = FlagLists {
             terraform_flags: vec![Flag::new(TerraformFlag::Lock, Some("false"))].into(),
             terraform_array_flags: vec![
@@ -449,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn pulumi_flags_that_are_inits_are_left_out_elsewhere_with_a_warning() {
+    fn pulumi_flags_of_init_are_left_out_of_other_tasks() {
         let flags = FlagLists {
             pulumi_flags: vec![
                 Flag::new(PulumiFlag::StackName, Some("dev")),
@@ -466,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_on_unless_its_last_value_says_otherwise() {
+    fn a_switch_is_on_unless_its_last_value_is_false() {
         let flags = [Flag::new(TerraformFlag::Upgrade, None), Flag::new(TerraformFlag::Lock, Some("false"))];
         assert!(is_on(&flags, TerraformFlag::Upgrade));
         assert!(!is_on(&flags, TerraformFlag::Lock));

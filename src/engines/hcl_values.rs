@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::EngineError;
 
-/// A string that stands in the source: in quotes or as a heredoc, without anything to be evaluated.
+/// The value of a quoted string or a heredoc. `None` if it must be evaluated.
 pub fn string(expression: &Expression) -> Option<String> {
     match expression {
         Expression::String(text) => Some(text.value().clone()),
@@ -31,8 +31,7 @@ fn literal(template: &Template) -> Option<String> {
         .collect()
 }
 
-/// Every string and number in an expression, at any depth; the names of members are none. Of a text with something to be
-/// evaluated in it, the stretches between.
+/// Every string and number in an expression, at any depth, without the names of members. Of a template, the literal parts.
 pub fn texts(expression: &Expression) -> Vec<String> {
     #[derive(Default)]
     struct Texts(Vec<String>);
@@ -65,28 +64,47 @@ pub fn texts(expression: &Expression) -> Vec<String> {
 
 /// Every string and number in a JSON text, at any depth, with all of their digits.
 pub fn json_texts(value: &RawValue) -> Vec<String> {
-    json_texts_within(value, DEEPEST)
+    let mut found = Vec::new();
+    add_json_texts(value, true, &|_| true, DEEPEST, &mut found);
+    found
 }
 
-/// No engine nests values deeper; whoever does wants to see the stack overflow.
+/// The same for the members with these names only.
+pub fn json_texts_of(value: &RawValue, is_wanted: &dyn Fn(&str) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    add_json_texts(value, false, is_wanted, DEEPEST, &mut found);
+    found
+}
+
+/// Keeps deeply nested values from overflowing the stack.
 const DEEPEST: usize = 128;
 
-fn json_texts_within(value: &RawValue, depth: usize) -> Vec<String> {
+fn add_json_texts(
+    value: &RawValue,
+    wanted: bool,
+    is_wanted: &dyn Fn(&str) -> bool,
+    depth: usize,
+    found: &mut Vec<String>,
+) {
     let json = value.get();
-    let inner: Option<Vec<&RawValue>> = match json.bytes().next() {
-        Some(b'"') => return serde_json::from_str(json).into_iter().collect(),
-        Some(b'{') => {
-            serde_json::from_str(json).ok().map(|it: BTreeMap<String, &RawValue>| it.into_values().collect())
+    match json.bytes().next() {
+        Some(b'{') if depth > 0 => {
+            let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+            for (name, value) in members {
+                add_json_texts(value, wanted || is_wanted(&name), is_wanted, depth - 1, found);
+            }
         }
-        Some(b'[') => serde_json::from_str(json).ok(),
-        Some(b'-' | b'0'..=b'9') => return vec![json.to_owned()],
-        _ => None,
-    };
-    let inner = inner.into_iter().flatten().filter(|_| depth > 0);
-    inner.flat_map(|value| json_texts_within(value, depth - 1)).collect()
+        Some(b'[') if depth > 0 => {
+            let items: Vec<&RawValue> = serde_json::from_str(json).unwrap_or_default();
+            items.iter().for_each(|item| add_json_texts(item, wanted, is_wanted, depth - 1, found));
+        }
+        Some(b'"') if wanted => found.extend(serde_json::from_str::<String>(json)),
+        Some(b'-' | b'0'..=b'9') if wanted => found.push(json.to_owned()),
+        _ => {}
+    }
 }
 
-/// The value as JSON text. It never becomes a number of ours on the way, so numbers keep their digits.
+/// The value as JSON. Numbers keep all of their digits.
 fn json(expression: &Expression) -> Option<String> {
     if let Some(text) = string(expression) {
         return Some(Value::String(text).to_string());
@@ -118,10 +136,9 @@ fn json(expression: &Expression) -> Option<String> {
     }
 }
 
-/// A parameter for Pulumi, which knows no HCL: strings without their quotes, collections as JSON, everything
-/// else as it is.
+/// A parameter for Pulumi, which does not read HCL: strings without quotes, collections as JSON, everything else unchanged.
 pub fn pulumi_text(name: &str, encoded: &str) -> Result<String, EngineError> {
-    // What is no HCL at all was not encoded, and is passed on.
+    // A value that is not HCL was not encoded.
     let Ok(expression) = hcl_edit::parser::parse_expr(encoded.trim()) else { return Ok(encoded.to_owned()) };
     match &expression {
         Expression::Array(_) | Expression::Object(_) => json(&expression).ok_or_else(|| {
@@ -136,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_found_at_any_depth_and_names_are_not() {
+    fn strings_are_found_at_any_depth() {
         for (source, expected) in [
             ("\"a\\nb\"", &["a\nb"][..]),
             ("[1, -2.50, \"x\", null, true]", &["1", "-2.50", "x"]),
@@ -156,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn pulumi_gets_values_without_hcl_around_them() {
+    fn pulumi_gets_values_without_hcl_syntax() {
         for (encoded, expected) in [
             ("\"it's \\\"so\\\"\\n\"", "it's \"so\"\n"),
             ("true", "true"),

@@ -27,9 +27,11 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::script::ScriptError;
-use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
-pub use commands::{COPY, EngineCommands, REMOVE, ResultFile, ResultPaths};
-use commands::{printed_output, read_json};
+use crate::workspace::{Tree, Workspace, WorkspaceError};
+use commands::printed;
+pub use commands::{
+    COPY, EXTRA_OUTPUTS, EngineCommands, OIDC_TOKEN, REMOVE, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
+};
 use declarations::Declarations;
 use directory::EngineDirectory;
 use failed_step::{FailedStep, Leftovers};
@@ -40,47 +42,18 @@ use terraform::plugin_cache::PluginCache;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("cannot read {what} ({}): {source}", path.display())]
-    Read { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{what} ({}) is not the JSON that it should be: {source}", path.display())]
-    Json { what: &'static str, path: PathBuf, source: serde_json::Error },
+    #[error("failed to read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
     #[error("the parameter {name:?} cannot be written: {reason}")]
     Parameter { name: String, reason: String },
-    #[error("the Pulumi flag {flag} cannot have the value {value:?}: it would be read as an option")]
-    Option { flag: &'static str, value: String },
-    #[error(
-        "the flag {flag} has no value (null), and the engine would take the next argument for it: give it one or leave it out"
-    )]
-    NoValue { flag: &'static str },
-    #[error(
-        "the flag {flag} has a user or password in its URL, and every user of the machine can read it on a command line: \
-         leave them out, git has the host's own credentials"
-    )]
-    Credentials { flag: &'static str },
-    #[error("{} is from an earlier apply and would be overwritten, but cannot be kept safe: {source}", path.display())]
+    #[error("the flag {flag} cannot be used: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error("failed to move {}, the state of an earlier apply, out of the way: {source}", path.display())]
     SetAside { path: PathBuf, source: io::Error },
-    #[error("cannot remove {}: {source}", path.display())]
-    Remove { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Script(#[from] ScriptError),
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
-}
-
-/// A file that an engine reads, written before its script starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InputFile {
-    /// In the private folder of the module.
-    Private(PrivateFile, String),
-    /// At this path in the step folder.
-    Step(String, String),
-}
-
-/// A command that prints the state, for an engine whose script prints it after the engine command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateExport {
-    pub arguments: Vec<String>,
-    pub file: PrivateFile,
 }
 
 /// Whether a plan or an apply creates or destroys.
@@ -99,15 +72,24 @@ impl Direction {
     }
 }
 
-/// What the runner has to know about an engine. The defaults fit an engine that keeps nothing on this machine.
+/// What an Init does to the backend of a module.
+#[derive(Debug, Default)]
+pub struct BackendChange {
+    /// The settings: `name=value`, or the name of a file. References to variables are not resolved.
+    pub settings: Vec<String>,
+    /// Whether the engine forgets the settings of earlier Inits.
+    pub replaces: bool,
+}
+
+/// Everything that the runner must know about an engine. The defaults fit an engine that stores nothing on this machine.
 pub trait Engine: Debug + Send + Sync {
-    /// The name on the wire, and of the program.
+    /// The name in requests, and of the program.
     fn name(&self) -> EngineName;
 
     /// Where to get the program.
     fn install_hint(&self) -> &'static str;
 
-    /// Whether a file of this name is part of a module for the engine.
+    /// Whether a folder with a file of this name is a module for this engine.
     fn uses_file(&self, name: &str) -> bool;
 
     /// The arguments that make the program print its version.
@@ -115,12 +97,12 @@ pub trait Engine: Debug + Send + Sync {
         &["version"]
     }
 
-    /// Variables that keep the engine from asking questions.
+    /// Variables that keep the engine from prompting.
     fn environment(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// The command of a task as people know it, without the program.
+    /// The usual name of a task's command, without the program.
     fn verb(&self, task: Task) -> &'static str;
 
     /// The same with the program.
@@ -138,34 +120,22 @@ pub trait Engine: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// A flag that makes a task other than apply and destroy write to a state.
-    fn state_changing_flag(&self, _task: &EngineTask) -> Option<&'static str> {
-        None
+    fn backend_change(&self, _init: &EngineTask) -> BackendChange {
+        BackendChange::default()
     }
 
-    /// The backend settings of an Init: `name=value`, or the name of a file. References to variables are not resolved.
-    fn backend_settings(&self, _init: &EngineTask) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Whether later tasks use the backend settings of an Init.
-    fn remembers_backend(&self) -> bool {
-        false
-    }
-
-    /// Whether an Init makes the engine forget the backend that it used before.
-    fn forgets_backend(&self, _init: &EngineTask) -> bool {
-        false
-    }
-
-    /// Values in the flags of a task that are secret whatever their form.
+    /// Values in the flags of a task that are always secret.
     fn secret_flags<'a>(&self, _task: &'a EngineTask) -> Vec<&'a str> {
         Vec::new()
     }
 
-    /// The files to write before the script of a task starts.
-    fn inputs(&self, _task: &EngineTask, _paths: &ResultPaths) -> Result<Vec<InputFile>, EngineError> {
-        Ok(Vec::new())
+    /// A file to write before the script of a task starts: its path in the private folder or the step folder, and its text.
+    fn input(
+        &self,
+        _task: &EngineTask,
+        _paths: &ResultPaths,
+    ) -> Result<Option<(String, String)>, EngineError> {
+        Ok(None)
     }
 
     /// The commands of a task.
@@ -177,11 +147,11 @@ pub trait Engine: Debug + Send + Sync {
     }
 
     /// The variables and outputs that a module declares.
-    fn declarations(&self, _folder: &Path, _tree: &Tree) -> Result<Declarations, EngineError> {
+    fn declarations(&self, _tree: &Tree) -> Result<Declarations, EngineError> {
         Ok(Declarations::default())
     }
 
-    /// Counts the changes of a plan; the lines are for the log of the job.
+    /// Counts the changes of a plan. The lines are for the job's log.
     fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError>;
 
     /// Counts the resources in the state after an apply or destroy.
@@ -195,7 +165,7 @@ pub trait Engine: Debug + Send + Sync {
     /// Parses the printed outputs.
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error>;
 
-    /// The sensitive outputs in the plan or state that a task has left; None if the engine does not mark them there.
+    /// The sensitive outputs in the plan or state that a task has left; `None` if the engine does not mark them there.
     fn sensitive_outputs(
         &self,
         _task: Task,
@@ -204,35 +174,26 @@ pub trait Engine: Debug + Send + Sync {
         None
     }
 
-    /// What to do about a failure, by the last lines that the engine printed.
+    /// How to fix a failure, judging by the last lines that the engine printed.
     fn failure_hint(&self, _lines: &[String]) -> Option<&'static str> {
         None
     }
 
-    /// What to check after a task that nobody saw the end of.
+    /// What to check after a task whose outcome is unknown.
     fn to_check(&self, _task: Task) -> &'static str {
         "it changes no resources itself, but its hooks may"
     }
 
-    /// Keeps what an earlier apply left from being overwritten. `warn` writes to the log of the job.
-    fn before_apply(
+    /// Deals with states that earlier tasks have left, before a task starts. `warn` writes to the job's log.
+    fn before_task(
         &self,
+        _task: Task,
         _workspace: &Workspace,
         _directory: &EngineDirectory,
         _job_id: Uuid,
         _warn: &dyn Fn(&str),
     ) -> Result<(), EngineError> {
         Ok(())
-    }
-
-    /// A warning for a plan of a module with rescued states.
-    fn plan_warning(&self, _workspace: &Workspace) -> Option<String> {
-        None
-    }
-
-    /// How to read the state if a task was stopped before its script did.
-    fn state_export(&self, _task: &EngineTask) -> Option<StateExport> {
-        None
     }
 
     /// Finds and keeps what a failed task left behind.

@@ -1,20 +1,21 @@
-//! The outputs of a module, read from the engine's own JSON.
+//! The outputs of a module, from the JSON that the engine prints.
 //!
-//! Values are kept as the text that they were: a number with twenty digits is not squeezed through a float.
+//! Values keep their text, so a number with twenty digits does not lose any.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
 
 use hawser_contract::{OutputSet, OutputValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::{Engine, EngineError, ResultFile, read_json};
+use super::Engine;
 use crate::base::confined_dir::read_limited;
 use crate::base::digest::hex;
 
-const WHAT: &str = "the outputs as JSON";
-/// Outputs are kept in memory as a whole; nobody has this much on purpose.
+/// All outputs are held in memory.
 const LARGEST: u64 = 256 * 1024 * 1024;
 
 #[derive(Deserialize)]
@@ -25,37 +26,26 @@ struct TerraformOutput {
     value: Option<Box<RawValue>>,
 }
 
-/// What Pulumi prints in place of a secret, be it the whole value or a part of it. Inside of another string the quotes
-/// would be escaped.
+/// Pulumi prints this in place of a secret, which may be a part of a value. Inside a string, the quotes would be escaped.
 const HIDDEN: &str = "\"[secret]\"";
 
-/// Reads what the engine has printed. `from_extra_files` names the outputs that extra files declare; without a
-/// word from the engine there is nothing to tell.
+/// Reads the printed outputs. `from_extra_files` names the outputs that extra files declare. `None` if the engine printed
+/// nothing.
 pub fn read(
     engine: &dyn Engine,
-    file: impl Into<ResultFile>,
+    file: File,
     from_extra_files: &BTreeSet<String>,
     timestamp: i64,
-) -> Result<Option<OutputSet>, EngineError> {
-    let (path, file) = file.into().open(WHAT)?;
-    let raw = match read_limited(file, LARGEST) {
-        Ok(raw) => raw,
-        Err(source) => return Err(EngineError::Read { what: WHAT, path, source }),
-    };
+) -> io::Result<Option<OutputSet>> {
+    let raw = read_limited(file, LARGEST)?;
     if raw.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let mut outputs =
-        engine.parse_outputs(&raw).map_err(|source| EngineError::Json { what: WHAT, path, source })?;
+    let mut outputs = engine.parse_outputs(&raw)?;
     for output in &mut outputs {
         output.from_extra_file = from_extra_files.contains(&output.name);
     }
     Ok(Some(OutputSet { timestamp, checksum: hex(&Sha256::digest(&raw)), outputs }))
-}
-
-/// Reads the names of the outputs that extra files declare, which were noted when the task was prepared.
-pub fn read_names(file: impl Into<ResultFile>) -> Result<BTreeSet<String>, EngineError> {
-    read_json("the names of the outputs of extra files", file)
 }
 
 pub fn parse_terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
@@ -87,13 +77,13 @@ pub fn parse_pulumi(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
             let kind = json_type(value.get()).to_owned();
             let hidden = value.get().contains(HIDDEN);
             let value = text(value.get())?;
-            // With --show-secrets a secret looks like any other value: then nobody can tell.
+            // With --show-secrets, a secret looks like any other value.
             Ok(OutputValue { name, sensitive: hidden.then_some(true), kind, value, from_extra_file: false })
         })
         .collect()
 }
 
-/// The type as Terraform writes it: a word, or an array that begins with one.
+/// A type in Terraform's JSON: a name, or an array that starts with one.
 fn type_name(raw: &str) -> Result<String, serde_json::Error> {
     if raw.starts_with('"') {
         return serde_json::from_str(raw);
@@ -102,7 +92,7 @@ fn type_name(raw: &str) -> Result<String, serde_json::Error> {
     Ok(items.first().and_then(|it| it.as_str()).unwrap_or("dynamic").to_owned())
 }
 
-/// The type of a JSON text, in Terraform's words, so that a reader of outputs need not know the engine.
+/// The type of a JSON text. All engines use Terraform's names.
 fn json_type(raw: &str) -> &'static str {
     match raw.trim_start().bytes().next() {
         Some(b'"') => "string",
@@ -114,12 +104,12 @@ fn json_type(raw: &str) -> &'static str {
     }
 }
 
-/// Strings as they are, everything else as compact JSON.
+/// Strings without quotes, everything else as compact JSON.
 fn text(raw: &str) -> Result<String, serde_json::Error> {
     if raw.starts_with('"') { serde_json::from_str(raw) } else { Ok(compact(raw)) }
 }
 
-/// Takes the white space out of a JSON text and changes nothing else.
+/// Removes the white space between the tokens of a JSON text.
 fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);
@@ -147,7 +137,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), json).unwrap();
         let extra = BTreeSet::from(["extra".to_owned()]);
-        read(engine, file.path().to_str().unwrap(), &extra, 7).unwrap().unwrap()
+        read(engine, file.reopen().unwrap(), &extra, 7).unwrap().unwrap()
     }
 
     fn one(json: &str) -> OutputValue {
@@ -155,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_keeps_its_value_to_the_letter() {
+    fn values_of_every_type_keep_their_exact_text() {
         for (kind, value, expected) in [
             ("\"string\"", "\"it's \\\"é\\\" \\u6f22\\n\"", "it's \"é\" 漢\n"),
             (
@@ -178,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_that_of_the_raw_text_and_extra_files_are_marked() {
+    fn the_checksum_covers_the_raw_text_and_outputs_of_extra_files_are_marked() {
         let json = "{\"extra\": {\"type\": \"string\", \"value\": \"\"}, \"own\": {\"type\": \"bool\", \"value\": false}}\n";
         let set = outputs(&Terraform::tofu(), json);
         assert_eq!(set.checksum, hex(&Sha256::digest(json)));
@@ -213,12 +203,12 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_outputs_and_rubbish_is_an_error() {
+    fn no_text_means_no_outputs_and_invalid_json_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let path = file.path().to_str().unwrap();
-        assert_eq!(read(&Terraform::tofu(), path, &BTreeSet::new(), 0).unwrap(), None);
-        fs::write(path, "Warning: not JSON").unwrap();
-        read(&Terraform::tofu(), path, &BTreeSet::new(), 0).unwrap_err();
+        let read = || read(&Terraform::tofu(), file.reopen().unwrap(), &BTreeSet::new(), 0);
+        assert_eq!(read().unwrap(), None);
+        fs::write(file.path(), "Warning: not JSON").unwrap();
+        read().unwrap_err();
     }
 
     proptest! {

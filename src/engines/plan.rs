@@ -1,11 +1,11 @@
-//! What a plan would do, counted from the plan itself.
+//! Counts the changes in a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_contract::PlanData;
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::{EngineError, ResultFile, read_json};
 use crate::workspace::stored_state::is_stack;
 
 /// What happens to one resource or output.
@@ -18,26 +18,22 @@ pub enum Change {
     Recreate,
 }
 
-/// Adds up changes.
 #[derive(Debug, Default)]
-struct Tally {
-    data: PlanData,
-}
+struct Tally(PlanData);
 
 impl Tally {
     fn resource(&mut self, change: Change) {
-        let data = &mut self.data;
         *match change {
-            Change::Unchanged => &mut data.total_unchanged_count,
-            Change::Create => &mut data.create_count,
-            Change::Modify => &mut data.modify_count,
-            Change::Destroy => &mut data.destroy_count,
-            Change::Recreate => &mut data.recreate_count,
+            Change::Unchanged => &mut self.0.total_unchanged_count,
+            Change::Create => &mut self.0.create_count,
+            Change::Modify => &mut self.0.modify_count,
+            Change::Destroy => &mut self.0.destroy_count,
+            Change::Recreate => &mut self.0.recreate_count,
         } += 1;
     }
 
     fn output(&mut self, name: String, change: Change) {
-        let data = &mut self.data;
+        let data = &mut self.0;
         match change {
             Change::Unchanged => &mut data.outputs_unchanged_list,
             Change::Create => &mut data.outputs_create_list,
@@ -49,7 +45,7 @@ impl Tally {
     }
 
     fn finish(self) -> PlanData {
-        let mut data = self.data;
+        let mut data = self.0;
         let changed = data.modify_count + data.recreate_count;
         data.total_count_after = data.total_unchanged_count + changed + data.create_count;
         data.total_count_before = data.total_unchanged_count + changed + data.destroy_count;
@@ -83,9 +79,9 @@ pub fn summary(data: &PlanData) -> String {
     )
 }
 
-/// The members of `show -json` that are counted. Null stands for a missing list now and then.
+/// The counted parts of `show -json`. A missing list may be null.
 #[derive(Deserialize)]
-struct ShownPlan {
+pub(super) struct ShownPlan {
     resource_changes: Option<Vec<ResourceChange>>,
     output_changes: Option<BTreeMap<String, Actions>>,
 }
@@ -103,7 +99,7 @@ struct Actions {
 }
 
 impl Actions {
-    /// Reading and forgetting change nothing out there and count nowhere.
+    /// Reading and forgetting change no resources, so they are not counted.
     fn change(&self) -> Option<Change> {
         let has = |action: &str| self.actions.iter().any(|it| it == action);
         match (has("create"), has("delete"), has("update"), has("no-op")) {
@@ -117,9 +113,8 @@ impl Actions {
     }
 }
 
-/// Counts a plan of Terraform or OpenTofu, as `show -json` gives it.
-pub fn read_terraform(path: impl Into<ResultFile>) -> Result<PlanData, EngineError> {
-    let plan: ShownPlan = read_json("the plan as JSON", path)?;
+/// Counts a plan of Terraform or OpenTofu.
+pub(super) fn count_terraform(plan: ShownPlan) -> PlanData {
     let mut tally = Tally::default();
     let resources = plan.resource_changes.unwrap_or_default();
     for change in resources.iter().filter(|it| it.mode != "data").filter_map(|it| it.change.change()) {
@@ -130,58 +125,10 @@ pub fn read_terraform(path: impl Into<ResultFile>) -> Result<PlanData, EngineErr
             tally.output(name, change);
         }
     }
-    Ok(tally.finish())
+    tally.finish()
 }
 
-/// A plan that `pulumi preview --save-plan` has written.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PulumiPlan {
-    resource_plans: Option<BTreeMap<String, ResourcePlan>>,
-}
-
-#[derive(Deserialize)]
-struct ResourcePlan {
-    #[serde(default)]
-    steps: Vec<String>,
-    goal: Option<Goal>,
-    /// The outputs that the resource is expected to have.
-    state: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Goal {
-    output_diff: Option<OutputDiff>,
-}
-
-#[derive(Deserialize)]
-struct OutputDiff {
-    adds: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-    deletes: Option<Vec<String>>,
-    updates: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-}
-
-/// What `pulumi destroy --preview-only --json` prints.
-#[derive(Deserialize)]
-struct PulumiPreview {
-    steps: Option<Vec<PreviewStep>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PreviewStep {
-    op: String,
-    urn: String,
-    old_state: Option<OldState>,
-}
-
-#[derive(Deserialize)]
-struct OldState {
-    outputs: Option<BTreeMap<String, serde::de::IgnoredAny>>,
-}
-
-/// A resource counts once, whatever number of steps it takes.
+/// The change to one resource, which may take several steps.
 fn pulumi_change<'a>(steps: impl IntoIterator<Item = &'a str>) -> Option<Change> {
     let steps: BTreeSet<&str> = steps.into_iter().collect();
     let any = |wanted: &[&str]| wanted.iter().any(|it| steps.contains(it));
@@ -202,58 +149,62 @@ fn pulumi_change<'a>(steps: impl IntoIterator<Item = &'a str>) -> Option<Change>
     }
 }
 
-/// Counts a plan of Pulumi.
-pub fn read_pulumi(path: impl Into<ResultFile>) -> Result<PlanData, EngineError> {
-    let plan: PulumiPlan = read_json("the plan", path)?;
+/// The names of the members at a path, or the strings of the array there.
+fn names(value: &Value, pointer: &str) -> BTreeSet<String> {
+    match value.pointer(pointer) {
+        Some(Value::Object(members)) => members.keys().cloned().collect(),
+        Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Counts a plan that `pulumi preview --save-plan` has written.
+pub(super) fn count_pulumi(plan: &Value) -> PlanData {
     let mut tally = Tally::default();
-    for (urn, resource) in plan.resource_plans.unwrap_or_default() {
-        if !is_stack(&urn) {
-            if let Some(change) = pulumi_change(resource.steps.iter().map(String::as_str)) {
-                tally.resource(change);
-            }
+    for (urn, resource) in plan["resourcePlans"].as_object().into_iter().flatten() {
+        if !is_stack(urn) {
+            let steps = names(resource, "/steps");
+            pulumi_change(steps.iter().map(String::as_str))
+                .into_iter()
+                .for_each(|change| tally.resource(change));
             continue;
         }
-        let mut unchanged: BTreeSet<String> = resource.state.unwrap_or_default().into_keys().collect();
-        if let Some(diff) = resource.goal.and_then(|goal| goal.output_diff) {
-            let changes = diff.adds.unwrap_or_default().into_keys().map(|name| (name, Change::Create));
-            let updates = diff.updates.unwrap_or_default().into_keys().map(|name| (name, Change::Modify));
-            let deletes = diff.deletes.unwrap_or_default().into_iter().map(|name| (name, Change::Destroy));
-            for (name, change) in changes.chain(updates).chain(deletes) {
+        // The outputs that the stack is expected to have.
+        let mut unchanged = names(resource, "/state");
+        for (list, change) in
+            [("adds", Change::Create), ("updates", Change::Modify), ("deletes", Change::Destroy)]
+        {
+            for name in names(resource, &format!("/goal/outputDiff/{list}")) {
                 unchanged.remove(&name);
                 tally.output(name, change);
             }
         }
-        for name in unchanged {
-            tally.output(name, Change::Unchanged);
-        }
+        unchanged.into_iter().for_each(|name| tally.output(name, Change::Unchanged));
     }
-    Ok(tally.finish())
+    tally.finish()
 }
 
-/// Counts the preview of a destroy by Pulumi; the second part is a line for each resource, for people to read.
-pub fn read_pulumi_preview(path: impl Into<ResultFile>) -> Result<(PlanData, Vec<String>), EngineError> {
-    let preview: PulumiPreview = read_json("the preview", path)?;
+/// Counts what `pulumi destroy --preview-only --json` prints, with a line for each resource for the job's log.
+pub(super) fn count_pulumi_preview(preview: &Value) -> (PlanData, Vec<String>) {
     let mut tally = Tally::default();
-    let mut resources: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for step in preview.steps.unwrap_or_default() {
-        if is_stack(&step.urn) {
-            let outputs = step.old_state.and_then(|state| state.outputs).unwrap_or_default();
-            if let Some(change) = pulumi_change([step.op.as_str()]) {
-                outputs.into_keys().for_each(|name| tally.output(name, change));
-            }
-        } else {
-            resources.entry(step.urn).or_default().push(step.op);
+    let mut resources: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for step in preview["steps"].as_array().into_iter().flatten() {
+        let (Some(operation), Some(urn)) = (step["op"].as_str(), step["urn"].as_str()) else { continue };
+        if !is_stack(urn) {
+            resources.entry(urn).or_default().push(operation);
+        } else if let Some(change) = pulumi_change([operation]) {
+            names(step, "/oldState/outputs").into_iter().for_each(|name| tally.output(name, change));
         }
     }
     let mut lines = Vec::new();
     for (urn, steps) in resources {
-        let Some(change) = pulumi_change(steps.iter().map(String::as_str)) else { continue };
+        let Some(change) = pulumi_change(steps.iter().copied()) else { continue };
         tally.resource(change);
         if change != Change::Unchanged {
             lines.push(format!("  {} {urn}", steps.join("+")));
         }
     }
-    Ok((tally.finish(), lines))
+    (tally.finish(), lines)
 }
 
 #[cfg(test)]

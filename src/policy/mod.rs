@@ -1,20 +1,17 @@
-//! Local rules that refuse tasks whatever the server asks (`Policy.*` and `HooksPreapproval.*`).
+//! Local rules that refuse tasks of the server (`Policy.*` and `HooksPreapproval.*`).
 //!
 //! Only the settings of this process decide, and they are read once, at start. Requests, a module's variables, and the files
 //! of a checkout cannot change the rules.
 //!
 //! The runner builds one [`Policy`] and calls [`Policy::check`] before a task enters the queue, both for new tasks and for
-//! tasks that an earlier process accepted and did not start. Later it checks only what the request did not contain, or what
-//! may have changed since: the answers of registries and the URLs of submodules ([`Policy::sources`], in [`crate::sources`]),
-//! the variables and backend settings that an earlier Init saved with the module, and the files of pre-approved hooks (in
-//! [`crate::tasks`]).
+//! tasks that an earlier process accepted and did not start. Later it checks only what the request did not contain: the answers
+//! of registries and the URLs of submodules ([`Policy::sources`], in [`crate::sources`]), and the variables and backend settings
+//! that an earlier Init saved with the module (in [`crate::tasks`]).
 //!
 //! The rules cover what a server asks for. A hook can do anything that the runner's user can, and so can the code of a module
 //! (providers, `external` data sources, provisioners, Pulumi programs). Modules that an engine downloads during its init are
 //! not checked.
 
-mod backend;
-mod flags;
 mod hooks;
 
 use std::sync::Arc;
@@ -22,9 +19,8 @@ use std::sync::Arc;
 use hawser_contract::{EngineName, EngineTask, Hook, Request, SourceRefresh, Task, TaskRequest};
 
 use crate::engines::{Engine, Engines};
-use crate::settings::patterns::{
-    BackendPattern, FilePattern, FlagName, ModulePattern, SourceRule, VariablePattern,
-};
+use crate::settings::model::PolicySettings;
+use crate::settings::patterns::SourceRule;
 use crate::settings::{Refusal, Settings};
 use hooks::HookRule;
 
@@ -33,29 +29,17 @@ const NO_MATCH: &str = "no entry of the list matches it";
 /// The rules of this runner.
 #[derive(Debug)]
 pub struct Policy {
-    engines: Option<Vec<EngineName>>,
+    rules: PolicySettings,
     sources: SourceRule,
-    modules: Option<Vec<ModulePattern>>,
-    flags: Option<Vec<FlagName>>,
-    extra_files: Option<Vec<FilePattern>>,
-    variables: Option<Vec<VariablePattern>>,
-    backend_settings: Option<Vec<BackendPattern>>,
-    plan_only: bool,
     hooks: HookRule,
 }
 
 impl Policy {
     pub fn new(settings: &Settings) -> Self {
-        let policy = &settings.policy;
+        let rules = settings.policy.clone();
         Self {
-            engines: policy.allowed_engines.clone(),
-            sources: SourceRule::new(policy.allowed_sources.clone()),
-            modules: policy.allowed_modules.clone(),
-            flags: policy.allowed_flags.clone(),
-            extra_files: policy.allowed_extra_files.clone(),
-            variables: policy.allowed_variables.clone(),
-            backend_settings: policy.allowed_backend_settings.clone(),
-            plan_only: policy.plan_only,
+            sources: SourceRule::new(rules.allowed_sources.clone()),
+            rules,
             hooks: HookRule::new(settings),
         }
     }
@@ -80,7 +64,7 @@ impl Policy {
         self.check_flags(&*engine, task)?;
         if task.task == Task::Init {
             self.check_variables(task.init.resolved_env_vars.keys().map(String::as_str))?;
-            self.check_backend_settings(&engine.backend_settings(task))?;
+            self.check_backend_settings(&engine.backend_change(task).settings)?;
         }
         self.check_hooks(task.hooks().into_iter().flatten())
     }
@@ -100,7 +84,7 @@ impl Policy {
     }
 
     fn check_module(&self, request: &Request) -> Result<(), Refusal> {
-        let Some(allowed) = &self.modules else { return Ok(()) };
+        let Some(allowed) = &self.rules.allowed_modules else { return Ok(()) };
         let metadata = &request.common.metadata;
         let names = [&metadata.stack_name, &metadata.namespace_name, &metadata.module_name];
         if allowed.iter().any(|pattern| pattern.matches(names.map(String::as_str))) {
@@ -111,7 +95,9 @@ impl Policy {
     }
 
     fn check_engine(&self, task: &TaskRequest) -> Result<(), Refusal> {
-        let (Some(allowed), Some(engine)) = (&self.engines, task.engine()) else { return Ok(()) };
+        let (Some(allowed), Some(engine)) = (&self.rules.allowed_engines, task.engine()) else {
+            return Ok(());
+        };
         if allowed.contains(engine) {
             return Ok(());
         }
@@ -125,15 +111,15 @@ impl Policy {
 
     /// Refuses applies and destroys, and flags that make another task write to a state.
     fn check_plan_only(&self, engine: &dyn Engine, task: &EngineTask) -> Result<(), Refusal> {
-        if !self.plan_only {
+        if !self.rules.plan_only {
             return Ok(());
         }
         let refuse = |what: String| Err(Refusal::new("Policy.PlanOnly", what, "this runner only plans"));
         if task.task.applies() {
             return refuse(format!("the task {}", task.task));
         }
-        match engine.state_changing_flag(task) {
-            Some(flag) => refuse(format!("the flag {flag} of {}", task.task)),
+        match engine.given_flags(task).iter().find(|flag| flag.changes_state) {
+            Some(flag) => refuse(format!("the flag {} of {}", flag.name, task.task)),
             None => Ok(()),
         }
     }
@@ -143,7 +129,7 @@ impl Policy {
         let refuse = |rule, flag: &str, why: &str| {
             Err(Refusal::new(rule, format!("the flag {flag} of {}", task.task), why))
         };
-        if let Some(allowed) = &self.flags
+        if let Some(allowed) = &self.rules.allowed_flags
             && let Some(flag) =
                 requested.iter().find(|flag| !allowed.iter().any(|name| name.matches(flag.name)))
         {
@@ -156,7 +142,7 @@ impl Policy {
             return refuse(rule, flag.name, "its value starts with a dash and could be another flag");
         }
         if self.sources.is_set()
-            && let Some(flag) = requested.iter().find(|flag| flag.name == "FromModule")
+            && let Some(flag) = requested.iter().find(|flag| flag.fetches_module)
         {
             return refuse(
                 "Policy.AllowedSources",
@@ -168,7 +154,7 @@ impl Policy {
     }
 
     fn check_extra_files<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), Refusal> {
-        let Some(allowed) = &self.extra_files else { return Ok(()) };
+        let Some(allowed) = &self.rules.allowed_extra_files else { return Ok(()) };
         match names.into_iter().find(|name| !allowed.iter().any(|pattern| pattern.matches(name))) {
             None => Ok(()),
             Some(name) => {
@@ -182,13 +168,13 @@ impl Policy {
         let rule_on_arguments = self.rule_on_arguments();
         for name in names {
             let what = || format!("the environment variable {name:?}");
-            if let Some(allowed) = &self.variables
+            if let Some(allowed) = &self.rules.allowed_variables
                 && !allowed.iter().any(|pattern| pattern.matches(name))
             {
                 return Err(Refusal::new("Policy.AllowedVariables", what(), NO_MATCH));
             }
             if let Some(rule) = rule_on_arguments
-                && flags::holds_engine_arguments(name)
+                && holds_engine_arguments(name)
             {
                 return Err(Refusal::new(rule, what(), "it can add any flag to an engine's command line"));
             }
@@ -200,7 +186,7 @@ impl Policy {
     pub fn check_saved_backend(&self, settings: Option<&[String]>) -> Result<(), Refusal> {
         match settings {
             Some(settings) => self.check_backend_settings(settings),
-            None if self.backend_settings.is_none() => Ok(()),
+            None if self.rules.allowed_backend_settings.is_none() => Ok(()),
             None => {
                 let why = "the settings that an earlier Init gave to the engine are not known; \
                            run a clean init, or one with Reconfigure";
@@ -209,27 +195,29 @@ impl Policy {
         }
     }
 
-    /// Each setting is in the form that [`crate::engines::terraform::backend_settings`] returns.
+    /// Checks settings in the form that the engine gets: `name=value`, split at the first equals sign, or the name of a file.
+    /// Some settings lead to code (`shared_config_files` of the S3 backend names a file that names a program), some choose where
+    /// the state is stored, and `${NAME}` in a value is a variable of the host.
     fn check_backend_settings(&self, settings: &[String]) -> Result<(), Refusal> {
-        let Some(allowed) = &self.backend_settings else { return Ok(()) };
+        let Some(allowed) = &self.rules.allowed_backend_settings else { return Ok(()) };
         let is_allowed = |setting: &str| allowed.iter().any(|pattern| pattern.matches(setting));
         match settings.iter().find(|setting| !is_allowed(setting)) {
             None => Ok(()),
             Some(setting) => {
-                Err(Refusal::new("Policy.AllowedBackendSettings", backend::without_value(setting), NO_MATCH))
+                Err(Refusal::new("Policy.AllowedBackendSettings", without_value(setting), NO_MATCH))
             }
         }
     }
 
     /// The first rule that unchecked arguments of an engine could bypass.
     fn rule_on_arguments(&self) -> Option<&'static str> {
-        if self.flags.is_some() {
+        if self.rules.allowed_flags.is_some() {
             Some("Policy.AllowedFlags")
-        } else if self.plan_only {
+        } else if self.rules.plan_only {
             Some("Policy.PlanOnly")
         } else if self.sources.is_set() {
             Some("Policy.AllowedSources")
-        } else if self.backend_settings.is_some() {
+        } else if self.rules.allowed_backend_settings.is_some() {
             Some("Policy.AllowedBackendSettings")
         } else {
             None
@@ -243,6 +231,19 @@ fn known_engine(name: &EngineName, engines: &Engines) -> Result<Arc<dyn Engine>,
         let what = format!("the engine {name}");
         Refusal::new("Policy.AllowedEngines", what, format!("this runner has {}", unknown.known))
     })
+}
+
+/// Describes a setting without its value, which may be secret.
+fn without_value(setting: &str) -> String {
+    match setting.split_once('=') {
+        Some((name, _)) => format!("the backend setting {name:?}"),
+        None => format!("the file {setting:?} of backend settings"),
+    }
+}
+
+/// Whether an engine reads further arguments from the variable with this name.
+fn holds_engine_arguments(name: &str) -> bool {
+    ["TF_CLI_ARGS", "PULUMI_OPTION_"].iter().any(|start| name.starts_with(start))
 }
 
 #[cfg(test)]

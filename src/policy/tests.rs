@@ -1,5 +1,6 @@
 //! Every rule as a table: the settings, the request, and the rule that refuses the request.
 
+use crate::settings::patterns::{BackendPattern, FilePattern, FlagName, ModulePattern, VariablePattern};
 use hawser_contract::Push;
 
 use crate::engines::Engines;

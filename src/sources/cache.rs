@@ -7,33 +7,31 @@
 //! sourcecache/github.com-org-repo-0123456789abcdef.busy   exists while the repository is being changed
 //! ```
 //!
-//! - The name consists of the URL's host and path, for people, and a hash of the URL without credentials.
+//! - The name consists of the URL's host and path, for readability, and a hash of the URL without credentials.
 //! - A lock ends with its process ([`crate::base::lock`]).
 //! - A `.busy` without a lock means that its process was killed. The repository is not trusted then.
 //! - All jobs of a runner trust each other: every job could read the folder anyway. So a job that names a repository gets a
 //!   commit from the cache without asking the server again.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use std::{fs, io};
 
 use sha2::{Digest as _, Sha256};
-use tokio_util::sync::CancellationToken;
 
 use super::SourceError;
 use crate::base::digest::hex;
 use crate::base::files::{create_private_dir_all, remove_all};
 use crate::base::git_url::{GitUrl, mask_url};
 use crate::base::lock::{self, LockMode};
-use crate::base::retry;
 
-/// The length of the readable part of a name. The end of a longer one is kept, because it says more.
+/// The length of the readable part of a name. The end of a longer one is kept, because it is more specific.
 const MAX_READABLE: usize = 80;
 
 #[derive(Debug, Clone)]
-pub(super) struct Cache {
-    folder: PathBuf,
-    max_bytes: u64,
+pub struct Cache {
+    pub folder: PathBuf,
+    pub max_bytes: u64,
 }
 
 /// The paths of one repository in the cache, which may not exist yet.
@@ -45,10 +43,6 @@ pub(super) struct Entry {
 }
 
 impl Cache {
-    pub(super) fn new(folder: &Path, max_bytes: u64) -> Self {
-        Self { folder: folder.to_owned(), max_bytes }
-    }
-
     /// SHA-1 and SHA-256 repositories have separate entries, because the repository at a URL may have been replaced.
     pub(super) fn entry(&self, url: &GitUrl, sha256: bool) -> Entry {
         let address = mask_url(&url.argument());
@@ -87,37 +81,40 @@ impl Cache {
     }
 }
 
-impl Entry {
-    fn failed(&self, source: io::Error) -> SourceError {
-        SourceError::Folder { folder: self.folder.clone(), source }
-    }
+/// Cached repositories that were not used for a long time.
+#[derive(Debug, Default)]
+pub struct Expired {
+    /// With their sizes in bytes.
+    pub unused: Vec<(PathBuf, u64)>,
+    /// Expired, but in use right now.
+    pub busy: Vec<PathBuf>,
+}
 
-    /// Waits for the lock, and calls `on_wait` once if it is not free. `None` after `timeout`.
-    pub(super) async fn lock(
-        &self,
-        mode: LockMode,
-        timeout: Duration,
-        on_wait: impl Fn(),
-        cancel: &CancellationToken,
-    ) -> Result<Option<lock::OwnLock>, SourceError> {
-        let wait = async {
-            let mut has_waited = false;
-            loop {
-                if let Some(lock) = self.try_lock(mode).map_err(|error| self.failed(error))? {
-                    return Ok(lock);
-                }
-                if !has_waited {
-                    on_wait();
-                    has_waited = true;
-                }
-                tokio::time::sleep(retry::SOURCE_CACHE).await;
-            }
+/// Finds the repositories of a cache that were last used before `before`, and deletes them if `remove` is set.
+pub fn expired(folder: &Path, before: SystemTime, remove: bool) -> io::Result<Expired> {
+    let mut expired = Expired::default();
+    let entries = match (Cache { folder: folder.to_owned(), max_bytes: 0 }).entries() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(expired),
+        entries => entries?,
+    };
+    for entry in entries.into_iter().filter(|entry| entry.last_use() <= before) {
+        let Some(_lock) = entry.try_lock(LockMode::Alone)? else {
+            expired.busy.push(entry.folder);
+            continue;
         };
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => Err(SourceError::Cancelled),
-            lock = tokio::time::timeout(timeout, wait) => lock.ok().transpose(),
+        let bytes = entry.size();
+        if remove {
+            entry.discard()?;
         }
+        expired.unused.push((entry.folder, bytes));
+    }
+    expired.unused.sort();
+    Ok(expired)
+}
+
+impl Entry {
+    pub(super) fn failed(&self, source: io::Error) -> SourceError {
+        SourceError::Folder { folder: self.folder.clone(), source }
     }
 
     pub(super) fn try_lock(&self, mode: LockMode) -> io::Result<Option<lock::OwnLock>> {
@@ -185,7 +182,7 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Files that disappear meanwhile do not count.
+/// The size of all files. Files that disappear are ignored.
 fn size(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files
@@ -215,7 +212,7 @@ mod tests {
 
     fn name(url: &str) -> String {
         let url = GitUrl::parse(url).unwrap();
-        Cache::new(Path::new("/c"), 0).entry(&url, false).name().into_owned()
+        (Cache { folder: "/c".into(), max_bytes: 0 }).entry(&url, false).name().into_owned()
     }
 
     #[test]
@@ -242,7 +239,7 @@ mod tests {
             assert_ne!(name(other), plain, "{other}");
         }
         assert!(name(&format!("https://host/{}/repo", "x".repeat(5000))).len() < 120);
-        let cache = Cache::new(Path::new("/c"), 0);
+        let cache = Cache { folder: "/c".into(), max_bytes: 0 };
         let url = GitUrl::parse("/srv/r").unwrap();
         assert_ne!(cache.entry(&url, true).folder, cache.entry(&url, false).folder);
     }

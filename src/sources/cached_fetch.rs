@@ -10,18 +10,15 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Entry};
-use super::commits::FetchTarget;
 use super::git::{IN_BARE, IN_CHECKOUT};
-use super::{Fetcher, JobLog, SourceError};
+use super::{Fetcher, SourceError};
 use crate::base::blocking::blocking;
 use crate::base::git_url::GitUrl;
-use crate::base::lock::{self, LockMode};
+use crate::base::lock::{LockMode, OwnLock};
 use crate::base::process::ProcessError;
+use crate::base::retry;
 
 const KEPT: &str = "refs/hawser/commits/";
 /// A repository with this many commits is created again instead of getting one more. More commits would slow down the
@@ -43,26 +40,7 @@ impl From<SourceError> for CacheError {
     }
 }
 
-enum CacheUse {
-    Hit,
-    Fetched,
-    /// Other steps used the cached repository for too long.
-    TimedOut,
-}
-
-/// The checkout that a commit is for.
-#[derive(Clone, Copy)]
-struct CachedCheckout<'a> {
-    url: &'a GitUrl,
-    commit: &'a str,
-    folder: &'a Path,
-    log: JobLog<'a>,
-    cancel: &'a CancellationToken,
-    /// Waiting is logged once per checkout.
-    has_waited: &'a AtomicBool,
-}
-
-impl Fetcher {
+impl Fetcher<'_> {
     /// Fetches a commit from the cache into a new repository, and before that into the cache if necessary. False if the cache
     /// cannot be used.
     pub(super) async fn fill_from_cache(
@@ -71,92 +49,109 @@ impl Fetcher {
         url: &GitUrl,
         commit: &str,
         folder: &Path,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
     ) -> Result<bool, SourceError> {
-        let has_waited = AtomicBool::new(false);
-        let checkout = CachedCheckout { url, commit, folder, log, cancel, has_waited: &has_waited };
         let entry = cache.entry(url, commit.len() == 64);
         for is_damaged in [false, true] {
-            match self.fill_from_entry(&entry, is_damaged, checkout).await {
-                Ok(CacheUse::Hit) => return Ok(true),
-                Ok(CacheUse::Fetched) => {
-                    shrink(cache, log).await;
+            match self.fill_from_entry(&entry, is_damaged, url, commit, folder).await {
+                Ok(None) => break,
+                Ok(Some(has_grown)) => {
+                    if has_grown {
+                        self.shrink(cache).await;
+                    }
                     return Ok(true);
                 }
-                Ok(CacheUse::TimedOut) => break,
                 Err(CacheError::Server(error)) => return Err(error),
                 Err(CacheError::Cache(error)) => {
-                    log(&format!("Cannot use the cached copy of {url}: {error}"));
+                    (self.log)(&format!("Cannot use the cached copy of {url}: {error}"));
                 }
             }
         }
-        log(&format!("Fetching {url} without the cache"));
+        (self.log)(&format!("Fetching {url} without the cache"));
         Ok(false)
     }
 
+    /// Returns whether the commit had to be fetched from the server; `None` if other steps used the cached repository for too
+    /// long.
     async fn fill_from_entry(
         &self,
         entry: &Entry,
         is_damaged: bool,
-        checkout: CachedCheckout<'_>,
-    ) -> Result<CacheUse, CacheError> {
-        let CachedCheckout { url, commit, log, cancel, .. } = checkout;
-        let on_wait = || {
-            if !checkout.has_waited.swap(true, Ordering::Relaxed) {
-                log(&format!("Waiting for another step that uses the cached copy of {url}"));
-            }
-        };
-        let lock = async |mode| entry.lock(mode, self.fetch_timeout, on_wait, cancel).await;
+        url: &GitUrl,
+        commit: &str,
+        folder: &Path,
+    ) -> Result<Option<bool>, CacheError> {
         if !is_damaged {
-            let Some(shared) = lock(LockMode::Shared).await? else { return Ok(CacheUse::TimedOut) };
-            if entry.is_whole() && self.fetch_from_entry(entry, &shared, checkout).await? {
-                log(&format!("{commit} was in the cache already"));
-                return Ok(CacheUse::Hit);
+            let Some(shared) = self.lock(entry, LockMode::Shared, url).await? else { return Ok(None) };
+            if entry.is_whole() && self.fetch_from_entry(entry, &shared, commit, folder).await? {
+                (self.log)(&format!("{commit} was in the cache already"));
+                return Ok(Some(false));
             }
         }
-        let Some(exclusive) = lock(LockMode::Alone).await? else { return Ok(CacheUse::TimedOut) };
+        let Some(exclusive) = self.lock(entry, LockMode::Alone, url).await? else { return Ok(None) };
         let mut is_new = is_damaged || !entry.is_whole();
         if !is_new {
             // Another step may have fetched it while this one waited.
-            if self.fetch_from_entry(entry, &exclusive, checkout).await? {
-                return Ok(CacheUse::Hit);
+            if self.fetch_from_entry(entry, &exclusive, commit, folder).await? {
+                return Ok(Some(false));
             }
-            is_new = self.kept_refs(entry, cancel).await?.len() >= MAX_KEPT;
+            is_new = self.kept_refs(entry).await?.len() >= MAX_KEPT;
         }
         if is_new {
             entry.recreate()?;
-            self.init(&entry.folder, commit.len() == 64, &["--bare"], cancel).await?;
+            self.init(&entry.folder, commit.len() == 64, &["--bare"]).await?;
         }
         entry.begin_change()?;
         let keep = format!("{KEPT}{:015}/{commit}", jiff::Timestamp::now().as_millisecond());
-        let target = FetchTarget { folder: &entry.folder, keep: Some(&keep) };
-        let fetched = self.fetch_commit(target, url, commit, log, cancel).await;
+        let fetched = self.fetch_commit(&entry.folder, Some(&keep), url, commit).await;
         // git has exited, with or without success, so nothing writes to the repository any more.
         entry.end_change()?;
         if let Err(error) = fetched {
             let may_be_cache = !is_new && matches!(error, SourceError::Git(ProcessError::Failed { .. }));
             // If the server answers another request, the cached repository is the cause.
-            if may_be_cache && self.list_refs(url, &[], &["HEAD".to_owned()], cancel).await.is_ok() {
+            if may_be_cache && self.list_refs(url, &[], &["HEAD".to_owned()]).await.is_ok() {
                 return Err(CacheError::Cache(error));
             }
-            return Err(CacheError::Server(if cancel.is_cancelled() {
-                SourceError::Cancelled
-            } else {
-                error
-            }));
+            let error = if self.cancel.is_cancelled() { SourceError::Cancelled } else { error };
+            return Err(CacheError::Server(error));
         }
-        if !self.fetch_from_entry(entry, &exclusive, checkout).await? {
+        if !self.fetch_from_entry(entry, &exclusive, commit, folder).await? {
             let (revision, url) = (commit.to_owned(), url.to_string());
             return Err(CacheError::Cache(SourceError::UnknownCommit { revision, url }));
         }
-        Ok(CacheUse::Fetched)
+        Ok(Some(true))
+    }
+
+    /// Waits for the lock. `None` after the timeout.
+    async fn lock(
+        &self,
+        entry: &Entry,
+        mode: LockMode,
+        url: &GitUrl,
+    ) -> Result<Option<OwnLock>, SourceError> {
+        let wait = async {
+            let mut has_waited = false;
+            loop {
+                if let Some(lock) = entry.try_lock(mode).map_err(|error| entry.failed(error))? {
+                    return Ok(lock);
+                }
+                if !has_waited {
+                    (self.log)(&format!("Waiting for another step that uses the cached copy of {url}"));
+                    has_waited = true;
+                }
+                tokio::time::sleep(retry::SOURCE_CACHE).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(SourceError::Cancelled),
+            lock = tokio::time::timeout(self.fetch_timeout, wait) => lock.ok().transpose(),
+        }
     }
 
     /// The refs that keep commits, oldest first.
-    async fn kept_refs(&self, entry: &Entry, cancel: &CancellationToken) -> Result<Vec<String>, SourceError> {
+    async fn kept_refs(&self, entry: &Entry) -> Result<Vec<String>, SourceError> {
         let list = [IN_BARE, "for-each-ref", "--format=%(refname)", KEPT];
-        let output = self.local(&entry.folder, "list the cached commits".to_owned(), &list, cancel).await?;
+        let output = self.local(&entry.folder, "list the cached commits".to_owned(), &list).await?;
         Ok(output.text()?.lines().map(str::to_owned).collect())
     }
 
@@ -164,29 +159,29 @@ impl Fetcher {
     async fn fetch_from_entry(
         &self,
         entry: &Entry,
-        lock: &lock::OwnLock,
-        checkout: CachedCheckout<'_>,
+        lock: &OwnLock,
+        commit: &str,
+        folder: &Path,
     ) -> Result<bool, SourceError> {
-        let CachedCheckout { commit, folder, cancel, .. } = checkout;
-        let kept = self.kept_refs(entry, cancel).await?;
+        let kept = self.kept_refs(entry).await?;
         let Some(name) = kept.iter().find(|name| name.ends_with(commit)) else { return Ok(false) };
         let url = GitUrl::parse(&entry.folder.to_string_lossy())?;
         let fetch = [IN_CHECKOUT, "fetch", "--quiet", "--no-prune", "--depth=1", UPLOAD_PACK];
-        self.fetch(folder, &url, &fetch, &[name], cancel).await?;
+        self.fetch(folder, &url, &fetch, &[name]).await?;
         Entry::touch(lock);
         Ok(true)
     }
-}
 
-async fn shrink(cache: &Cache, log: JobLog<'_>) {
-    let cache = cache.clone();
-    let shrunk = blocking(move || cache.shrink()).await;
-    match shrunk.map_err(io::Error::from).flatten() {
-        Ok(deleted) => {
-            for entry in deleted {
-                log(&format!("The source cache is full: deleted {}", entry.name()));
+    async fn shrink(&self, cache: &Cache) {
+        let cache = cache.clone();
+        let shrunk = blocking(move || cache.shrink()).await;
+        match shrunk.map_err(io::Error::from).flatten() {
+            Ok(deleted) => {
+                for entry in deleted {
+                    (self.log)(&format!("The source cache is full: deleted {}", entry.name()));
+                }
             }
+            Err(error) => (self.log)(&format!("Failed to shrink the source cache: {error}")),
         }
-        Err(error) => log(&format!("Failed to shrink the source cache: {error}")),
     }
 }

@@ -7,12 +7,9 @@ use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use tokio_util::sync::CancellationToken;
-
-use super::commits::FetchTarget;
 use super::git::{LOCAL_TIMEOUT, MAX_LIST};
 use super::submodules::{MAX_SUBMODULES, SubmoduleCommit};
-use super::{Fetcher, JobLog, SourceError, refs};
+use super::{Fetcher, SourceError, refs};
 use crate::base::confined_dir::open_regular;
 use crate::base::files::create_private_dir_all;
 use crate::base::git_url::GitUrl;
@@ -26,23 +23,16 @@ pub(crate) struct Tracked {
     pub(crate) changed: HashSet<PathBuf>,
 }
 
-impl Fetcher {
+impl Fetcher<'_> {
     /// Fills an empty folder with the files of one commit and of its submodules. The transfer is as small as the server
     /// allows: that commit alone, or the whole history if the server does not serve single commits. With a cache, only
     /// objects that are not in the cache are transferred.
-    pub async fn check_out(
-        &self,
-        url: &GitUrl,
-        commit: &str,
-        folder: &Path,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<(), SourceError> {
+    pub async fn check_out(&self, url: &GitUrl, commit: &str, folder: &Path) -> Result<(), SourceError> {
         // A list instead of recursion, so that deeply nested repositories cannot exhaust the stack.
         let mut todo = vec![SubmoduleCommit::new(url, commit, folder)];
         let mut submodules = 0;
         while let Some(next) = todo.pop() {
-            let inside = self.check_out_alone(&next, log, cancel).await;
+            let inside = self.check_out_alone(&next).await;
             let inside = inside.map_err(|error| next.locate_error(error))?;
             // Checked before any of them is fetched: a few commits that name each other can multiply without end.
             submodules += inside.len();
@@ -55,29 +45,24 @@ impl Fetcher {
     }
 
     /// Returns the submodules, which are not checked out yet.
-    async fn check_out_alone(
-        &self,
-        source: &SubmoduleCommit,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<Vec<SubmoduleCommit>, SourceError> {
+    async fn check_out_alone(&self, source: &SubmoduleCommit) -> Result<Vec<SubmoduleCommit>, SourceError> {
         let SubmoduleCommit { url, commit, folder, .. } = source;
         self.check_allowed(&url.with_credentials())?;
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
         }
-        log(&format!("Cloning {url} at {commit}"));
-        self.init(folder, commit.len() == 64, &[], cancel).await?;
-        self.set_origin(folder, url, cancel).await?;
+        (self.log)(&format!("Cloning {url} at {commit}"));
+        self.init(folder, commit.len() == 64, &[]).await?;
+        self.set_origin(folder, url).await?;
         let filled = match &self.cache {
-            Some(cache) => self.fill_from_cache(cache, url, commit, folder, log, cancel).await?,
+            Some(cache) => self.fill_from_cache(cache, url, commit, folder).await?,
             None => false,
         };
         if !filled {
-            self.fetch_commit(FetchTarget { folder, keep: None }, url, commit, log, cancel).await?;
+            self.fetch_commit(folder, None, url, commit).await?;
         }
-        self.write_files(folder, url, commit, cancel).await?;
-        self.submodules(source, log, cancel).await
+        self.write_files(folder, url, commit).await?;
+        self.submodules(source).await
     }
 
     /// The files of a checkout and its submodules that are in their commits, as paths below `root`. Empty if `root` is not a
@@ -85,11 +70,7 @@ impl Fetcher {
     ///
     /// Code in the module could write to its `.git`, and git runs programs from its configuration (`filter.*.clean`,
     /// `core.sshCommand`). So git works in a new repository, and reads only the index and the objects of the old one.
-    pub(crate) async fn tracked_files(
-        &self,
-        root: &Path,
-        cancel: &CancellationToken,
-    ) -> Result<Tracked, SourceError> {
+    pub(crate) async fn tracked_files(&self, root: &Path) -> Result<Tracked, SourceError> {
         let (old, index) = (root.join(".git"), root.join(".git/index"));
         if !is_real(&old, FileType::is_dir) || !is_real(&index, FileType::is_file) {
             return Ok(Tracked::default());
@@ -97,7 +78,7 @@ impl Fetcher {
         let failed = |source| SourceError::Folder { folder: self.scratch.clone(), source };
         create_private_dir_all(&self.scratch).map_err(failed)?;
         let own = tempfile::Builder::new().prefix("compare-").tempdir_in(&self.scratch).map_err(failed)?;
-        self.init(own.path(), is_sha256(&old), &[], cancel).await?;
+        self.init(own.path(), is_sha256(&old), &[]).await?;
         let own = own.path().join(".git");
         let list = async |more: &[&str]| {
             let tool = self.tool("list the files of the old checkout".to_owned())?;
@@ -112,7 +93,7 @@ impl Fetcher {
                 .args(more)
                 .timeout(LOCAL_TIMEOUT)
                 .max_stdout(MAX_LIST);
-            Ok::<_, SourceError>(split_paths(&tool.run(cancel).await?.stdout()?))
+            Ok::<_, SourceError>(split_paths(&tool.run(&self.cancel).await?.stdout()?))
         };
         let (all, modified) = match (list(&[]).await, list(&["--modified"]).await) {
             (Ok(all), Ok(modified)) => (all, modified),
@@ -134,7 +115,7 @@ impl Fetcher {
             for inside in
                 all.iter().filter(|path| is_real(&root.join(path), FileType::is_dir) && is_below(path))
             {
-                let below = Box::pin(self.tracked_files(&root.join(inside), cancel)).await?;
+                let below = Box::pin(self.tracked_files(&root.join(inside))).await?;
                 tracked.unchanged.extend(below.unchanged.into_iter().map(|path| inside.join(path)));
                 tracked.changed.extend(below.changed.into_iter().map(|path| inside.join(path)));
             }

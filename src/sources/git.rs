@@ -9,8 +9,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use super::refs::{self, Ref};
 use super::{Fetcher, SourceError};
 use crate::base::git_url::{ALLOWED_PROTOCOLS, GitUrl, Login, mask_url, mask_urls};
@@ -21,6 +19,7 @@ use crate::base::process::{ProcessError, ProgramOutput, Tool, find_program};
 pub(super) const IN_CHECKOUT: &str = "--git-dir=.git";
 pub(super) const IN_BARE: &str = "--git-dir=.";
 
+const LIST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Long enough to check out a large repository on a slow disk.
 pub(super) const LOCAL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Enough for a repository with half a million refs.
@@ -56,7 +55,7 @@ const CONFIG: [&str; 10] = [
 /// Passes the login of the URL to git. The secrets are in the environment, which other users of the machine cannot read.
 const LOGIN_HELPER: &str = r#"!f() { test "$1" != get || printf 'username=%s\npassword=%s\n' "$HAWSER_GIT_USER" "$HAWSER_GIT_PASSWORD"; }; f"#;
 
-impl Fetcher {
+impl Fetcher<'_> {
     pub(super) fn tool(&self, purpose: String) -> Result<Tool, SourceError> {
         Ok(self.prepared(Tool::new(find_program("git", &self.binary_paths)?, purpose)))
     }
@@ -75,7 +74,6 @@ impl Fetcher {
             // A server of plain files ignores filters. git would then fetch the filtered objects again and again, with one more
             // process each time.
             .env("GIT_NO_LAZY_FETCH", "1")
-            .envs(self.environment.iter().cloned())
             .clean_lines(mask_urls);
         for name in NOT_INHERITED {
             tool = tool.env_remove(name);
@@ -88,12 +86,7 @@ impl Fetcher {
     }
 
     /// Adds the login of the URL, which takes precedence over the host's credential helpers, as it does in plain git.
-    async fn with_login(
-        &self,
-        tool: Tool,
-        url: &GitUrl,
-        cancel: &CancellationToken,
-    ) -> Result<Tool, SourceError> {
+    async fn with_login(&self, tool: Tool, url: &GitUrl) -> Result<Tool, SourceError> {
         let tool = match url.login() {
             None => tool,
             // The host's credential helpers know the password for this user. The user may be a token, so it must not be an
@@ -108,19 +101,18 @@ impl Fetcher {
                     .env("HAWSER_GIT_PASSWORD", password)
             }
         };
-        let own_ssh = *self.own_ssh.get_or_try_init(|| self.has_own_ssh(cancel)).await?;
+        let own_ssh = *self.own_ssh.get_or_try_init(|| self.has_own_ssh()).await?;
         Ok(if own_ssh { tool } else { tool.env("GIT_SSH_COMMAND", "ssh -o BatchMode=yes") })
     }
 
     /// Whether the operator has configured an ssh command, which `GIT_SSH_COMMAND` would override.
-    async fn has_own_ssh(&self, cancel: &CancellationToken) -> Result<bool, SourceError> {
-        let is_set =
-            |name| self.host.get(name).is_some() || self.environment.iter().any(|(own, _)| own == name);
+    async fn has_own_ssh(&self) -> Result<bool, SourceError> {
+        let is_set = |name| self.host.get(name).is_some();
         if is_set("GIT_SSH_COMMAND") || is_set("GIT_SSH") {
             return Ok(true);
         }
         let tool = self.tool("read core.sshCommand".to_owned())?.current_dir(Path::new("/"));
-        match tool.args(["config", "--get", "core.sshCommand"]).run(cancel).await {
+        match tool.args(["config", "--get", "core.sshCommand"]).run(&self.cancel).await {
             Ok(_) => Ok(true),
             // Not set.
             Err(ProcessError::Failed { status, .. }) if status.code() == Some(1) => Ok(false),
@@ -143,20 +135,19 @@ impl Fetcher {
         url: &GitUrl,
         options: &[&str],
         names: &[String],
-        cancel: &CancellationToken,
     ) -> Result<Vec<Ref>, SourceError> {
         // Outside of any repository, so that no repository's configuration applies.
         let tool = self.tool(format!("list the refs of {url}"))?.current_dir(Path::new("/"));
         let output = self
-            .with_login(tool, url, cancel)
+            .with_login(tool, url)
             .await?
             .args(["ls-remote", "--quiet"])
             .args(options)
             .args(["--", &url.argument()])
             .args(names)
-            .timeout(self.list_timeout)
+            .timeout(LIST_TIMEOUT)
             .max_stdout(MAX_LIST)
-            .run(cancel)
+            .run(&self.cancel)
             .await?;
         refs::parse(&output.text()?)
             .map_err(|line| SourceError::UnreadableRefs { url: url.to_string(), line: mask_urls(&line) })
@@ -167,12 +158,11 @@ impl Fetcher {
         folder: &Path,
         sha256: bool,
         options: &[&str],
-        cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
         let format = if sha256 { "--object-format=sha256" } else { "--object-format=sha1" };
         let arguments =
             [&["init", "--quiet", "--template=", "--initial-branch=main", format], options].concat();
-        self.local(folder, "create a repository".to_owned(), &arguments, cancel).await?;
+        self.local(folder, "create a repository".to_owned(), &arguments).await?;
         Ok(())
     }
 
@@ -182,26 +172,20 @@ impl Fetcher {
         url: &GitUrl,
         command: &[&str],
         refs: &[&str],
-        cancel: &CancellationToken,
     ) -> Result<ProgramOutput, SourceError> {
         let tool = self.tool(format!("fetch {url}"))?.current_dir(folder);
         let tool = self
-            .with_login(tool, url, cancel)
+            .with_login(tool, url)
             .await?
             .args(command)
             .args(["--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--", &url.argument()])
             .args(refs)
             .timeout(self.fetch_timeout);
-        Ok(tool.run(cancel).await?)
+        Ok(tool.run(&self.cancel).await?)
     }
 
     /// Records the origin of a checkout, which Git LFS, hooks and modules read.
-    pub(super) async fn set_origin(
-        &self,
-        folder: &Path,
-        url: &GitUrl,
-        cancel: &CancellationToken,
-    ) -> Result<(), SourceError> {
+    pub(super) async fn set_origin(&self, folder: &Path, url: &GitUrl) -> Result<(), SourceError> {
         let mut origin = url.argument();
         // The origin stays on disk, so it must not contain secrets.
         if mask_url(&origin) != origin {
@@ -209,7 +193,7 @@ impl Fetcher {
             origin = mask_url(&origin);
         }
         let arguments = [IN_CHECKOUT, "config", "remote.origin.url", &origin];
-        self.local(folder, "record the origin of the checkout".to_owned(), &arguments, cancel).await?;
+        self.local(folder, "record the origin of the checkout".to_owned(), &arguments).await?;
         Ok(())
     }
 
@@ -220,14 +204,13 @@ impl Fetcher {
         folder: &Path,
         url: &GitUrl,
         commit: &str,
-        cancel: &CancellationToken,
     ) -> Result<(), SourceError> {
         let git = find_program("git", &self.binary_paths)?;
         let tool = self.prepared(Tool::with_usual_modes(git, format!("check out {commit}")));
-        let tool = self.with_login(tool.current_dir(folder), url, cancel).await?;
+        let tool = self.with_login(tool.current_dir(folder), url).await?;
         tool.args([IN_CHECKOUT, "--work-tree=.", "checkout", "--quiet", "--force", "--detach", commit])
             .timeout(self.fetch_timeout.max(LOCAL_TIMEOUT))
-            .run(cancel)
+            .run(&self.cancel)
             .await?;
         Ok(())
     }
@@ -238,9 +221,8 @@ impl Fetcher {
         folder: &Path,
         purpose: String,
         arguments: &[&str],
-        cancel: &CancellationToken,
     ) -> Result<ProgramOutput, SourceError> {
         let tool = self.tool(purpose)?.current_dir(folder).args(arguments);
-        Ok(tool.timeout(LOCAL_TIMEOUT).max_stdout(MAX_LIST).run(cancel).await?)
+        Ok(tool.timeout(LOCAL_TIMEOUT).max_stdout(MAX_LIST).run(&self.cancel).await?)
     }
 }

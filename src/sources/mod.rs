@@ -1,6 +1,6 @@
 //! Finds the commit that a module's source means, and checks it out.
 //!
-//! The *definitive revision* is a full commit id. [`resolve`] finds it for the revision in a request:
+//! The *definitive revision* is a full commit id. [`Fetcher::resolve`] finds it for the revision in a request:
 //! - Git, Default: an empty revision is the remote's HEAD; a full commit id is used as it is; otherwise the branch of exactly
 //!   that name, then the tag (peeled to its commit), in the order of `git clone --branch`; `refs/…` is used literally; an
 //!   abbreviated commit id comes last, because it takes a fetch of the whole history.
@@ -16,15 +16,14 @@ mod cache;
 mod cached_fetch;
 mod checkout;
 mod commits;
-pub mod expiry;
 mod git;
 mod refs;
 pub mod registry;
 mod submodules;
 pub mod version_range;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::OnceCell;
@@ -35,6 +34,7 @@ use crate::base::process::{Inherited, NotFound, ProcessError};
 use crate::masking::JobSecrets;
 use crate::settings::Refusal;
 use crate::settings::patterns::SourceRule;
+pub use cache::{Cache, expired};
 pub(crate) use checkout::Tracked;
 use hawser_contract::enums::WireEnum as _;
 use hawser_contract::{Source, SourceRevisionType, SourceType};
@@ -125,82 +125,51 @@ pub struct Location {
     pub subdirectory: Option<String>,
 }
 
-/// Fetches from Git servers and registries.
-#[derive(Debug, Clone)]
-pub struct Fetcher {
-    http: reqwest::Client,
-    binary_paths: Vec<PathBuf>,
-    scratch: PathBuf,
-    host: Inherited,
-    environment: Vec<(OsString, OsString)>,
-    list_timeout: Duration,
-    fetch_timeout: Duration,
-    cache: Option<cache::Cache>,
+/// Fetches from Git servers and registries, for one task.
+#[derive(Clone)]
+pub struct Fetcher<'a> {
+    pub http: reqwest::Client,
+    /// `Engine.AdditionalBinaryPaths`.
+    pub binary_paths: Vec<PathBuf>,
+    /// A folder for temporary files.
+    pub scratch: PathBuf,
+    /// The part of the host's environment that git inherits.
+    pub host: Inherited,
+    /// The timeout for one transfer.
+    pub fetch_timeout: Duration,
+    pub cache: Option<Cache>,
+    /// Applies to requests, registries and submodules.
+    pub allowed: SourceRule,
+    /// Where to report credentials found on the way: a registry may answer with a URL that contains a password.
+    pub secrets: Option<JobSecrets>,
+    pub log: JobLog<'a>,
+    pub cancel: CancellationToken,
     /// Whether the operator has configured an ssh command; looked up once.
-    own_ssh: OnceCell<bool>,
-    allowed: SourceRule,
-    secrets: Option<JobSecrets>,
+    pub own_ssh: OnceCell<bool>,
 }
 
-impl Fetcher {
-    /// `binary_paths` is `Engine.AdditionalBinaryPaths`, `scratch` a folder for temporary files.
-    pub fn new(http: reqwest::Client, binary_paths: &[PathBuf], scratch: &Path) -> Self {
+impl fmt::Debug for Fetcher<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetcher").field("scratch", &self.scratch).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Fetcher<'a> {
+    /// Without a cache, a policy or secrets.
+    pub fn new(http: reqwest::Client, scratch: PathBuf, log: JobLog<'a>, cancel: CancellationToken) -> Self {
         Self {
             http,
-            binary_paths: binary_paths.to_vec(),
-            scratch: scratch.to_owned(),
+            binary_paths: Vec::new(),
+            scratch,
             host: Inherited::of_this_process(),
-            environment: Vec::new(),
-            list_timeout: Duration::from_secs(120),
             fetch_timeout: Duration::from_secs(30 * 60),
             cache: None,
-            own_ssh: OnceCell::new(),
             allowed: SourceRule::default(),
             secrets: None,
+            log,
+            cancel,
+            own_ssh: OnceCell::new(),
         }
-    }
-
-    /// Where to report credentials found on the way: a registry may answer with a URL that contains a password.
-    #[must_use]
-    pub fn secrets(mut self, secrets: JobSecrets) -> Self {
-        self.secrets = Some(secrets);
-        self
-    }
-
-    /// The part of the host's environment that git inherits.
-    #[must_use]
-    pub fn host_environment(mut self, host: Inherited) -> Self {
-        self.host = host;
-        self
-    }
-
-    /// Fetches from these sources only. This applies to requests, registries and submodules.
-    #[must_use]
-    pub fn allow_only(mut self, allowed: SourceRule) -> Self {
-        self.allowed = allowed;
-        self
-    }
-
-    /// Sets a variable for every git process.
-    #[must_use]
-    #[cfg(feature = "testing")]
-    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
-        self.environment.push((name.into(), value.into()));
-        self
-    }
-
-    /// The timeout for one transfer.
-    #[must_use]
-    pub fn fetch_timeout(mut self, timeout: Duration) -> Self {
-        self.fetch_timeout = timeout;
-        self
-    }
-
-    /// Caches fetched commits in a folder that processes may share, up to this many bytes.
-    #[must_use]
-    pub fn cache(mut self, folder: &Path, max_bytes: u64) -> Self {
-        self.cache = Some(cache::Cache::new(folder, max_bytes));
-        self
     }
 
     fn check_allowed(&self, url: &str) -> Result<(), SourceError> {
@@ -208,12 +177,7 @@ impl Fetcher {
     }
 
     /// The repository of a source; asks the registry if it is in one.
-    pub async fn locate(
-        &self,
-        source: &Source,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
-    ) -> Result<Location, SourceError> {
+    pub async fn locate(&self, source: &Source) -> Result<Location, SourceError> {
         let Source { source_url, source_revision, .. } = source;
         self.check_allowed(source_url)?;
         match source.source_type {
@@ -230,7 +194,7 @@ impl Fetcher {
                 let check = |url: &str| self.check_allowed(url);
                 let (module, redirects) = tokio::select! {
                     biased;
-                    () = cancel.cancelled() => return Err(SourceError::Cancelled),
+                    () = self.cancel.cancelled() => return Err(SourceError::Cancelled),
                     answer = registry::download(&self.http, source_url, source_revision, check) => answer?,
                 };
                 if let Some(secrets) = &self.secrets {
@@ -240,7 +204,7 @@ impl Fetcher {
                 for registry in redirects.iter().chain([source_url]) {
                     registry::check_disk_access(registry, &url)?;
                 }
-                log(&format!("The registry names {url} at {:?}", module.revision));
+                (self.log)(&format!("The registry names {url} at {:?}", module.revision));
                 self.check_allowed(&module.url)?;
                 Ok(Location { url, revision: module.revision, subdirectory: module.subdirectory })
             }
@@ -253,15 +217,13 @@ impl Fetcher {
         &self,
         location: &Location,
         kind: SourceRevisionType,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
     ) -> Result<String, SourceError> {
         let Location { url, revision, .. } = location;
         if kind == SourceRevisionType::SemanticVersionRange {
             let range = version_range::Range::parse(revision)?;
-            let tags = refs::tags(&self.list_refs(url, &["--tags"], &[], cancel).await?);
+            let tags = refs::tags(&self.list_refs(url, &["--tags"], &[]).await?);
             let (tag, commit) = range.highest(&tags).ok_or_else(|| range.no_match(&tags, url))?;
-            log(&format!("The highest tag of {url} in {revision} is {tag}, at {commit}"));
+            (self.log)(&format!("The highest tag of {url} in {revision} is {tag}, at {commit}"));
             return Ok(commit.to_owned());
         }
         if is_commit(revision) {
@@ -270,9 +232,9 @@ impl Fetcher {
         if !revision.is_empty() && !refs::is_valid_name(revision) {
             return Err(SourceError::InvalidRevision { revision: revision.clone() });
         }
-        let refs = self.list_refs(url, &[], &refs::candidates(revision), cancel).await?;
+        let refs = self.list_refs(url, &[], &refs::candidates(revision)).await?;
         if let Some((name, commit)) = refs::choose(&refs, revision) {
-            log(&format!("{name} of {url} is at {commit}"));
+            (self.log)(&format!("{name} of {url} is at {commit}"));
             return Ok(commit);
         }
         if revision.is_empty() || revision == "HEAD" {
@@ -281,18 +243,15 @@ impl Fetcher {
         if !is_abbreviated_commit(revision) {
             return Err(SourceError::UnknownRevision { revision: revision.clone(), url: url.to_string() });
         }
-        log(&format!("No branch or tag is named {revision:?}: searching the history of {url} for a commit"));
-        self.complete_commit(url, revision, cancel).await
+        (self.log)(&format!(
+            "No branch or tag is named {revision:?}: searching the history of {url} for a commit"
+        ));
+        self.complete_commit(url, revision).await
     }
-}
 
-/// The definitive revision of a source, for `GetDefinitiveRevision` and `SourceRefresh`.
-pub async fn resolve(
-    source: &Source,
-    fetcher: &Fetcher,
-    log: JobLog<'_>,
-    cancel: &CancellationToken,
-) -> Result<String, SourceError> {
-    let location = fetcher.locate(source, log, cancel).await?;
-    fetcher.definitive(&location, source.source_revision_type, log, cancel).await
+    /// The definitive revision of a source, for `GetDefinitiveRevision` and `SourceRefresh`.
+    pub async fn resolve(&self, source: &Source) -> Result<String, SourceError> {
+        let location = self.locate(source).await?;
+        self.definitive(&location, source.source_revision_type).await
+    }
 }

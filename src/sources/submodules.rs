@@ -6,17 +6,15 @@
 //!
 //! - A relative URL is relative to the parent's, and has the parent's credentials. An absolute URL does not.
 //! - A path on this machine's disk (or a `file` URL) is only allowed if the parent is on disk too. A repository on a server
-//!   must not choose what is read here, whatever `protocol.file.allow` is; plain git refuses this by default.
+//!   must not choose what is read here, even if `protocol.file.allow` allows it; plain git refuses this by default.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use tokio_util::sync::CancellationToken;
-
 use super::git::IN_CHECKOUT;
-use super::{Fetcher, JobLog, SourceError};
+use super::{Fetcher, SourceError};
 use crate::base::git_url::{GitUrl, UrlError};
 
 /// Deeper than any real project.
@@ -60,13 +58,11 @@ fn in_submodule(path: &str, error: SourceError) -> SourceError {
     }
 }
 
-impl Fetcher {
+impl Fetcher<'_> {
     /// The submodules of a checkout.
     pub(super) async fn submodules(
         &self,
         parent: &SubmoduleCommit,
-        log: JobLog<'_>,
-        cancel: &CancellationToken,
     ) -> Result<Vec<SubmoduleCommit>, SourceError> {
         let folder = parent.folder.as_path();
         // git would follow a symlink.
@@ -74,23 +70,23 @@ impl Fetcher {
             return Ok(Vec::new());
         }
         let list = [IN_CHECKOUT, "--work-tree=.", "ls-files", "--stage", "-z"];
-        let listed = self.local(folder, "list the submodules".to_owned(), &list, cancel).await?;
+        let listed = self.local(folder, "list the submodules".to_owned(), &list).await?;
         let commits = gitlinks(&listed.stdout()?);
         if commits.is_empty() {
             return Ok(Vec::new());
         }
         let read = [IN_CHECKOUT, "config", "--blob", "HEAD:.gitmodules", "--list", "-z"];
-        let read = self.local(folder, "read .gitmodules".to_owned(), &read, cancel).await?;
+        let read = self.local(folder, "read .gitmodules".to_owned(), &read).await?;
         let modules = parse(&read.stdout()?);
         let mut submodules = Vec::new();
         for (path, commit) in commits {
             let shown = String::from_utf8_lossy(&path).into_owned();
             let Some(module) = modules.iter().find(|module| module.path.as_ref() == Some(&path)) else {
-                log(&format!("Skipping {shown:?}: .gitmodules has no entry for this submodule"));
+                (self.log)(&format!("Skipping {shown:?}: .gitmodules has no entry for this submodule"));
                 continue;
             };
             if module.is_skipped {
-                log(&format!("Skipping the submodule {shown:?}: .gitmodules sets `update = none`"));
+                (self.log)(&format!("Skipping the submodule {shown:?}: .gitmodules sets `update = none`"));
                 continue;
             }
             let target = folder.join(OsStr::from_bytes(&path));

@@ -9,8 +9,6 @@
 //! after the version must equal the suffix, so a range matches a pre-release (`1.5.0-rc.1`) only if it spells it out
 //! (`1.*-rc.1`). Numbers compare as numbers and have no leading zeros.
 
-use std::fmt;
-
 use crate::base::git_url::GitUrl;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +23,7 @@ pub enum RangeError {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
+    text: String,
     prefix: String,
     major: u64,
     minor: Option<u64>,
@@ -58,7 +57,8 @@ impl Range {
         if prefix.contains('*') || suffix.contains('*') || suffix.starts_with(is_versionish) {
             return Err(unreadable());
         }
-        Ok(Self { prefix: prefix.to_owned(), major, minor, patch, suffix: suffix.to_owned() })
+        let (text, prefix, suffix) = (text.to_owned(), prefix.to_owned(), suffix.to_owned());
+        Ok(Self { text, prefix, major, minor, patch, suffix })
     }
 
     fn version_of(&self, tag: &str) -> Option<Version> {
@@ -82,26 +82,17 @@ impl Range {
 
     /// The error for a list without a match, with a hint if only the prefix `v` is missing or superfluous.
     pub(super) fn no_match(&self, tags: &[(String, String)], url: &GitUrl) -> RangeError {
-        let other = match self.prefix.strip_suffix('v') {
-            Some(without) => Self { prefix: without.to_owned(), ..self.clone() },
-            None => Self { prefix: format!("{}v", self.prefix), ..self.clone() },
+        let prefix = match self.prefix.strip_suffix('v') {
+            Some(without) => without.to_owned(),
+            None => format!("{}v", self.prefix),
         };
+        let text = format!("{prefix}{}", &self.text[self.prefix.len()..]);
+        let other = Self { text, prefix, ..self.clone() };
         let hint = match other.highest(tags) {
-            Some((tag, _)) => format!("; did you mean {:?}, which matches {tag}?", other.to_string()),
+            Some((tag, _)) => format!("; did you mean {:?}, which matches {tag}?", other.text),
             None => format!("; it has {} tags", tags.len()),
         };
-        RangeError::NoMatch { range: self.to_string(), url: url.to_string(), hint }
-    }
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { prefix, major, suffix, .. } = self;
-        match (self.minor, self.patch) {
-            (Some(minor), Some(patch)) => write!(f, "{prefix}{major}.{minor}.{patch}{suffix}"),
-            (Some(minor), None) => write!(f, "{prefix}{major}.{minor}.*{suffix}"),
-            _ => write!(f, "{prefix}{major}.*{suffix}"),
-        }
+        RangeError::NoMatch { range: self.text.clone(), url: url.to_string(), hint }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Errors as the server is told of them.
+//! Turns errors into faults for the server.
 
 use std::error::Error;
 
@@ -13,61 +13,53 @@ use crate::sources::SourceError;
 use crate::step::FolderError;
 use crate::workspace::WorkspaceError;
 
-/// The error with its causes in one sentence; a cause that its effect has quoted already is not said again.
+/// The error with its causes in one sentence. A cause that is already quoted is not repeated.
 pub(super) fn sentence(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
+        let cause_text = error.to_string();
+        if !text.contains(&cause_text) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&cause_text);
         }
         cause = error.source();
     }
     text
 }
 
-/// The first line is the message; what follows it are the details.
-fn told(error: &dyn Error) -> Fault {
+/// The first line is the message, the rest are the details. `refusal` is the cause of the error, if it is one.
+fn fault(error: &dyn Error, refusal: Option<&Refusal>) -> TaskError {
     let text = sentence(error);
     let (message, details) = text.split_once('\n').unwrap_or((&text, ""));
-    Fault { message: message.to_owned(), details: details.to_owned(), resources: None }
-}
-
-fn fault(error: &dyn Error) -> TaskError {
-    TaskError::Faulted(told(error))
-}
-
-/// A refusal may be said by others on its way, such as the submodule that it is about.
-fn fault_or_refusal(error: &dyn Error, refusal: Option<&Refusal>) -> TaskError {
+    let fault = Fault { message: message.to_owned(), details: details.to_owned(), resources: None };
     match refusal {
-        Some(refusal) => TaskError::Refused { refusal: Box::new(refusal.clone()), fault: told(error) },
-        None => fault(error),
+        Some(refusal) => TaskError::Refused { refusal: Box::new(refusal.clone()), fault },
+        None => TaskError::Faulted(fault),
     }
 }
 
 impl From<Refusal> for TaskError {
     fn from(refusal: Refusal) -> Self {
-        fault_or_refusal(&refusal, Some(&refusal))
+        fault(&refusal, Some(&refusal))
     }
 }
 
 impl From<WorkspaceError> for TaskError {
     fn from(error: WorkspaceError) -> Self {
-        if error.is_cancelled() { Self::Cancelled } else { fault_or_refusal(&error, error.refusal()) }
+        if error.is_cancelled() { Self::Cancelled } else { fault(&error, error.refusal()) }
     }
 }
 
 impl From<SourceError> for TaskError {
     fn from(error: SourceError) -> Self {
-        if error.is_cancelled() { Self::Cancelled } else { fault_or_refusal(&error, error.refusal()) }
+        if error.is_cancelled() { Self::Cancelled } else { fault(&error, error.refusal()) }
     }
 }
 
 impl From<ProcessError> for TaskError {
     fn from(error: ProcessError) -> Self {
-        if error.is_cancelled() { Self::Cancelled } else { fault(&error) }
+        if error.is_cancelled() { Self::Cancelled } else { fault(&error, None) }
     }
 }
 
@@ -75,7 +67,7 @@ macro_rules! faults {
     ($($error:ty),+) => {
         $(impl From<$error> for TaskError {
             fn from(error: $error) -> Self {
-                fault(&error)
+                fault(&error, None)
             }
         })+
     };

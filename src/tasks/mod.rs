@@ -1,23 +1,21 @@
 //! The tasks of a job. Each has up to three parts:
 //!
-//! * `prepare` fetches, writes inputs and makes the script; it is safe to repeat.
-//! * `execute` is the script, under the supervisor; it survives the runner and runs at most once.
-//! * `conclude` reads what the engine left behind (plan, state, outputs); it is safe to repeat.
+//! * `prepare` fetches, writes inputs and creates the script; it is safe to repeat.
+//! * The script runs under the supervisor; it survives the runner and runs at most once.
+//! * `conclude` reads the results (plan, state, outputs); it is safe to repeat.
 //!
-//! Tasks that need no script (revision, module, variables) are finished when they are prepared.
+//! Tasks without a script (revision, module, variables) are finished when they are prepared.
 //!
-//! Whoever calls these holds the lock of the module's directory ([`crate::workspace::Workspace::lock`]) from
-//! `prepare` to the end of `conclude`, but for the tasks that do not touch it (revision, refresh).
+//! The caller holds the lock of the module's directory ([`crate::workspace::Workspace::lock`]) from `prepare` to the end of
+//! `conclude`, except for tasks that do not use it (revision, refresh).
 
-mod apply;
 mod exit_analysis;
 mod fault;
 mod init;
-mod output;
-mod plan;
 mod plugins;
 mod prepare_script;
 mod rescue;
+mod results;
 pub(crate) mod secrets;
 mod source;
 mod variables;
@@ -34,7 +32,7 @@ use crate::policy::Policy;
 use crate::settings::{Refusal, Settings};
 use crate::step::{Exit, Facts, StepFolder, Stream};
 use crate::supervisor::Launch;
-use prepare_script::OpenModule;
+use crate::workspace::{Workspace, WorkspaceError};
 
 pub use rescue::{explain_lost, to_check};
 pub use source::refresh;
@@ -46,23 +44,23 @@ pub struct TaskContext {
     pub policy: Arc<Policy>,
     pub common: Common,
     pub folder: StepFolder,
-    /// Cancelled when somebody asks for the job to be stopped, gracefully or not.
+    /// Cancelled when the job is cancelled, gracefully or not.
     pub cancel: CancellationToken,
     pub engines: Engines,
     /// For registries.
     pub http: reqwest::Client,
-    /// What must not be said of the job.
+    /// The secrets of the job.
     pub secrets: JobSecrets,
     /// A share of the module's lock, for threads that may outlive the task.
     pub held: Option<Arc<File>>,
 }
 
-/// What `prepare` comes to.
+/// The result of `prepare`.
 #[derive(Debug)]
 pub enum Prepared {
-    /// The task needs no script and is done.
+    /// The task has no script and is finished.
     Finished(Success),
-    /// This is to be run under the supervisor.
+    /// A script for the supervisor.
     Run(Launch),
 }
 
@@ -71,7 +69,7 @@ pub enum Prepared {
 pub enum TaskError {
     Cancelled,
     Faulted(Fault),
-    /// A fault too; the settings of this runner do not allow what came up on the way.
+    /// A fault caused by the policy of this runner.
     Refused {
         refusal: Box<Refusal>,
         fault: Fault,
@@ -97,27 +95,31 @@ impl TaskContext {
         self.say(Stream::Error, message);
     }
 
-    /// Keeps what an auditor wants to know; without it the task goes on.
+    fn workspace(&self) -> Result<Workspace, WorkspaceError> {
+        Workspace::new(&self.settings.working_directory, &self.common.metadata)
+    }
+
+    /// Records facts for the audit log. The task continues if that fails.
     fn note_facts(&self, facts: &Facts) {
         if let Err(error) = self.folder.set_facts(facts) {
-            tracing::warn!(step = self.folder.name(), "the audit log will say less of this step: {error}");
+            tracing::warn!(step = self.folder.name(), %error, "failed to record facts for the audit log");
         }
     }
 
-    /// Adds a line of the runner's own to the job's log.
+    /// Adds a line of the runner to the job's log.
     fn say(&self, stream: Stream, message: &str) {
-        let said = self
+        let written = self
             .folder
             .writer()
             .map_err(|error| error.to_string())
             .and_then(|mut writer| writer.say(stream, message).map_err(|error| error.to_string()));
-        if let Err(error) = said {
-            tracing::error!(step = self.folder.name(), "a line for the job's log could not be kept: {error}");
+        if let Err(error) = written {
+            tracing::error!(step = self.folder.name(), error, "failed to write to the job's log");
         }
     }
 }
 
-/// Fetches, writes inputs and makes the script.
+/// Fetches, writes inputs and creates the script.
 pub async fn prepare(context: &TaskContext, request: &TaskRequest) -> Result<Prepared, TaskError> {
     if context.cancel.is_cancelled() {
         return Err(TaskError::Cancelled);
@@ -127,34 +129,25 @@ pub async fn prepare(context: &TaskContext, request: &TaskRequest) -> Result<Pre
         TaskRequest::GetModule(source, own) => return source::module(context, source, own).await,
         TaskRequest::Engine(task) => task,
     };
-    // The pre-approved hooks are files, and may have changed while the step waited.
-    context.policy.check_hooks(task.hooks().into_iter().flatten())?;
     match task.task {
         Task::Variables => variables::prepare(context, task).await,
-        Task::Init => init::prepare(context, task).await,
-        Task::Plan | Task::PlanDestroy => plan::prepare(context, task).await,
-        Task::ApplyFromPlan | Task::DestroyFromPlan => apply::prepare(context, task).await,
-        Task::Output => output::prepare(context, task).await,
-        _ => {
-            let module = OpenModule::open(context, task)?;
-            module.launch(&module.workspace.load_environment()?, Vec::new()).await
-        }
+        _ => prepare_script::prepare(context, task).await,
     }
 }
 
-/// Whether the task runs a script.
-fn has_script(task: &EngineTask) -> bool {
-    task.task != Task::Variables
+/// The engine task of a request, if it runs a script.
+fn scripted(request: &TaskRequest) -> Option<&EngineTask> {
+    request.engine_task().filter(|task| task.task != Task::Variables)
 }
 
-/// Reads the results of the script. A cancel that came after every part had succeeded does not count.
+/// Reads the results of the script. A cancel after the end of the script has no effect.
 pub async fn conclude(
     context: &TaskContext,
     request: &TaskRequest,
     exit: &Exit,
 ) -> Result<Success, TaskError> {
-    let task = request.engine_task().filter(|task| has_script(task));
-    let task = task.ok_or_else(|| prepare_script::no_script(request))?;
+    let task =
+        scripted(request).ok_or_else(|| Fault::new(format!("the task {} has no script", request.task())))?;
     let engine = context.engines.get(&task.engine)?;
     let judged = match exit_analysis::judge(context, &*engine, task, exit) {
         Ok(()) => Ok(()),
@@ -163,28 +156,28 @@ pub async fn conclude(
     if task.task.applies()
         && let Err(TaskError::Faulted(mut fault)) = judged
     {
-        // The state after a failure is worth reporting, but not worth another failure.
+        // Failing to count the resources must not hide the first failure.
         if fault.resources.is_none() {
-            fault.resources = apply::resources(context, &engine).await.ok();
+            fault.resources = results::resources(context, &engine).await.ok();
         }
         return Err(fault.into());
     }
     judged?;
     let concluded = match task.task {
-        Task::ApplyFromPlan | Task::DestroyFromPlan => apply::conclude(context, &engine, task).await,
-        Task::Plan | Task::PlanDestroy => plan::conclude(context, &engine, task).await,
-        Task::Output => output::conclude(context, &engine, task).await,
+        Task::ApplyFromPlan | Task::DestroyFromPlan => results::applied(context, &engine, task).await,
+        Task::Plan | Task::PlanDestroy => results::planned(context, &engine, task).await,
+        Task::Output => results::outputs(context, &engine, task).await,
         Task::Init => init::conclude(context, &*engine, task).map(|()| Success::Done),
         _ => Ok(Success::Done),
     };
     let what = match task.task {
-        Task::Init => "its backend settings could not be noted",
-        _ => "its result could not be read",
+        Task::Init => "the runner failed to save its backend settings",
+        _ => "the runner failed to read its result",
     };
     concluded.map_err(|error| succeeded_but(&*engine, task, what, error))
 }
 
-/// The script succeeded, and only its result is unknown.
+/// The script succeeded, but its result is unknown.
 fn succeeded_but(engine: &dyn Engine, task: &EngineTask, what: &str, error: TaskError) -> TaskError {
     match error {
         TaskError::Faulted(fault) => {

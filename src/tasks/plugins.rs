@@ -1,9 +1,7 @@
 //! The shared plugin cache around an Init ([`crate::engines::terraform::plugin_cache`]).
 //!
-//! An init that waits for another one's keeps its slot and its module: it has been claimed, its hooks are checked and its
-//! environment is kept, and to give all that back would only make it wait in another place. So that it cannot stand in the
-//! way of others for as long as somebody's hook takes, it says whom it waits for, again and again, and after
-//! [`LONGEST_WAIT`] it goes without the cache, which costs a download and nothing else. A cancel ends the wait at once.
+//! An init that waits for the cache keeps its slot and its module. It logs every minute which module it waits for, and after
+//! [`LONGEST_WAIT`] it runs without the cache, which only costs a download. A cancel ends the wait at once.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,19 +18,18 @@ use crate::base::blocking::blocking;
 use crate::base::retry;
 use crate::engines::environment::Environment;
 use crate::engines::terraform::plugin_cache::{
-    DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError, is_configured,
+    DIRECTORY_VARIABLE, KEEP_PACKAGES_VARIABLE, PluginCache, PluginCacheError,
 };
-use crate::engines::{EngineCommands, EngineError, REMOVE};
+use crate::engines::{EngineCommands, REMOVE};
 use crate::script::{EngineCommand, ScriptError};
 
-/// How often somebody who reads the log is told that it is still waiting.
+/// How often to log that Init is still waiting.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
-/// Most inits are done in seconds. One that takes longer than this is hanging, or downloads so much that two in parallel
-/// are no worse.
+/// Most inits take seconds. One that takes longer than this hangs, or downloads so much that a second download hardly matters.
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// Lets an Init use the shared plugin cache, and returns the lock that its supervisor must hold. An init whose
-/// environment or configuration has a cache already is left alone; one whose cache cannot be used goes without.
+/// Makes an Init use the shared plugin cache. Returns the lock that its supervisor must hold. If the environment
+/// names another cache, or the shared one cannot be used, Init runs without it.
 pub(super) async fn share(
     module: &OpenModule<'_>,
     environment: &mut Environment,
@@ -44,16 +41,15 @@ pub(super) async fn share(
         return Ok(None);
     };
     let value = |name: &str| environment.get(name).map(PathBuf::from);
-    let wanted =
-        settings.engine.plugin_cache_enabled && value(DIRECTORY_VARIABLE).is_none() && !is_configured(value);
+    let wanted = settings.engine.plugin_cache_enabled && value(DIRECTORY_VARIABLE).is_none();
     let lock = match wanted {
-        true => ready(module, &cache).await,
+        true => ready(module, &cache).await.map(Some),
         false => Ok(None),
     };
     let lock = lock.or_else(|unready| match unready {
         Unready::Cancelled => Err(TaskError::Cancelled),
-        Unready::Broken(error) => {
-            context.warn(&format!("The plugin cache is not used: {error}"));
+        Unready::Unused(reason) => {
+            context.warn(&format!("The plugin cache is not used: {reason}"));
             Ok(None)
         }
     })?;
@@ -67,64 +63,52 @@ pub(super) async fn share(
     // Runs only after the engine has succeeded, and still under the lock.
     let unfinished = cache.unfinished_path();
     let unfinished = unfinished.to_str().ok_or_else(|| ScriptError::Path { path: unfinished.clone() });
-    work.collect.push(EngineCommand::new([REMOVE, "-f", unfinished.map_err(EngineError::from)?]));
+    work.collect.push(EngineCommand::new([REMOVE, "-f", unfinished?]));
     Ok(Some(Arc::new(lock)))
 }
 
+#[derive(Debug)]
 enum Unready {
     Cancelled,
-    Broken(PluginCacheError),
+    Unused(String),
 }
 
-impl From<PluginCacheError> for Unready {
-    fn from(error: PluginCacheError) -> Self {
-        Self::Broken(error)
+impl<E: std::error::Error> From<E> for Unready {
+    fn from(error: E) -> Self {
+        Self::Unused(error.to_string())
     }
 }
 
-/// Waits for the lock and sees to what lies in the cache. None when this module had better not use it.
-async fn ready(module: &OpenModule<'_>, cache: &PluginCache) -> Result<Option<File>, Unready> {
+/// Waits for the lock, and checks the packages in the cache.
+async fn ready(module: &OpenModule<'_>, cache: &PluginCache) -> Result<File, Unready> {
     let context = module.context;
-    let waited = wait_for(
+    let lock = wait_for(
         || Ok(cache.try_lock(module.workspace.module())?),
         |waited| context.info(&still_waiting(&cache.holder(), waited)),
         &context.cancel,
     );
-    let Some(lock) = waited.await? else {
-        context.warn(&format!(
-            "The plugin cache is not used: the init of {} has had it for more than {} minutes",
-            cache.holder(),
-            LONGEST_WAIT.as_secs() / 60
-        ));
-        return Ok(None);
+    let Some(lock) = lock.await? else {
+        let minutes = LONGEST_WAIT.as_secs() / 60;
+        let reason = format!("the init of {} has used it for more than {minutes} minutes", cache.holder());
+        return Err(Unready::Unused(reason));
     };
-    // Packages are read whole, and they are large.
+    // Whole packages are read, and they are large.
     let (here, directory) = (cache.clone(), module.directory.clone());
-    let looked = blocking(move || {
+    let checked = blocking(move || {
         let removed = here.begin()?;
         Ok::<_, PluginCacheError>((here.mismatch(&directory)?, removed))
     });
-    let (mismatch, removed) = match looked.await {
-        Ok(looked) => looked?,
-        Err(error) => {
-            context
-                .warn(&format!("The plugin cache is not used: a thread that looked into it failed: {error}"));
-            return Ok(None);
-        }
-    };
+    let (mismatch, removed) = checked.await??;
     for package in removed {
-        context.info(&format!(
-            "Removed {package} from the plugin cache: the init that brought it did not complete"
-        ));
+        context.info(&format!("Removed {package} from the plugin cache, because its init did not complete"));
     }
-    if let Some(provider) = mismatch {
-        context.info(&format!(
-            "The plugin cache is not used: the dependency lock file does not list the checksum of {provider} as it is \
-             there (`terraform providers lock` adds the checksums of further platforms)"
-        ));
-        return Ok(None);
+    match mismatch {
+        None => Ok(lock),
+        Some(provider) => Err(Unready::Unused(format!(
+            "the dependency lock file does not list the checksum of the cached {provider} (`terraform providers lock` adds \
+             the checksums of other platforms)"
+        ))),
     }
-    Ok(Some(lock))
 }
 
 fn still_waiting(holder: &str, waited: Duration) -> String {
@@ -132,10 +116,10 @@ fn still_waiting(holder: &str, waited: Duration) -> String {
         0 => String::new(),
         minutes => format!(" ({minutes} min so far)"),
     };
-    format!("Waits for the init of {holder}, which uses the shared plugin cache{so_far}")
+    format!("Waiting for the init of {holder}, which uses the shared plugin cache{so_far}")
 }
 
-/// Tries until there is a lock; None when it took too long. `say` gets the time that has passed.
+/// Tries until there is a lock. `None` after [`LONGEST_WAIT`]. `say` logs the time that has passed.
 async fn wait_for<L>(
     mut try_lock: impl FnMut() -> Result<Option<L>, Unready>,
     say: impl Fn(Duration),
@@ -168,7 +152,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_is_said_every_minute_and_given_up_in_the_end() {
+    async fn waiting_is_logged_every_minute_and_ends_after_the_limit() {
         let said = RefCell::new(Vec::new());
         let say = |waited: Duration| said.borrow_mut().push(waited.as_secs() / 60);
         let never = || Ok(None::<()>);

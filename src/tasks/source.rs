@@ -1,4 +1,4 @@
-//! GetDefinitiveRevision, GetModule and SourceRefresh: what has to do with where a module comes from.
+//! GetDefinitiveRevision, GetModule and SourceRefresh: the source of a module.
 
 use std::time::Duration;
 
@@ -11,29 +11,40 @@ use crate::base::process::Inherited;
 use crate::masking::JobSecrets;
 use crate::policy::Policy;
 use crate::settings::Settings;
-use crate::sources::{Fetcher, resolve};
+use crate::settings::model::WorkingDirectorySettings;
+use crate::sources::{Cache, Fetcher, JobLog};
 use crate::step::Facts;
-use crate::workspace::Workspace;
 
-fn fetcher(settings: &Settings, policy: &Policy, http: reqwest::Client, secrets: &JobSecrets) -> Fetcher {
-    let folders = &settings.working_directory;
-    let host = Inherited::of_this_process().without_secret(&settings.runner.credentials.client_secret);
-    let fetcher = Fetcher::new(http, &settings.engine.additional_binary_paths, &folders.temp_directory)
-        .host_environment(host)
-        .allow_only(policy.sources().clone())
-        .secrets(secrets.clone())
-        .fetch_timeout(Duration::from_secs(settings.source.fetch_timeout_seconds));
-    if settings.source.cache_enabled {
-        fetcher.cache(&folders.working_directory.join("sourcecache"), settings.source.cache_max_bytes)
-    } else {
-        fetcher
+fn fetcher<'a>(
+    settings: &Settings,
+    policy: &Policy,
+    http: reqwest::Client,
+    secrets: &JobSecrets,
+    log: JobLog<'a>,
+    cancel: &CancellationToken,
+) -> Fetcher<'a> {
+    let WorkingDirectorySettings { working_directory, temp_directory } = &settings.working_directory;
+    let max_bytes = settings.source.cache_max_bytes;
+    let cache = Cache { folder: working_directory.join("sourcecache"), max_bytes };
+    Fetcher {
+        binary_paths: settings.engine.additional_binary_paths.clone(),
+        host: Inherited::of_this_process().without_secret(&settings.runner.credentials.client_secret),
+        fetch_timeout: Duration::from_secs(settings.source.fetch_timeout_seconds),
+        cache: settings.source.cache_enabled.then_some(cache),
+        allowed: policy.sources().clone(),
+        secrets: Some(secrets.clone()),
+        ..Fetcher::new(http, temp_directory.clone(), log, cancel.clone())
     }
 }
 
+fn task_fetcher<'a>(context: &TaskContext, log: JobLog<'a>) -> Fetcher<'a> {
+    let TaskContext { settings, policy, http, secrets, cancel, .. } = context;
+    fetcher(settings, policy, http.clone(), secrets, log, cancel)
+}
+
 pub(super) async fn revision(context: &TaskContext, source: &Source) -> Result<Prepared, TaskError> {
-    let fetcher = fetcher(&context.settings, &context.policy, context.http.clone(), &context.secrets);
     let log = |line: &str| context.info(line);
-    let revision = resolve(source, &fetcher, &log, &context.cancel).await?;
+    let revision = task_fetcher(context, &log).resolve(source).await?;
     context.info(&format!("The definitive revision is {revision}"));
     Ok(Prepared::Finished(Success::Revision(revision)))
 }
@@ -43,11 +54,11 @@ pub(super) async fn module(
     source: &Source,
     request: &GetModule,
 ) -> Result<Prepared, TaskError> {
-    let workspace = Workspace::new(&context.settings.working_directory, &context.common.metadata)?;
-    let workspace = workspace.holding(context.held.clone());
-    let fetcher = fetcher(&context.settings, &context.policy, context.http.clone(), &context.secrets);
+    let workspace = context.workspace()?.holding(context.held.clone());
     let log = |line: &str| context.info(line);
-    let commit = workspace.get_module(source, request, &fetcher, &log, &context.cancel).await?;
+    let is_module_file = |name: &str| context.engines.iter().any(|engine| engine.uses_file(name));
+    let fetcher = task_fetcher(context, &log);
+    let commit = workspace.get_module(source, request, &is_module_file, &fetcher).await?;
     context.info(&format!("{} is at {commit}", workspace.module()));
     context.note_facts(&Facts { engine_version: None, source_commit: Some(commit) });
     Ok(Prepared::Finished(Success::Done))
@@ -62,7 +73,7 @@ pub async fn refresh(
     secrets: &JobSecrets,
     cancel: &CancellationToken,
 ) -> Result<Success, TaskError> {
-    let fetcher = fetcher(settings, policy, http, secrets);
-    let log = |line: &str| tracing::debug!("source refresh: {line}");
-    Ok(Success::Revision(resolve(&request.source(), &fetcher, &log, cancel).await?))
+    let log = |line: &str| tracing::debug!(line, "source refresh");
+    let fetcher = fetcher(settings, policy, http, secrets, &log, cancel);
+    Ok(Success::Revision(fetcher.resolve(&request.source()).await?))
 }

@@ -1,25 +1,23 @@
-//! Variables: what the module declares, read from its files. No engine is run and no environment is needed.
+//! Variables: the variables that the module declares, parsed from its files. No engine runs.
 
 use hawser_contract::{EngineTask, Success};
 
-use super::prepare_script::read;
+use super::results::read;
 use super::{Prepared, TaskContext, TaskError};
 use crate::step::Facts;
-use crate::workspace::Workspace;
 
 pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<Prepared, TaskError> {
-    let metadata = &context.common.metadata;
-    let workspace = Workspace::new(&context.settings.working_directory, metadata)?;
-    let (directory, tree) = (workspace.init_dir(), workspace.tree()?);
+    let workspace = context.workspace()?;
+    let tree = workspace.tree()?;
     context.note_facts(&Facts { engine_version: None, source_commit: workspace.local_commit() });
     let extra_files = tree.placed_extra_files(&task.extra_file_names);
     let engine = context.engines.get(&task.engine)?;
-    let declarations = read(move || engine.declarations(&directory, &tree)).await?;
+    let declarations = read(move || engine.declarations(&tree)).await?;
     for warning in &declarations.warnings {
         context.warn(warning);
     }
     let now = jiff::Timestamp::now().as_millisecond();
-    let set = declarations.variable_set(metadata.module_id, &extra_files, now);
+    let set = declarations.variable_set(context.common.metadata.module_id, &extra_files, now);
     let count = set.as_ref().map_or(0, |set| set.variables.len());
     context.info(&format!("The module declares {count} variables"));
     Ok(Prepared::Finished(Success::Variables(set)))

@@ -12,16 +12,16 @@ impl Workspace {
         for (name, value) in variables {
             check_variable(name, value)?;
         }
-        self.tree()?.write_json(PrivateFile::Environment, variables)
+        self.tree()?.write_json(PrivateFile::ENVIRONMENT, variables)
     }
 
     pub fn load_environment(&self) -> Result<BTreeMap<String, String>, WorkspaceError> {
         let variables = match self.tree() {
             Err(WorkspaceError::NoSubdirectory { .. }) => None,
-            tree => tree?.read_json(PrivateFile::Environment)?,
+            tree => tree?.read_json(PrivateFile::ENVIRONMENT)?,
         };
         variables.ok_or_else(|| WorkspaceError::NotInitialized {
-            path: self.private_path(PrivateFile::Environment),
+            path: self.private_path(PrivateFile::ENVIRONMENT),
         })
     }
 }

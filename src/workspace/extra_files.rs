@@ -2,7 +2,7 @@
 //!
 //! `.snapcd/extra-files.json` lists the runner's own files in the init directory:
 //! ```json
-//! {"version": 1, "created": ["backend.tf"], "overwritten": ["conf/main.tf"]}
+//! {"created": ["backend.tf"], "overwritten": ["conf/main.tf"]}
 //! ```
 //! The original of an overwritten file is kept in `.snapcd/original-files/` under the same path. When a file is no longer
 //! requested, it is deleted or its original is restored. A file of the runner's own is always updated; any other file is only
@@ -12,8 +12,8 @@
 //! update the list. An overwritten file without an original had just been restored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
-use std::io;
+use std::ffi::OsStr;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use hawser_contract::requests::ExtraFile;
@@ -26,11 +26,9 @@ use crate::base::confined_dir::{ConfinedDir, EntryKind, read_limited};
 use crate::sources::JobLog;
 
 const WHAT: &str = "extra file name";
-const LARGEST_MANIFEST: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Manifest {
-    version: u32,
     created: BTreeSet<PathBuf>,
     overwritten: BTreeSet<PathBuf>,
 }
@@ -38,16 +36,15 @@ struct Manifest {
 impl Manifest {
     /// Checks the names like those of a request.
     fn load(tree: &Tree) -> Result<Option<Self>, WorkspaceError> {
-        let manifest: Option<Self> = tree.read_json(PrivateFile::ExtraFiles)?;
+        let manifest: Option<Self> = tree.read_json(PrivateFile::EXTRA_FILES)?;
         for path in manifest.iter().flat_map(|it| it.created.iter().chain(&it.overwritten)) {
             relative_file(WHAT, &path.to_string_lossy())?;
         }
         Ok(manifest)
     }
 
-    fn save(&mut self, tree: &Tree) -> Result<(), WorkspaceError> {
-        self.version = 1;
-        tree.write_json(PrivateFile::ExtraFiles, self)
+    fn save(&self, tree: &Tree) -> Result<(), WorkspaceError> {
+        tree.write_json(PrivateFile::EXTRA_FILES, self)
     }
 
     fn contains(&self, path: &Path) -> bool {
@@ -57,15 +54,10 @@ impl Manifest {
 
 /// The files in the list of a private folder; none if there is no valid list.
 pub(super) fn listed(private: &ConfinedDir) -> Vec<PathBuf> {
-    let file = private.open_file(OsStr::new(PrivateFile::ExtraFiles.name()));
-    let text = file.and_then(|file| read_limited(file, LARGEST_MANIFEST)).unwrap_or_default();
-    let manifest: Manifest = serde_json::from_slice(&text).unwrap_or_default();
+    let file = private.open_file(OsStr::new(PrivateFile::EXTRA_FILES.name()));
+    let manifest = file.ok().and_then(|file| serde_json::from_reader(BufReader::new(file)).ok());
+    let manifest: Manifest = manifest.unwrap_or_default();
     manifest.created.into_iter().chain(manifest.overwritten).collect()
-}
-
-/// The files that only exist as extra files.
-pub(super) fn created(tree: &Tree) -> Result<BTreeSet<PathBuf>, WorkspaceError> {
-    Ok(Manifest::load(tree)?.unwrap_or_default().created)
 }
 
 impl Tree {
@@ -86,52 +78,6 @@ pub(super) fn by_path(files: &[ExtraFile]) -> Result<BTreeMap<PathBuf, &ExtraFil
     files.iter().map(|file| Ok((relative_file(WHAT, &file.file_name)?, file))).collect()
 }
 
-/// Adds files that were carried over from an earlier tree to the list.
-pub(super) fn adopt(tree: &Tree, paths: Vec<PathBuf>) -> Result<(), WorkspaceError> {
-    if paths.is_empty() {
-        return Ok(());
-    }
-    let mut manifest = Manifest::load(tree)?.unwrap_or_default();
-    manifest.created.extend(paths);
-    manifest.save(tree)
-}
-
-/// Checks that all files can be put in place, before anything is changed.
-pub(super) fn check(tree: &Tree, files: &[ExtraFile]) -> Result<(), WorkspaceError> {
-    let requested = by_path(files)?;
-    // Files that are no longer requested are deleted first.
-    let mut deleted = created(tree)?;
-    deleted.retain(|path| !requested.contains_key(path));
-    for path in requested.keys() {
-        if path.ancestors().any(|above| deleted.contains(above)) {
-            continue;
-        }
-        let Some((folder, name)) = find(tree, path)? else { continue };
-        let failed = |error| tree.error("check", &tree.init().join(path), error);
-        if folder.kind(&name).map_err(failed)? == Some(EntryKind::Folder)
-            && !folder.folder(&name).and_then(|inner| holds_only(&inner, path, &deleted)).map_err(failed)?
-        {
-            return Err(WorkspaceError::ExtraFileIsFolder { path: path.clone() });
-        }
-    }
-    Ok(())
-}
-
-/// Whether a folder contains nothing but these files.
-fn holds_only(folder: &ConfinedDir, below: &Path, files: &BTreeSet<PathBuf>) -> io::Result<bool> {
-    for (name, kind) in folder.entries()? {
-        let path = below.join(&name);
-        let is_listed = match kind {
-            EntryKind::Folder => holds_only(&folder.folder(&name)?, &path, files)?,
-            _ => files.contains(&path),
-        };
-        if !is_listed {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// Makes the init directory contain exactly these extra files.
 pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: JobLog<'_>) -> Result<(), WorkspaceError> {
     let requested = by_path(files)?;
@@ -142,16 +88,9 @@ pub(super) fn place(tree: &Tree, files: &[ExtraFile], log: JobLog<'_>) -> Result
     };
     let originals = tree
         .private_made()?
-        .open_or_create(OsStr::new(PrivateFile::OriginalFiles.name()))
+        .open_or_create(OsStr::new(PrivateFile::ORIGINAL_FILES.name()))
         .map_err(|error| tree.error("keep originals in", tree.init(), error))?;
     Placement { tree, originals, manifest, log }.run(&requested)
-}
-
-/// The folder of a file, and its name in it. Symlinks on the way must not lead out; the file itself is not followed. `None` if
-/// the folder does not exist.
-fn find(tree: &Tree, path: &Path) -> Result<Option<(ConfinedDir, OsString)>, WorkspaceError> {
-    let (parent, name) = split(path);
-    Ok(tree.work_folder(parent)?.map(|folder| (folder, name.to_owned())))
 }
 
 fn split(path: &Path) -> (&Path, &OsStr) {
@@ -251,16 +190,18 @@ impl Placement<'_> {
     }
 
     fn remove(&mut self, path: &Path) -> Result<(), WorkspaceError> {
-        if let Some((folder, name)) = find(self.tree, path)? {
+        let (parent, name) = split(path);
+        if let Some(folder) = self.tree.work_folder(parent)? {
             let failed = |error| self.error("delete the extra file", path, error);
-            if folder.remove_file(&name).map_err(failed)? {
+            if folder.remove_file(name).map_err(failed)? {
                 (self.log)(&format!("Deleted the extra file {}: it is no longer requested", path.display()));
             }
         }
         // Its folders are deleted too, up to the first one that is not empty.
         for folder in path.ancestors().skip(1).filter(|it| !it.as_os_str().is_empty()) {
-            let Some((above, name)) = find(self.tree, folder)? else { continue };
-            if above.remove_folder(&name).is_err() {
+            let (parent, name) = split(folder);
+            let Some(above) = self.tree.work_folder(parent)? else { continue };
+            if above.remove_folder(name).is_err() {
                 break;
             }
         }

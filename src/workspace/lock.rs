@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::time::SystemTime;
 
-use super::{Workspace, WorkspaceError};
+use super::{Workspace, WorkspaceError, swap};
 use crate::base::files::create_private_dir_all;
 use crate::base::lock::{self, LockMode};
 
@@ -27,7 +27,7 @@ impl Workspace {
     pub fn lock(&self) -> Result<ModuleLock, WorkspaceError> {
         let file = self.take_lock()?;
         lock::sign(&file, &format!("process {} since {}\n", std::process::id(), jiff::Timestamp::now()));
-        self.restore_interrupted_swap()?;
+        swap::restore(&self.staging, &self.module_root)?;
         Ok(ModuleLock { file })
     }
 

@@ -6,7 +6,6 @@
 //!   encrypts the secrets in the state.
 //! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json` and `.snapcd/backend-settings.json`. Plans and the list of extra files belong
 //!   to the old revision.
-//! - An extra file with the name of a state, since the engine may have changed it; the new list contains it again.
 //!
 //! A clean init drops all of this except `snapcd.env` and `sensitive.json`. A state with resources is then copied to the rescued
 //! states, and the log names the copy: the user may not have known about that state.
@@ -18,11 +17,11 @@
 //! Files are hard-linked: this is fast for gigabytes of providers, and the old tree stays complete until the swap.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::{OsStr, OsString};
-use std::io;
+use std::ffi::OsStr;
+use std::io::{self, BufReader};
 use std::path::{Component, Path, PathBuf};
 
-use super::backup::{By, keep};
+use super::backup::keep;
 use super::names::{PRIVATE_FOLDER, is_git_folder};
 use super::tree::existing_folder;
 use super::{PrivateFile, WorkspaceError, extra_files, stored_state};
@@ -34,13 +33,10 @@ use crate::sources::Tracked;
 const DATA: &str = ".terraform";
 const STACKS: &str = ".pulumi";
 const LONGEST_NAME: usize = 180;
-const LARGEST_ENVIRONMENT: u64 = 64 * 1024 * 1024;
 
 pub(super) struct StateMigration {
     pub(super) old: PathBuf,
     pub(super) new: PathBuf,
-    /// The path of the init directory in the new tree.
-    pub(super) init: PathBuf,
     pub(super) clean: bool,
     /// The files of the old tree that are in its commit.
     pub(super) tracked: Tracked,
@@ -48,43 +44,30 @@ pub(super) struct StateMigration {
     pub(super) rescued: PathBuf,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct MigratedState {
-    /// Lines for the job's log.
-    pub(super) notes: Vec<String>,
-    /// Extra files of the old init directory that are now in the new one.
-    pub(super) extra_files: Vec<PathBuf>,
-}
-
 impl StateMigration {
-    pub(super) fn run(self) -> Result<MigratedState, WorkspaceError> {
-        let open = |path: &Path| {
-            let opened = ConfinedRoot::open(path).and_then(|root| Ok((root.folder(Path::new(""))?, root)));
-            opened.map_err(|error| WorkspaceError::io("open", path, error))
+    /// Returns lines for the job's log.
+    pub(super) fn run(self) -> Result<Vec<String>, WorkspaceError> {
+        let old = match ConfinedRoot::open(&self.old) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened.map_err(|error| WorkspaceError::io("open", &self.old, error))?,
         };
-        let (old, old_root) = match open(&self.old) {
-            Err(WorkspaceError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(MigratedState::default());
-            }
-            opened => opened?,
-        };
-        let (new, _) = open(&self.new)?;
+        let new = ConfinedDir::open(&self.new);
         let mut walk = Walk {
+            new: new.map_err(|error| WorkspaceError::io("open", &self.new, error))?,
             migration: self,
-            old: old_root,
-            new,
+            old,
             extra_files: HashSet::new(),
             referenced: Vec::new(),
-            result: MigratedState::default(),
+            notes: Vec::new(),
             files: HashSet::new(),
         };
-        walk.folder(&old, Path::new(""))?;
+        let root = walk.old.folder(Path::new("")).map_err(walk.failed(Path::new("")))?;
+        walk.folder(&root, Path::new(""), None)?;
         walk.migrate_referenced()?;
         if !walk.files.is_empty() {
-            let note = format!("Kept engine files of the old revision: {}", walk.files.len());
-            walk.result.notes.push(note);
+            walk.notes.push(format!("Kept engine files of the old revision: {}", walk.files.len()));
         }
-        Ok(walk.result)
+        Ok(walk.notes)
     }
 }
 
@@ -110,11 +93,6 @@ impl EngineFile {
             _ => None,
         }
     }
-
-    /// A file in a folder of this class.
-    fn inside(self, name: &str) -> Self {
-        if is_state(name) { Self::State } else { self }
-    }
 }
 
 fn is_state(name: &str) -> bool {
@@ -127,52 +105,64 @@ fn is_stack_settings(name: &str) -> bool {
     stack.is_some_and(|(stack, ending)| !stack.is_empty() && matches!(ending, "yaml" | "yml"))
 }
 
-/// A path that a file of the old tree refers to. It may be outside of the tree.
-enum ReferencedPath {
-    State(PathBuf),
-    Data(PathBuf),
-}
-
 struct Walk {
     migration: StateMigration,
     old: ConfinedRoot,
     new: ConfinedDir,
     /// The extra files of the old tree. The server sends them again.
     extra_files: HashSet<PathBuf>,
-    referenced: Vec<ReferencedPath>,
-    result: MigratedState,
+    /// Paths that files of the old tree refer to: a state file or a data folder, perhaps outside of the tree.
+    referenced: Vec<(PathBuf, EngineFile)>,
+    /// Lines for the job's log.
+    notes: Vec<String>,
     /// The engine's files that are now in the new tree.
     files: HashSet<PathBuf>,
 }
 
 impl Walk {
-    /// Migrates the files of a folder. `below` is its path below the root.
-    fn folder(&mut self, folder: &ConfinedDir, below: &Path) -> Result<(), WorkspaceError> {
-        let entries = self.entries(folder, below)?;
+    /// Migrates the files of a folder. `below` is its path below the root, `class` is set if it is a folder of the engine.
+    fn folder(
+        &mut self,
+        folder: &ConfinedDir,
+        below: &Path,
+        class: Option<EngineFile>,
+    ) -> Result<(), WorkspaceError> {
+        let entries = folder.entries().map_err(self.failed(below))?;
+        let is_private = |name: &OsStr| class.is_none() && name == PRIVATE_FOLDER;
         // First, because it lists the extra files.
-        if entries.iter().any(|(name, kind)| name == PRIVATE_FOLDER && *kind == EntryKind::Folder) {
-            self.private(&self.enter(folder, below, OsStr::new(PRIVATE_FOLDER))?, below)?;
+        if entries.iter().any(|(name, kind)| is_private(name) && *kind == EntryKind::Folder) {
+            let private = folder.folder(OsStr::new(PRIVATE_FOLDER)).map_err(self.failed(below))?;
+            self.private(&private, below)?;
         }
         for (name, kind) in entries {
             let path = below.join(&name);
             let text = name.to_string_lossy();
-            if name == ".git" || name == PRIVATE_FOLDER {
+            if is_private(&name) || class.is_none() && name == ".git" {
                 continue;
             }
-            if name == DATA {
+            if class.is_none() && name == DATA {
                 self.add_local_state(below, Path::new(DATA));
             }
-            match (EngineFile::by_name(&text), kind) {
-                (Some(class), EntryKind::Folder) => {
-                    self.engine_folder(&self.enter(folder, below, &name)?, &path, class)?;
+            let is_old_settings = || {
+                kind == EntryKind::File
+                    && is_stack_settings(&text)
+                    && !self.migration.tracked.changed.contains(&path)
+            };
+            let class = match class {
+                Some(_) if kind != EntryKind::Folder && is_state(&text) => Some(EngineFile::State),
+                Some(class) => Some(class),
+                None => {
+                    EngineFile::by_name(&text).or_else(|| is_old_settings().then_some(EngineFile::Settings))
+                }
+            };
+            match (class, kind) {
+                (Some(EngineFile::Data | EngineFile::Settings), EntryKind::Folder)
+                    if self.migration.clean => {}
+                (_, EntryKind::Folder) => {
+                    let inner = folder.folder(&name).map_err(self.failed(&path))?;
+                    self.folder(&inner, &path, class)?;
                 }
                 (Some(class), _) => self.engine_file(folder, &path, class)?,
-                (None, EntryKind::Folder) => self.folder(&self.enter(folder, below, &name)?, &path)?,
-                (None, EntryKind::File)
-                    if is_stack_settings(&text) && !self.migration.tracked.changed.contains(&path) =>
-                {
-                    self.engine_file(folder, &path, EngineFile::Settings)?;
-                }
                 (None, _) => {}
             }
         }
@@ -184,23 +174,22 @@ impl Walk {
         let is_ours = |file: PrivateFile| {
             !self.migration.tracked.unchanged.contains(&below.join(PRIVATE_FOLDER).join(file.name()))
         };
-        if is_ours(PrivateFile::ExtraFiles) {
+        if is_ours(PrivateFile::EXTRA_FILES) {
             self.extra_files.extend(extra_files::listed(private).into_iter().map(|name| below.join(name)));
         }
-        let of_engine = (!self.migration.clean).then_some(PrivateFile::BackendSettings);
-        let ours = [PrivateFile::Environment, PrivateFile::Sensitive].into_iter().chain(of_engine);
+        let of_engine = (!self.migration.clean).then_some(PrivateFile::BACKEND_SETTINGS);
+        let ours = [PrivateFile::ENVIRONMENT, PrivateFile::SENSITIVE].into_iter().chain(of_engine);
         for name in ours.filter(|file| is_ours(*file)).map(PrivateFile::name).collect::<Vec<_>>() {
             let path = below.join(PRIVATE_FOLDER).join(name);
-            let kind = private.kind(OsStr::new(name)).map_err(|error| self.failed("check", &path, error))?;
-            if kind == Some(EntryKind::File) {
+            if private.kind(OsStr::new(name)).map_err(self.failed(&path))? == Some(EntryKind::File) {
                 self.link(private, &path)?;
             }
         }
-        if is_ours(PrivateFile::Environment)
+        if is_ours(PrivateFile::ENVIRONMENT)
             && let Some(data) = data_folder(private)
         {
             self.add_local_state(below, &data);
-            self.referenced.push(ReferencedPath::Data(self.migration.old.join(below).join(data)));
+            self.referenced.push((self.migration.old.join(below).join(data), EngineFile::Data));
         }
         Ok(())
     }
@@ -209,18 +198,17 @@ impl Walk {
     fn add_local_state(&mut self, below: &Path, data: &Path) {
         let directory = self.migration.old.join(below);
         let state = stored_state::named_local_state(&directory, &directory.join(data));
-        self.referenced.extend(state.map(ReferencedPath::State));
+        self.referenced.extend(state.map(|state| (state, EngineFile::State)));
     }
 
     /// Migrates files that cannot be recognized by their names. Files outside of the tree stay where they are.
     fn migrate_referenced(&mut self) -> Result<(), WorkspaceError> {
         let roots = [self.migration.old.canonicalize().unwrap_or_default(), self.migration.old.clone()];
-        for reference in std::mem::take(&mut self.referenced) {
-            let (ReferencedPath::State(path) | ReferencedPath::Data(path)) = &reference;
+        for (path, class) in std::mem::take(&mut self.referenced) {
             let Some(below) = roots.iter().find_map(|root| path.strip_prefix(root).ok()) else { continue };
             let real = match self.old.real(below) {
                 Err(error) if is_missing(&error) || leads_out(&error) || is_no_place(&error) => continue,
-                real => real.map_err(|error| self.failed("check", below, error))?,
+                real => real.map_err(self.failed(below))?,
             };
             let is_known = |name: &OsStr| {
                 is_git_folder(name)
@@ -228,31 +216,27 @@ impl Walk {
                     || EngineFile::by_name(&name.to_string_lossy()).is_some()
             };
             // Known names were migrated before, and the root itself is not the engine's folder.
-            let Some(name) = real.file_name().map(ToOwned::to_owned) else { continue };
+            let Some(name) = real.file_name() else { continue };
             if real.components().any(|part| is_known(part.as_os_str())) {
                 continue;
             }
-            let above = real.parent().unwrap_or(Path::new(""));
-            let folder = self.old.folder(above).map_err(|error| self.failed("open", above, error))?;
-            let kind = folder.kind(&name).map_err(|error| self.failed("check", &real, error))?;
-            match (reference, kind) {
-                (ReferencedPath::State(_), Some(EntryKind::File)) => {
-                    self.engine_file(&folder, &real, EngineFile::State)?;
-                    if self.migration.clean {
-                        continue;
-                    }
+            let parent =
+                self.old.folder(real.parent().unwrap_or(Path::new(""))).map_err(self.failed(&real))?;
+            match (class, parent.kind(name).map_err(self.failed(&real))?) {
+                (EngineFile::State, Some(EntryKind::File)) => {
+                    self.engine_file(&parent, &real, class)?;
                     let name = name.to_string_lossy();
                     for beside in [format!("{name}.backup"), format!(".{name}.lock.info")] {
                         let path = real.with_file_name(&beside);
-                        let kind = folder.kind(OsStr::new(&beside));
-                        let kind = kind.map_err(|error| self.failed("check", &path, error))?;
-                        if kind == Some(EntryKind::File) {
-                            self.engine_file(&folder, &path, EngineFile::State)?;
+                        let kind = parent.kind(OsStr::new(&beside)).map_err(self.failed(&path))?;
+                        if !self.migration.clean && kind == Some(EntryKind::File) {
+                            self.engine_file(&parent, &path, class)?;
                         }
                     }
                 }
-                (ReferencedPath::Data(_), Some(EntryKind::Folder)) => {
-                    self.engine_folder(&self.enter(&folder, above, &name)?, &real, EngineFile::Data)?;
+                (EngineFile::Data, Some(EntryKind::Folder)) if !self.migration.clean => {
+                    let folder = parent.folder(name).map_err(self.failed(&real))?;
+                    self.folder(&folder, &real, Some(class))?;
                 }
                 _ => {}
             }
@@ -260,39 +244,9 @@ impl Walk {
         Ok(())
     }
 
-    fn engine_folder(
-        &mut self,
-        folder: &ConfinedDir,
-        below: &Path,
-        class: EngineFile,
-    ) -> Result<(), WorkspaceError> {
-        if self.migration.clean && class != EngineFile::State {
-            return Ok(());
-        }
-        for (name, kind) in self.entries(folder, below)? {
-            let path = below.join(&name);
-            match kind {
-                EntryKind::Folder => self.engine_folder(&self.enter(folder, below, &name)?, &path, class)?,
-                _ => self.engine_file(folder, &path, class.inside(&name.to_string_lossy()))?,
-            }
-        }
-        Ok(())
-    }
-
-    fn failed(&self, action: &'static str, path: &Path, error: io::Error) -> WorkspaceError {
-        WorkspaceError::io(action, &self.migration.old.join(path), error)
-    }
-
-    fn enter(&self, folder: &ConfinedDir, below: &Path, name: &OsStr) -> Result<ConfinedDir, WorkspaceError> {
-        folder.folder(name).map_err(|error| self.failed("open", &below.join(name), error))
-    }
-
-    fn entries(
-        &self,
-        folder: &ConfinedDir,
-        below: &Path,
-    ) -> Result<Vec<(OsString, EntryKind)>, WorkspaceError> {
-        folder.entries().map_err(|error| self.failed("list", below, error))
+    fn failed(&self, path: &Path) -> impl Fn(io::Error) -> WorkspaceError + use<> {
+        let path = self.migration.old.join(path);
+        move |error| WorkspaceError::io("migrate", &path, error)
     }
 
     fn engine_file(
@@ -308,38 +262,32 @@ impl Walk {
         if self.migration.clean {
             return if is_state { self.rescue(folder, path) } else { Ok(()) };
         }
-        let is_extra_file = self.extra_files.contains(path);
-        let of_init = path.strip_prefix(&self.migration.init).ok().filter(|path| path.to_str().is_some());
-        let of_init = of_init.map(Path::to_owned);
-        if is_extra_file && (!is_state || of_init.is_none() || self.is_in_new(path)?) {
+        if self.extra_files.contains(path) {
             return Ok(());
         }
         if class == EngineFile::Settings && self.is_in_new(path)? {
-            self.result.notes.push(format!("Using {} of the new revision", path.display()));
+            self.notes.push(format!("Using {} of the new revision", path.display()));
             return Ok(());
         }
         match self.link(folder, path) {
             Err(WorkspaceError::StateBlocked { .. }) if !is_state => {
-                self.result
-                    .notes
-                    .push(format!("Dropped {}: the new revision leaves no room for it", path.display()));
-                return Ok(());
+                let note = format!("Dropped {}: the new revision leaves no room for it", path.display());
+                self.notes.push(note);
             }
-            other => other?,
-        }
-        self.files.insert(path.to_owned());
-        if is_extra_file {
-            self.result.extra_files.extend(of_init);
+            linked => {
+                linked?;
+                self.files.insert(path.to_owned());
+            }
         }
         Ok(())
     }
 
     /// Copies a state to the rescued states before it is dropped. States without resources, backups and locks are not worth it.
     fn rescue(&mut self, folder: &ConfinedDir, path: &Path) -> Result<(), WorkspaceError> {
-        let failed = |error| WorkspaceError::io("keep a copy of", &self.migration.old.join(path), error);
+        let failed = self.failed(path);
         let name = path.file_name().unwrap_or_default();
         let text = name.to_string_lossy();
-        if folder.kind(name).map_err(failed)? != Some(EntryKind::File) {
+        if folder.kind(name).map_err(&failed)? != Some(EntryKind::File) {
             return Ok(());
         }
         let mut parts = path.components().map(Component::as_os_str);
@@ -355,23 +303,23 @@ impl Walk {
             stored_state::stored_resources
         };
         let state =
-            folder.open_file(name).and_then(|file| read_limited(file, u64::MAX - 1)).map_err(failed)?;
+            folder.open_file(name).and_then(|file| read_limited(file, u64::MAX - 1)).map_err(&failed)?;
         let count = count(&state);
         if count == Some(0) || state.trim_ascii().is_empty() {
             return Ok(());
         }
         let mut copy_name = path.to_string_lossy().replace('/', "-");
-        // A file name is limited to 255 bytes. The end says more than the beginning.
+        // A file name is limited to 255 bytes. The end is more specific than the beginning.
         copy_name.drain(..copy_name.ceil_char_boundary(copy_name.len().saturating_sub(LONGEST_NAME)));
         let copy_name = format!("clean-init-{copy_name}");
-        let copy = keep(folder, &text, &self.migration.rescued, &copy_name, By::Copy).map_err(failed)?;
+        let copy = keep(folder, &text, &self.migration.rescued, &copy_name).map_err(&failed)?;
         let (copy, _) = copy.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let contents = match count {
             Some(1) => "1 resource".to_owned(),
             Some(count) => format!("{count} resources"),
             None => "unreadable".to_owned(),
         };
-        self.result.notes.push(format!(
+        self.notes.push(format!(
             "The clean init drops the state {} ({contents}); a copy is kept in {}",
             path.display(),
             copy.display()
@@ -385,7 +333,7 @@ impl Walk {
             Some(folder) => Ok(folder.kind(path.file_name().unwrap_or_default())?.is_some()),
             None => Ok(false),
         };
-        exists().map_err(|error| WorkspaceError::io("check", &self.migration.new.join(path), error))
+        exists().map_err(self.failed(path))
     }
 
     /// Links one file of the old tree into the new one, and replaces the file that is there.
@@ -395,7 +343,7 @@ impl Walk {
         let failed = |error: io::Error| match error.kind() {
             // A symlink on the way must not be followed.
             io::ErrorKind::NotADirectory => blocked(),
-            _ => WorkspaceError::io("migrate", &self.migration.old.join(path), error),
+            _ => self.failed(path)(error),
         };
         let to = self.new.open_or_create_all(path.parent().unwrap_or(Path::new(""))).map_err(failed)?;
         if to.kind(name).map_err(failed)? == Some(EntryKind::Folder) {
@@ -409,8 +357,7 @@ impl Walk {
 
 /// The `TF_DATA_DIR` of the last Init.
 fn data_folder(private: &ConfinedDir) -> Option<PathBuf> {
-    let file = private.open_file(OsStr::new(PrivateFile::Environment.name())).ok()?;
-    let text = read_limited(file, LARGEST_ENVIRONMENT).ok()?;
-    let mut variables: BTreeMap<String, String> = serde_json::from_slice(&text).ok()?;
+    let file = private.open_file(OsStr::new(PrivateFile::ENVIRONMENT.name())).ok()?;
+    let mut variables: BTreeMap<String, String> = serde_json::from_reader(BufReader::new(file)).ok()?;
     variables.remove("TF_DATA_DIR").filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -63,7 +63,7 @@ pub enum WorkspaceError {
         "the source has no folder {folder:?}, which the registry names for this module: check the version in the registry"
     )]
     NoRegistryFolder { folder: PathBuf },
-    #[error("{} contains no module: no .tf, .tf.json, .tofu or .tofu.json file and no Pulumi.yaml", .folder.display())]
+    #[error("{} contains no module: no file that an engine reads, such as main.tf or Pulumi.yaml", .folder.display())]
     NoModule { folder: PathBuf },
     #[error("{} must be a folder, because the runner stores its own files there", .path.display())]
     NotPrivateFolder { path: PathBuf },
@@ -78,7 +78,7 @@ pub enum WorkspaceError {
     NotInitialized { path: PathBuf },
     #[error(
         "the file {} is damaged: run {}",
-        .path.display(), if *.file == PrivateFile::Environment { "Init again" } else { "a clean init" }
+        .path.display(), if *.file == PrivateFile::ENVIRONMENT { "Init again" } else { "a clean init" }
     )]
     DamagedFile { file: PrivateFile, path: PathBuf, source: serde_json::Error },
     #[error("the environment variable {name:?} cannot be set: {reason}")]
@@ -113,53 +113,36 @@ impl WorkspaceError {
 
 /// A file in a module's private folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrivateFile {
-    Environment,
-    Inputs,
-    Plan,
-    Destroy,
-    PulumiPlan,
-    DestroyPreview,
-    PulumiExport,
-    Output,
-    Sensitive,
-    BackendSettings,
-    InitScript,
-    ValidateScript,
-    PlanScript,
-    PlanDestroyScript,
-    ApplyScript,
-    DestroyScript,
-    OutputScript,
-    ExtraFiles,
-    OriginalFiles,
-}
+pub struct PrivateFile(&'static str);
 
 impl PrivateFile {
+    pub const ENVIRONMENT: Self = Self("snapcd.env");
+    pub const INPUTS: Self = Self("inputs.tfvars");
+    pub const PLAN: Self = Self("plan.out");
+    pub const DESTROY: Self = Self("destroy.out");
+    pub const PULUMI_PLAN: Self = Self("plan.json");
+    pub const DESTROY_PREVIEW: Self = Self("destroy_preview.json");
+    pub const PULUMI_EXPORT: Self = Self("export.json");
+    pub const OUTPUT: Self = Self("output.json");
+    pub const SENSITIVE: Self = Self("sensitive.json");
+    pub const BACKEND_SETTINGS: Self = Self("backend-settings.json");
+    pub const INIT_SCRIPT: Self = Self("init.sh");
+    pub const VALIDATE_SCRIPT: Self = Self("validate.sh");
+    pub const PLAN_SCRIPT: Self = Self("plan.sh");
+    pub const PLAN_DESTROY_SCRIPT: Self = Self("plan_destroy.sh");
+    pub const APPLY_SCRIPT: Self = Self("apply.sh");
+    pub const DESTROY_SCRIPT: Self = Self("destroy.sh");
+    pub const OUTPUT_SCRIPT: Self = Self("output.sh");
+    pub const EXTRA_FILES: Self = Self("extra-files.json");
+    pub const ORIGINAL_FILES: Self = Self("original-files");
+
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Environment => "snapcd.env",
-            Self::Inputs => "inputs.tfvars",
-            Self::Plan => "plan.out",
-            Self::Destroy => "destroy.out",
-            Self::PulumiPlan => "plan.json",
-            Self::DestroyPreview => "destroy_preview.json",
-            Self::PulumiExport => "export.json",
-            Self::Output => "output.json",
-            Self::Sensitive => "sensitive.json",
-            Self::BackendSettings => "backend-settings.json",
-            Self::InitScript => "init.sh",
-            Self::ValidateScript => "validate.sh",
-            Self::PlanScript => "plan.sh",
-            Self::PlanDestroyScript => "plan_destroy.sh",
-            Self::ApplyScript => "apply.sh",
-            Self::DestroyScript => "destroy.sh",
-            Self::OutputScript => "output.sh",
-            Self::ExtraFiles => "extra-files.json",
-            Self::OriginalFiles => "original-files",
-        }
+        self.0
     }
 }
+
+/// Whether a file with this name makes a folder a module.
+pub type ModuleFiles<'a> = &'a (dyn Fn(&str) -> bool + Send + Sync);
 
 /// One module's directories.
 #[derive(Debug, Clone)]
@@ -263,10 +246,4 @@ impl Workspace {
 /// Refuses a file name that would lead out of its folder. `what` describes the name in the error.
 pub fn check_file_name(what: &'static str, name: &str) -> Result<(), WorkspaceError> {
     names::relative_file(what, name).map(|_| ())
-}
-
-/// Whether a folder with this file is a module.
-fn is_module_file(name: &str) -> bool {
-    let is_code = [".tf", ".tf.json", ".tofu", ".tofu.json"].iter().any(|ending| name.ends_with(ending));
-    is_code || matches!(name, "Pulumi.yaml" | "Pulumi.yml")
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::base::confined_dir::{open_regular, read_limited};
 
@@ -94,31 +95,13 @@ pub fn stored_resources(state: &[u8]) -> Option<u64> {
     Some(managed.map(|resource| resource.instances.len() as u64).sum())
 }
 
-#[derive(Deserialize)]
-struct StoredStack {
-    checkpoint: Checkpoint,
-}
-
-#[derive(Deserialize)]
-struct Checkpoint {
-    latest: Option<Latest>,
-}
-
-#[derive(Deserialize)]
-struct Latest {
-    resources: Option<Vec<StoredResource>>,
-}
-
 /// The number of resources in a stack file of Pulumi, without the stack itself; `None` if it is not one.
 pub fn stored_stack_resources(stack: &[u8]) -> Option<u64> {
-    let stack: StoredStack = serde_json::from_slice(stack).ok()?;
-    let resources = stack.checkpoint.latest.and_then(|latest| latest.resources).unwrap_or_default();
-    Some(resources.iter().filter(|resource| !is_stack(&resource.urn)).count() as u64)
-}
-
-#[derive(Deserialize)]
-struct StoredResource {
-    urn: String,
+    let stack: Value = serde_json::from_slice(stack).ok()?;
+    stack.get("checkpoint")?;
+    let resources = stack.pointer("/checkpoint/latest/resources").and_then(Value::as_array);
+    let urns = resources.into_iter().flatten().map(|resource| resource["urn"].as_str().unwrap_or_default());
+    Some(urns.filter(|urn| !is_stack(urn)).count() as u64)
 }
 
 /// Whether a URN is the stack itself: `urn:pulumi:{stack}::{project}::{types}::{name}`, where the types

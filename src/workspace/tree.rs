@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::names::{PRIVATE_FOLDER, is_git_folder};
-use super::{PrivateFile, WorkspaceError, is_module_file};
+use super::{PrivateFile, WorkspaceError};
 use crate::base::confined_dir::{ConfinedDir, ConfinedRoot, EntryKind, is_missing, leads_out, read_limited};
 
 /// The runner never writes larger files to the private folder.
@@ -93,16 +93,6 @@ impl Tree {
         self.inside.open_or_create(&below).map_err(|error| self.error("create", &below, error))
     }
 
-    /// Whether the init directory contains a module.
-    pub(super) fn holds_module(&self) -> Result<bool, WorkspaceError> {
-        let failed = |error| self.error("list", &self.init, error);
-        let entries = self.inside.folder(&self.init).and_then(|folder| folder.entries()).map_err(failed)?;
-        Ok(entries.iter().any(|(name, kind)| {
-            let is_link = || *kind == EntryKind::Symlink && self.inside.is_file(&self.init.join(name));
-            is_module_file(&name.to_string_lossy()) && (*kind == EntryKind::File || is_link())
-        }))
-    }
-
     /// The names of all files in the init directory, including symlinks that lead out: opening one is an error.
     pub fn file_names(&self) -> io::Result<Vec<String>> {
         let entries = self.inside.folder(&self.init)?.entries()?;
@@ -173,7 +163,7 @@ impl Tree {
     }
 
     /// Reads a file of the private folder. `None` if it does not exist.
-    pub fn read_private(&self, file: PrivateFile) -> Result<Option<Vec<u8>>, WorkspaceError> {
+    fn read_private(&self, file: PrivateFile) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(folder) = self.private()? else { return Ok(None) };
         match folder
             .open_file(OsStr::new(file.name()))
@@ -191,10 +181,7 @@ impl Tree {
         folder.write(OsStr::new(file.name()), contents).map_err(failed)
     }
 
-    pub(super) fn read_json<T: DeserializeOwned>(
-        &self,
-        file: PrivateFile,
-    ) -> Result<Option<T>, WorkspaceError> {
+    pub fn read_json<T: DeserializeOwned>(&self, file: PrivateFile) -> Result<Option<T>, WorkspaceError> {
         let Some(text) = self.read_private(file)? else { return Ok(None) };
         let path = self.shown.join(self.private_path(file.name()));
         serde_json::from_slice(&text).map(Some).map_err(|source| WorkspaceError::DamagedFile {
@@ -204,7 +191,7 @@ impl Tree {
         })
     }
 
-    pub(super) fn write_json(&self, file: PrivateFile, value: &impl Serialize) -> Result<(), WorkspaceError> {
+    pub fn write_json(&self, file: PrivateFile, value: &impl Serialize) -> Result<(), WorkspaceError> {
         let failed =
             |error: serde_json::Error| self.error("write", &self.private_path(file.name()), error.into());
         self.write_private(file, &serde_json::to_vec_pretty(value).map_err(failed)?)

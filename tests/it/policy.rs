@@ -398,7 +398,7 @@ async fn an_accepted_step_that_has_not_started_is_checked_again_at_the_next_star
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extra_files_and_variables_that_are_not_listed_reach_no_module() {
+async fn unlisted_extra_files_and_variables_are_refused() {
     let world = World::new().await;
     let url = world.repository("repo", EMPTY);
     let extra = |name: &str| ExtraFile {

@@ -157,11 +157,6 @@ impl Tool {
         self
     }
 
-    pub fn envs(mut self, all: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        self.command.envs(all);
-        self
-    }
-
     /// Replaces the inherited environment.
     pub fn environment(mut self, all: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         self.command.env_clear().envs(all);

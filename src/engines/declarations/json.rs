@@ -1,15 +1,15 @@
-//! Blocks in the JSON syntax. A block may be an object or an array of them, and a name may stand in an object more than
-//! once: the engines take each for a block of its own, where a map would only keep the last.
+//! Blocks in the JSON syntax. A block may be an object or an array of objects. An object may contain the same name more than
+//! once, and the engines read each one as a block, while a map would only keep the last.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// What an object holds, in order.
+/// The members of an object, in order.
 pub(super) struct Members(pub(super) Vec<(String, Box<RawValue>)>);
 
-/// The objects that stand where blocks are. Anything else there is none.
+/// The objects of a block. Other values are ignored.
 pub(super) fn bodies(text: &str) -> Result<Vec<Members>, serde_json::Error> {
     match text.trim_start().chars().next() {
         Some('{') => Ok(vec![serde_json::from_str(text)?]),
@@ -18,7 +18,7 @@ pub(super) fn bodies(text: &str) -> Result<Vec<Members>, serde_json::Error> {
             let objects = items.iter().map(|item| item.get()).filter(|item| item.starts_with('{'));
             objects.map(serde_json::from_str).collect()
         }
-        // What is no JSON at all is an error.
+        // Invalid JSON is an error.
         _ => serde_json::from_str::<&RawValue>(text).map(|_| Vec::new()),
     }
 }

@@ -21,8 +21,7 @@ impl Module {
         let entries =
             fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file());
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-        Declarations::of_files(folder, names.collect(), reads_tofu, |name| open_regular(&folder.join(name)))
-            .unwrap()
+        Declarations::of_files(names.collect(), reads_tofu, |name| open_regular(&folder.join(name))).unwrap()
     }
 
     fn variables(&self, reads_tofu: bool) -> Vec<Variable> {
@@ -52,7 +51,7 @@ fn types_keep_their_source_text() {
 }
 
 #[test]
-fn nullable_is_what_is_written_or_follows_from_the_default() {
+fn nullable_is_declared_or_follows_from_the_default() {
     for (body, nullable) in [
         ("", false),
         ("default = null", false),
@@ -66,7 +65,7 @@ fn nullable_is_what_is_written_or_follows_from_the_default() {
 }
 
 #[test]
-fn a_variable_is_sensitive_unless_it_plainly_says_that_it_is_not() {
+fn a_variable_with_an_unclear_sensitive_attribute_is_sensitive() {
     for (value, sensitive) in [
         ("true", true),
         ("(true)", true),
@@ -106,7 +105,7 @@ fn a_variable_is_sensitive_unless_it_plainly_says_that_it_is_not() {
 }
 
 #[test]
-fn descriptions_may_be_quoted_or_heredocs_and_braces_in_strings_mean_nothing() {
+fn descriptions_may_be_quoted_or_heredocs() {
     let text = r#"
 # variable "in_a_comment" {}
 /* variable "also" {} */
@@ -138,7 +137,7 @@ variable "b" {
 }
 
 #[test]
-fn json_files_are_read_in_each_of_their_forms() {
+fn json_files_are_read_in_all_of_their_forms() {
     let module = Module::new(&[(
         "a.tf.json",
         r#"{"variable": [{"x": {"type": "list(string)", "default": null, "description": "d", "sensitive": true}},
@@ -151,9 +150,9 @@ fn json_files_are_read_in_each_of_their_forms() {
     assert!(variables[1].nullable);
 }
 
-/// The engines take each for a block of its own.
+/// The engines read each one as a separate block.
 #[test]
-fn a_name_that_stands_twice_in_a_json_file_hides_nothing() {
+fn duplicate_names_in_a_json_file_are_all_read() {
     let module = Module::new(&[
         ("a.tf.json", r#"{"variable": {"a": {}}, "variable": {"b": {}}, "output": 1, "variable": "x"}"#),
         ("b.tf.json", r#"[{"variable": [{"c": {}, "c": {}}, 1]}, "x", {"variable": {"d": [[], {}]}}]"#),
@@ -162,7 +161,7 @@ fn a_name_that_stands_twice_in_a_json_file_hides_nothing() {
 }
 
 #[test]
-fn tofu_files_take_precedence_for_tofu_and_do_not_exist_for_terraform() {
+fn only_tofu_reads_tofu_files_and_prefers_them() {
     let module = Module::new(&[
         ("a.tf", "variable \"tf\" {}"),
         ("a.tofu", "variable \"tofu\" {}"),
@@ -176,7 +175,7 @@ fn tofu_files_take_precedence_for_tofu_and_do_not_exist_for_terraform() {
 }
 
 #[test]
-fn a_file_that_does_not_parse_is_named_and_the_rest_counts() {
+fn a_file_that_cannot_be_parsed_causes_a_warning_and_is_ignored() {
     let module = Module::new(&[
         ("broken.tf", "variable \"lost\" {\n"),
         ("broken.tf.json", "{"),
@@ -207,7 +206,7 @@ fn overrides_replace_single_attributes() {
 }
 
 #[test]
-fn what_extra_files_declare_is_marked() {
+fn declarations_of_extra_files_are_marked() {
     let module = Module::new(&[
         ("extra.tf", "variable \"x\" {}\noutput \"ox\" { value = 1 }\n"),
         ("main.tf", "variable \"m\" {}\noutput \"om\" { value = 1 }\n"),
@@ -220,7 +219,7 @@ fn what_extra_files_declare_is_marked() {
 }
 
 #[test]
-fn the_checksum_changes_with_the_variables_and_with_nothing_else() {
+fn the_checksum_changes_only_with_the_variables() {
     let checksum = |files: &[(&str, &str)], timestamp| {
         let declarations = Module::new(files).declarations(false);
         declarations.variable_set(Uuid::nil(), &[], timestamp).unwrap().checksum

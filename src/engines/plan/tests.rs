@@ -2,14 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn file(value: &Value) -> tempfile::NamedTempFile {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), value.to_string()).unwrap();
-    file
-}
-
 fn terraform(value: &Value) -> PlanData {
-    read_terraform(file(value).path().to_str().unwrap()).unwrap()
+    count_terraform(serde_json::from_value(value.clone()).unwrap())
 }
 
 #[test]
@@ -58,17 +52,18 @@ fn each_kind_of_change_counts_where_the_contract_says() {
 }
 
 #[test]
-fn an_empty_plan_counts_nothing_and_rubbish_is_an_error() {
+fn an_empty_plan_has_no_changes_and_an_invalid_one_is_an_error() {
     assert_eq!(terraform(&json!({"resource_changes": null})), PlanData::default());
     for rubbish in [json!([]), json!({"resource_changes": [{}]}), json!(null)] {
-        read_terraform(file(&rubbish).path().to_str().unwrap()).unwrap_err();
+        assert!(serde_json::from_value::<ShownPlan>(rubbish).is_err());
     }
-    let error = read_terraform("/no/such/plan.json").unwrap_err().to_string();
+    let paths = crate::engines::ResultPaths::new("/no/such".as_ref(), "/no/such".as_ref()).unwrap();
+    let error = paths.read_json::<Value>("plan.json").unwrap_err().to_string();
     assert!(error.contains("/no/such/plan.json"), "{error}");
 }
 
 #[test]
-fn a_pulumi_resource_counts_once_and_the_stack_never() {
+fn a_pulumi_resource_is_counted_once_and_the_stack_never() {
     let urn = |name: &str| format!("urn:pulumi:dev::proj::aws:s3/bucket:Bucket::{name}");
     let plan = json!({"resourcePlans": {
         "urn:pulumi:dev::proj::pulumi:pulumi:Stack::proj-dev": {
@@ -85,7 +80,7 @@ fn a_pulumi_resource_counts_once_and_the_stack_never() {
         urn("g"): {"steps": ["refresh"]},
         urn("Stack::pulumi:pulumi:Stack"): {"steps": ["same"]},
     }});
-    let data = read_pulumi(file(&plan).path().to_str().unwrap()).unwrap();
+    let data = count_pulumi(&plan);
     assert_eq!((data.create_count, data.recreate_count, data.modify_count), (1, 1, 1));
     assert_eq!((data.destroy_count, data.total_unchanged_count), (1, 2));
     assert_eq!(data.outputs_create_list, ["new"]);
@@ -95,7 +90,7 @@ fn a_pulumi_resource_counts_once_and_the_stack_never() {
 }
 
 #[test]
-fn the_preview_of_a_destroy_is_counted_and_readable() {
+fn the_preview_of_a_destroy_is_counted() {
     let preview = json!({
         "steps": [
             {"op": "delete", "urn": "urn:pulumi:dev::p::a:b:C$d:e:F::x", "oldState": {}},
@@ -104,7 +99,7 @@ fn the_preview_of_a_destroy_is_counted_and_readable() {
         ],
         "changeSummary": {"delete": 3},
     });
-    let (data, lines) = read_pulumi_preview(file(&preview).path().to_str().unwrap()).unwrap();
+    let (data, lines) = count_pulumi_preview(&preview);
     assert_eq!((data.destroy_count, data.total_count_before, data.total_count_after), (2, 2, 0));
     assert_eq!(data.outputs_destroy_list, ["o"]);
     assert_eq!(lines, ["  delete urn:pulumi:dev::p::a:b:C$d:e:F::x", "  delete urn:pulumi:dev::p::a:b:C::y"]);

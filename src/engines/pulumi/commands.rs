@@ -1,13 +1,13 @@
 //! The commands of Pulumi.
 //!
-//! Parameters are set by `pulumi config set KEY`, which reads the value from its stdin when none is given: values are in no
-//! argument list. `--plaintext` keeps Pulumi from refusing a value that looks like a secret to it. What array flags give as
-//! `--config KEY=VALUE` is set in the same way and after the parameters: the flag would save it there, too. A URL to log in at
-//! that holds credentials is given as `PULUMI_BACKEND_URL`, which `pulumi login` takes when it has no argument.
+//! Parameters are set by `pulumi config set KEY`, which reads the value from stdin, so that values are in no argument list.
+//! `--plaintext` makes Pulumi accept values that look like secrets. Array flags `--config KEY=VALUE` are set in the same way
+//! after the parameters, because Pulumi would save them as well. A login URL with credentials is passed in
+//! `PULUMI_BACKEND_URL`, which `pulumi login` reads if it has no argument.
 //!
-//! `destroy --remove` removes the stack as well: afterwards there is nothing to export, and nothing in it. It does so after a
-//! preview too, when the stack is empty, and fails when it is not; so the flag is left out of a preview. With `--target` or
-//! protected resources that were left out, the stack stays.
+//! `destroy --remove` removes the stack too, so there is nothing to export afterwards. With a preview, it would remove an empty
+//! stack and fail with any other, so the flag is left out of a preview. With `--target` or `--exclude-protected`, the stack is
+//! kept.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, PulumiFlag};
 
 use crate::base::git_url::mask_url;
 use crate::engines::flags::{self, is_on, pulumi_arguments, value_of};
-use crate::engines::{Direction, EngineCommands, EngineError, ResultPaths, hcl_values, printed_output};
+use crate::engines::{Direction, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, hcl_values, printed};
 use crate::script::EngineCommand;
 use crate::workspace::PrivateFile;
 
-/// Where `pulumi login` logs in when its arguments do not say.
+/// Where `pulumi login` logs in without an argument.
 const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
 
-/// The stack of a module that names none.
+/// The stack of a module without the flag StackName.
 const DEFAULT_STACK: &str = "snapcd";
 
 fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
@@ -31,18 +31,19 @@ fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCom
     EngineCommand::new(words.chain(flags))
 }
 
-/// What Init wants written down before it runs: the token to log in with, which must not be an argument.
+/// The token for the login, which must not be an argument.
 pub fn oidc_token(request: &EngineTask) -> Option<&str> {
     let token = value_of(&request.flags.pulumi_flags.known, PulumiFlag::OidcToken)?;
     (!token.starts_with("file://")).then_some(token)
 }
 
-/// Refuses what stands alone on a command line of Init and would be read as an option there.
+/// Refuses positional arguments of Init that Pulumi would read as options.
 pub fn check_init(request: &EngineTask) -> Result<(), EngineError> {
     for flag in [PulumiFlag::StackName, PulumiFlag::CloudUrl] {
         let value = value_of(&request.flags.pulumi_flags.known, flag);
         if let Some(value) = value.filter(|value| value.starts_with('-')) {
-            return Err(EngineError::Option { flag: flag.name(), value: value.to_owned() });
+            let reason = format!("Pulumi would read its value {value:?} as an option");
+            return Err(EngineError::Flag { flag: flag.name(), reason });
         }
     }
     Ok(())
@@ -61,7 +62,7 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
             }
             F::OidcToken => {
                 let file = match oidc_token(request) {
-                    Some(_) => format!("file://{}", places.oidc_token()),
+                    Some(_) => format!("file://{}", places.step(OIDC_TOKEN)),
                     None => flag.value.clone().unwrap_or_default(),
                 };
                 login.extend(["--oidc-token".to_owned(), file]);
@@ -71,7 +72,7 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
             F::StackName | F::SecretsProvider | F::CreateStack => {}
             other => work
                 .warnings
-                .push(format!("the Pulumi flag {} means nothing to Init: left out", other.name())),
+                .push(format!("the Pulumi flag {} does not apply to Init: left out", other.name())),
         }
     }
     let target = if let Some(url) = value_of(given, F::CloudUrl) {
@@ -87,10 +88,8 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
         let login = command(&["login"], words).known_as("pulumi login");
         work.engine.push(hidden.into_iter().fold(login, |login, url| login.variable(BACKEND_URL, url)));
     } else if !login.is_empty() {
-        work.warnings.push(
-            "flags for logging in were left out: none of LoginCloud, LoginLocal and CloudUrl asks for it"
-                .to_owned(),
-        );
+        work.warnings
+            .push("login flags were left out: none of LoginCloud, LoginLocal and CloudUrl is set".to_owned());
     }
     let stack = value_of(given, F::StackName).unwrap_or(DEFAULT_STACK);
     let secrets = value_of(given, F::SecretsProvider);
@@ -98,7 +97,7 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
     let words = secrets.chain(["--non-interactive".to_owned()]).chain(global);
     work.engine.push(command(&["stack", "select", stack, "--create"], words));
     if !request.flags.pulumi_array_flags.known.is_empty() {
-        work.warnings.push("Pulumi array flags mean nothing to Init: left out".to_owned());
+        work.warnings.push("Pulumi array flags do not apply to Init: left out".to_owned());
     }
     work
 }
@@ -110,25 +109,25 @@ pub fn validate() -> EngineCommands {
     }
 }
 
-/// A flag with its value for a command that knows it under this name, or nothing.
+/// A flag with its value, under the name that it has in another command.
 fn given(flags: &FlagLists, flag: PulumiFlag, name: &str) -> Vec<String> {
     let value = value_of(&flags.pulumi_flags.known, flag);
     value.into_iter().flat_map(|value| [name.to_owned(), value.to_owned()]).collect()
 }
 
-/// Sets a value of the configuration, which is read from stdin.
+/// Sets a configuration value, which Pulumi reads from stdin.
 fn set(flags: &FlagLists, name: &str) -> EngineCommand {
-    // The preview reads the file that its flags name, so the value has to be in that one.
+    // In the file that the preview reads.
     let place = [
         given(flags, PulumiFlag::StackName, "--stack"),
         given(flags, PulumiFlag::ConfigFile, "--config-file"),
     ];
-    // After `--` a name cannot be taken for an option.
+    // After `--`, a name cannot be an option.
     let words = place.into_iter().flatten().chain(["--".to_owned(), name.to_owned()]);
     command(&["config", "set", "--plaintext", "--non-interactive"], words).known_as("pulumi config set")
 }
 
-/// Sets what array flags give.
+/// Sets the configuration values of array flags.
 fn set_all(flags: &FlagLists) -> impl Iterator<Item = EngineCommand> {
     flags::pulumi_config(flags).map(|(name, value)| set(flags, name).stdin(value))
 }
@@ -145,37 +144,23 @@ pub fn plan(
     };
     let (arguments, mut warnings) = flags::pulumi(&kept);
     if kept != *flags {
-        warnings.push("the Pulumi flag Remove means nothing to PlanDestroy: left out".to_owned());
+        warnings.push("the Pulumi flag Remove does not apply to PlanDestroy: left out".to_owned());
     }
     let mut engine = Vec::new();
     for (name, value) in parameters {
         engine.push(set(flags, name).stdin(hcl_values::pulumi_text(name, value)?));
     }
     engine.extend(set_all(flags));
-    engine.push(match direction {
-        Direction::Apply => {
-            command(&["preview", "--save-plan", &places.pulumi_plan(), "--non-interactive"], arguments)
-        }
-        Direction::Destroy => {
-            command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments)
-                .stdout(places.collected(PrivateFile::DestroyPreview).into())
-        }
-    });
-    let (file, collect, publish) = match direction {
-        Direction::Apply => {
-            (PrivateFile::PulumiPlan, vec![places.collect(PrivateFile::PulumiPlan)], Vec::new())
-        }
-        Direction::Destroy => {
-            (PrivateFile::DestroyPreview, Vec::new(), vec![places.publish(PrivateFile::DestroyPreview)])
-        }
-    };
-    let writes = vec![places.private(file)];
-    Ok(EngineCommands { engine, collect, publish, writes, warnings, ..EngineCommands::default() })
-}
-
-/// What `pulumi stack export` takes besides, so that it reads the stack that the update was for.
-pub fn export_arguments(flags: &FlagLists) -> Vec<String> {
-    given(flags, PulumiFlag::StackName, "--stack")
+    if direction == Direction::Destroy {
+        let preview = command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments);
+        let preview = printed(PrivateFile::DESTROY_PREVIEW, preview, places);
+        engine.extend(preview.engine);
+        return Ok(EngineCommands { engine, warnings, ..preview });
+    }
+    let plan = places.private(PrivateFile::PULUMI_PLAN);
+    engine.push(command(&["preview", "--save-plan", &plan, "--non-interactive"], arguments));
+    let collect = vec![places.collect(PrivateFile::PULUMI_PLAN)];
+    Ok(EngineCommands { engine, collect, writes: vec![plan], warnings, ..EngineCommands::default() })
 }
 
 /// Whether a destroy with these flags removes the stack when it has succeeded.
@@ -194,13 +179,15 @@ fn without_remove(flags: &FlagLists) -> FlagLists {
 pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let (arguments, warnings) = flags::pulumi(flags);
     let apply = match direction {
-        Direction::Apply => {
-            command(&["up", "--yes", "--plan", &places.pulumi_plan(), "--non-interactive"], arguments)
-        }
+        Direction::Apply => command(
+            &["up", "--yes", "--plan", &places.private(PrivateFile::PULUMI_PLAN), "--non-interactive"],
+            arguments,
+        ),
         Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
     };
-    let file = PrivateFile::PulumiExport;
-    let export = command(&["stack", "export"], export_arguments(flags)).stdout(places.collected(file).into());
+    let file = PrivateFile::PULUMI_EXPORT;
+    let export = command(&["stack", "export"], given(flags, PulumiFlag::StackName, "--stack"))
+        .stdout(places.step(file.name()).into());
     let removes = direction == Direction::Destroy && removes_stack(flags);
     let unless_removed = |it: EngineCommand| if removes { it.only_after_failure() } else { it };
     let collect = vec![unless_removed(export)];
@@ -218,10 +205,10 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> E
 pub fn output(flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let (arguments, mut warnings) = flags::pulumi(flags);
     if flags::pulumi_config(flags).next().is_some() {
-        warnings.push("the Pulumi array flag Config means nothing to Output: left out".to_owned());
+        warnings.push("the Pulumi array flag Config does not apply to Output: left out".to_owned());
     }
     let output = command(&["stack", "output", "--json"], arguments);
-    EngineCommands { warnings, ..printed_output(output, places) }
+    EngineCommands { warnings, ..printed(PrivateFile::OUTPUT, output, places) }
 }
 
 #[cfg(test)]
@@ -246,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn init_logs_in_only_when_asked_and_makes_the_stack() {
+    fn init_creates_the_stack_and_logs_in_only_if_requested() {
         use PulumiFlag as F;
         assert_eq!(lines(&init_with(&[])), ["pulumi stack select snapcd --create --non-interactive"]);
         assert_eq!(
@@ -284,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_init_cannot_use_is_named() {
+    fn flags_that_do_not_apply_to_init_cause_warnings() {
         let work = init_with(&[(PulumiFlag::Diff, None), (PulumiFlag::DefaultOrg, Some("acme"))]);
         assert_eq!(work.warnings.len(), 2, "{:?}", work.warnings);
     }
@@ -308,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_export_go_where_the_flags_point() {
+    fn parameters_and_export_use_the_stack_of_the_flags() {
         let pulumi_flags = vec![
             Flag::new(PulumiFlag::StackName, Some("dev")),
             Flag::new(PulumiFlag::ConfigFile, Some("a b.yaml")),

@@ -4,15 +4,15 @@ pub mod commands;
 mod leftovers;
 mod state;
 
-use hawser_contract::enums::WireEnum as _;
 use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, PulumiFlag, Task};
 
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on, value_of};
 use super::{
-    Direction, Engine, EngineCommands, EngineError, InputFile, ResultPaths, StateExport, outputs, plan,
+    BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, outputs, plan,
 };
 use crate::workspace::PrivateFile;
+use state::StackExport;
 
 #[derive(Debug)]
 pub struct Pulumi;
@@ -50,34 +50,32 @@ impl Engine for Pulumi {
     }
 
     fn given_flags(&self, task: &EngineTask) -> Vec<GivenFlag> {
-        let plain = task.flags.pulumi_flags.known.iter().map(|flag| GivenFlag::new(flag, true));
-        plain
-            .chain(task.flags.pulumi_array_flags.known.iter().map(|flag| GivenFlag::new(flag, true)))
-            .collect()
+        let flags = &task.flags.pulumi_flags.known;
+        let plain = flags.iter().map(|it| GivenFlag {
+            changes_state: it.flag == PulumiFlag::SkipPreview && is_on(flags, it.flag),
+            ..GivenFlag::new(it, true)
+        });
+        let array = task.flags.pulumi_array_flags.known.iter().map(|flag| GivenFlag::new(flag, true));
+        plain.chain(array).collect()
     }
 
-    fn state_changing_flag(&self, task: &EngineTask) -> Option<&'static str> {
-        let flag = PulumiFlag::SkipPreview;
-        is_on(&task.flags.pulumi_flags.known, flag).then(|| flag.name())
-    }
-
-    /// Where Pulumi logs in.
-    fn backend_settings(&self, init: &EngineTask) -> Vec<String> {
+    /// Every Init logs in again.
+    fn backend_change(&self, init: &EngineTask) -> BackendChange {
         let url = value_of(&init.flags.pulumi_flags.known, PulumiFlag::CloudUrl);
-        url.into_iter().map(|url| format!("CloudUrl={url}")).collect()
+        let settings = url.into_iter().map(|url| format!("CloudUrl={url}")).collect();
+        BackendChange { settings, replaces: true }
     }
 
     fn secret_flags<'a>(&self, task: &'a EngineTask) -> Vec<&'a str> {
         if task.task == Task::Init { commands::oidc_token(task).into_iter().collect() } else { Vec::new() }
     }
 
-    fn inputs(&self, task: &EngineTask, paths: &ResultPaths) -> Result<Vec<InputFile>, EngineError> {
+    fn input(&self, task: &EngineTask, paths: &ResultPaths) -> Result<Option<(String, String)>, EngineError> {
         if task.task != Task::Init {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         commands::check_init(task)?;
-        let token = commands::oidc_token(task);
-        Ok(token.map(|token| InputFile::Step(paths.oidc_token(), token.to_owned())).into_iter().collect())
+        Ok(commands::oidc_token(task).map(|token| (paths.step(OIDC_TOKEN), token.to_owned())))
     }
 
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
@@ -95,22 +93,23 @@ impl Engine for Pulumi {
 
     /// A destroy has no plan file.
     fn plan_file(&self, task: Task, paths: &ResultPaths) -> Option<String> {
-        (Direction::of(task) == Direction::Apply).then(|| paths.pulumi_plan())
+        (Direction::of(task) == Direction::Apply).then(|| paths.private(PrivateFile::PULUMI_PLAN))
     }
 
     fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
         match Direction::of(task) {
             Direction::Apply => {
-                Ok((plan::read_pulumi(paths.open_collected(PrivateFile::PulumiPlan))?, Vec::new()))
+                let plan = paths.read_json(PrivateFile::PULUMI_PLAN.name())?;
+                Ok((plan::count_pulumi(&plan), Vec::new()))
             }
             Direction::Destroy => {
-                plan::read_pulumi_preview(paths.open_collected(PrivateFile::DestroyPreview))
+                Ok(plan::count_pulumi_preview(&paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?))
             }
         }
     }
 
     fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError> {
-        state::count_resources(paths.open_collected(PrivateFile::PulumiExport))
+        Ok(paths.read_json::<StackExport>(PrivateFile::PULUMI_EXPORT.name())?.resources())
     }
 
     fn removes_state(&self, task: &EngineTask) -> bool {
@@ -123,12 +122,6 @@ impl Engine for Pulumi {
 
     fn to_check(&self, task: Task) -> &'static str {
         leftovers::to_check(task)
-    }
-
-    fn state_export(&self, task: &EngineTask) -> Option<StateExport> {
-        let arguments = ["stack", "export"].map(str::to_owned).into_iter();
-        let arguments = arguments.chain(commands::export_arguments(&task.flags)).collect();
-        task.task.applies().then_some(StateExport { arguments, file: PrivateFile::PulumiExport })
     }
 
     fn leftovers(&self, step: &FailedStep) -> Leftovers {

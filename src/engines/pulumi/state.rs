@@ -2,15 +2,14 @@
 
 use serde::Deserialize;
 
-use crate::engines::{EngineError, ResultFile, read_json};
 use crate::workspace::stored_state::is_stack;
 
 #[derive(Deserialize)]
-struct StackExport {
+pub(super) struct StackExport {
     deployment: Option<StackDeployment>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize)]
 struct StackDeployment {
     resources: Option<Vec<PulumiResource>>,
     pending_operations: Option<Vec<Operation>>,
@@ -30,44 +29,35 @@ struct Operation {
     resource: PulumiResource,
 }
 
-fn read(file: impl Into<ResultFile>) -> Result<StackDeployment, EngineError> {
-    let export: StackExport = read_json("the exported state", file)?;
-    Ok(export.deployment.unwrap_or_default())
-}
+impl StackExport {
+    /// The number of managed resources, without the stack itself.
+    pub(super) fn resources(&self) -> u64 {
+        let resources = self.deployment.iter().flat_map(|it| &it.resources).flatten();
+        resources.filter(|resource| !resource.external && !is_stack(&resource.urn)).count() as u64
+    }
 
-/// Counts the managed resources, without the stack itself.
-pub(super) fn count_resources(export: impl Into<ResultFile>) -> Result<u64, EngineError> {
-    let resources = read(export)?.resources.unwrap_or_default();
-    Ok(resources.iter().filter(|resource| !resource.external && !is_stack(&resource.urn)).count() as u64)
-}
-
-/// The operations that Pulumi began and did not see end, each as `creating urn:…`.
-pub(super) fn pending_operations(export: impl Into<ResultFile>) -> Result<Vec<String>, EngineError> {
-    let pending = read(export)?.pending_operations.unwrap_or_default();
-    Ok(pending.iter().map(|it| format!("{} {}", it.r#type, it.resource.urn)).collect())
+    /// The operations that Pulumi started and did not finish, each as `creating urn:…`.
+    pub(super) fn pending_operations(&self) -> Vec<String> {
+        let pending = self.deployment.iter().flat_map(|it| &it.pending_operations).flatten();
+        pending.map(|it| format!("{} {}", it.r#type, it.resource.urn)).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
-
-    fn file(value: &Value) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), value.to_string()).unwrap();
-        file
-    }
+    use serde_json::json;
 
     #[test]
-    fn a_pulumi_stack_counts_all_but_itself_and_what_it_only_reads() {
+    fn the_stack_itself_and_external_resources_are_not_counted() {
         let export = json!({"version": 3, "deployment": {"resources": [
             {"urn": "urn:pulumi:dev::p::pulumi:pulumi:Stack::p-dev"},
             {"urn": "urn:pulumi:dev::p::pulumi:providers:random::default", "custom": true},
             {"urn": "urn:pulumi:dev::p::random:index:Pet::pet", "custom": true},
             {"urn": "urn:pulumi:dev::p::aws:ec2:Vpc::v", "custom": true, "external": true},
         ]}});
-        assert_eq!(count_resources(file(&export).path().to_str().unwrap()).unwrap(), 2);
+        assert_eq!(serde_json::from_value::<StackExport>(export).unwrap().resources(), 2);
         let empty = json!({"version": 3, "deployment": {"manifest": {}}});
-        assert_eq!(count_resources(file(&empty).path().to_str().unwrap()).unwrap(), 0);
+        assert_eq!(serde_json::from_value::<StackExport>(empty).unwrap().resources(), 0);
     }
 }

@@ -1,18 +1,18 @@
 //! The commands of Terraform and OpenTofu, which are the same but for the program's name.
 //!
-//! Questions of `init`: with `-migrate-state` the answer is yes, given as `-force-copy`, so that no other question
-//! can get it by mistake. With `-reconfigure` it is no; there is no flag for that and `-input=false` makes init fail where it
-//! would ask (tried with 1.11), so the word goes to its stdin. Without either, init fails rather than chooses.
+//! Prompts of `init`: with `-migrate-state` the answer is yes, given as `-force-copy`, so that it cannot answer another prompt.
+//! With `-reconfigure` the answer is no. There is no flag for that, and `-input=false` makes init fail instead of prompting
+//! (tested with 1.11), so the answer goes to its stdin. Without either flag, init fails.
 
 use hawser_contract::{EngineTask, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
 
 use super::switches;
 use crate::engines::flags::{self, is_on, terraform_argument};
-use crate::engines::{Direction, EngineCommands, EngineError, ResultPaths, printed_output};
+use crate::engines::{Direction, EngineCommands, EngineError, ResultPaths, SHOWN_PLAN, SHOWN_STATE, printed};
 use crate::script::{EngineCommand, HiddenArguments, Piece};
+use crate::workspace::PrivateFile;
 
-/// `plan -detailed-exitcode` says with this code that there are changes. An engine that crashes ends with it too, but leaves
-/// no plan.
+/// The exit code of `plan -detailed-exitcode` if there are changes. A crash has the same code, but leaves no plan.
 const CHANGES_PRESENT: i32 = 2;
 
 fn command(program: &str, words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
@@ -58,13 +58,13 @@ pub fn init(program: &str, request: &EngineTask) -> EngineCommands {
     EngineCommands { engine: vec![init], environment, ..EngineCommands::default() }
 }
 
-/// An argument in which nothing is looked up.
+/// An argument without references to variables.
 fn literal(argument: String) -> Vec<Piece> {
     vec![Piece::Text(argument)]
 }
 
-/// Gives a command values of variables where nobody else can read them. What else says something about variables has
-/// to come along, or the order would be another: `before` are those arguments. Nothing happens without such values.
+/// Passes the values of variables to a command through the environment, where other users cannot read them. `before` are
+/// arguments that must come before them, and so are passed in the same way. Without such values, nothing changes.
 fn hide_variables(
     command: EngineCommand,
     variable: &'static str,
@@ -79,7 +79,7 @@ fn hide_variables(
     EngineCommand { hidden: Some(HiddenArguments { variable, arguments }), ..command }
 }
 
-/// Whether init may ask, and is told no.
+/// Whether init may prompt, and the answer is no.
 pub fn answers_no(request: &EngineTask) -> bool {
     let given = &request.flags.terraform_flags.known;
     let on = |flag, asked| {
@@ -90,7 +90,7 @@ pub fn answers_no(request: &EngineTask) -> bool {
         && !on(TerraformFlag::ForceCopy, false)
 }
 
-/// The backend settings as init gets them: `name=value`, or the name of a file with some. Variables in them are not looked up.
+/// The backend settings of an init: `name=value`, or the name of a file. References to variables are not resolved.
 pub fn backend_settings(request: &EngineTask) -> Vec<String> {
     let text = |(name, value): (String, Option<String>)| match value {
         Some(value) => format!("{name}={value}"),
@@ -99,8 +99,8 @@ pub fn backend_settings(request: &EngineTask) -> Vec<String> {
     merged_settings(request).into_iter().map(text).collect()
 }
 
-/// Each name once: the namespace's, the module's, then the array flags, later wins. An array flag without `=` names a
-/// file and is passed on in its place.
+/// Each name once: first those of the namespace, then those of the module, then the array flags; the last one wins. An array
+/// flag without `=` names a file.
 fn merged_settings(request: &EngineTask) -> Vec<(String, Option<String>)> {
     let configuration = &request.init.backend_configuration;
     let namespace = match configuration.ignore_namespace_backend_configs {
@@ -143,8 +143,8 @@ pub fn validate(program: &str) -> EngineCommands {
 
 pub fn plan_file(direction: Direction, places: &ResultPaths) -> String {
     match direction {
-        Direction::Apply => places.plan(),
-        Direction::Destroy => places.destroy_plan(),
+        Direction::Apply => places.private(PrivateFile::PLAN),
+        Direction::Destroy => places.private(PrivateFile::DESTROY),
     }
 }
 
@@ -155,14 +155,14 @@ pub fn plan(program: &str, direction: Direction, flags: &FlagLists, places: &Res
         words.push("-destroy".to_owned());
     }
     words.extend([format!("-out={file}"), "-input=false".to_owned()]);
-    let inputs = format!("-var-file={}", places.inputs());
+    let inputs = format!("-var-file={}", places.private(PrivateFile::INPUTS));
     if flags::terraform_variables(&flags.terraform_array_flags.known).next().is_none() {
         words.push(inputs.clone());
     }
     words.extend(flags::terraform(flags));
     let plan = command(program, &[], words).also_success(CHANGES_PRESENT, file.clone().into());
     let plan = hide_variables(plan, "TF_CLI_ARGS_plan", &[inputs], flags);
-    let show = command(program, &["show", "-json", &file], []).stdout(places.shown_plan().into());
+    let show = command(program, &["show", "-json", &file], []).stdout(places.step(SHOWN_PLAN).into());
     let writes = vec![file];
     EngineCommands { engine: vec![plan], collect: vec![show], writes, ..EngineCommands::default() }
 }
@@ -171,7 +171,7 @@ pub fn apply(program: &str, direction: Direction, flags: &FlagLists, places: &Re
     // The plan is an argument, and flags after it would be arguments too.
     let words = flags::terraform(flags).into_iter().chain([plan_file(direction, places)]);
     let apply = hide_variables(command(program, &["apply"], words), "TF_CLI_ARGS_apply", &[], flags);
-    let show = command(program, &["show", "-json"], []).stdout(places.shown_state().into());
+    let show = command(program, &["show", "-json"], []).stdout(places.step(SHOWN_STATE).into());
     EngineCommands {
         engine: vec![apply],
         collect: vec![show],
@@ -182,24 +182,21 @@ pub fn apply(program: &str, direction: Direction, flags: &FlagLists, places: &Re
 
 pub fn output(program: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let output = command(program, &["output", "-json"], flags::terraform(flags));
-    printed_output(hide_variables(output, "TF_CLI_ARGS_output", &[], flags), places)
+    printed(PrivateFile::OUTPUT, hide_variables(output, "TF_CLI_ARGS_output", &[], flags), places)
 }
 
-/// The parameters as a file of variables. The server has encoded the values as HCL. Names and values are looked at: each line must
-/// be one assignment to that name and nothing more, whatever line breaks, comments and brackets it has in it.
+/// The parameters as a file of variables. The server encodes the values as HCL. Each line must be one assignment to its name
+/// and nothing else.
 pub fn inputs<'a>(
     parameters: impl IntoIterator<Item = (&'a String, &'a String)>,
 ) -> Result<String, EngineError> {
     let mut text = String::new();
     for (name, value) in parameters {
-        let mut letters = name.chars();
-        let starts = letters.next().is_some_and(|first| first.is_alphabetic() || first == '_');
-        if !starts || !letters.all(|it| it.is_alphanumeric() || it == '_' || it == '-') {
-            let reason = "it is not the name of a variable".to_owned();
-            return Err(EngineError::Parameter { name: name.clone(), reason });
+        let refuse = |reason: String| EngineError::Parameter { name: name.clone(), reason };
+        if hcl_edit::Ident::try_new(name.as_str()).is_err() {
+            return Err(refuse("it is not the name of a variable".to_owned()));
         }
         let line = format!("{name}={value}\n");
-        let refuse = |reason: String| EngineError::Parameter { name: name.clone(), reason };
         let body = hcl_edit::parser::parse_body(&line)
             .map_err(|error| refuse(format!("its value is not HCL: {}", error.message())))?;
         let mut structures = body.iter();

@@ -1,30 +1,163 @@
-//! Finds what Terraform or OpenTofu left behind in a module's directory, and has it kept ([`crate::workspace::backup`]).
+//! Finds what Terraform or OpenTofu left behind in a module's directory, keeps it ([`crate::workspace::backup`]), and says
+//! what to do about it. The notes are sentences without the final period.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use hawser_contract::{EngineName, EngineTask, Task, TerraformFlag};
+use hawser_contract::{EngineTask, Task, TerraformFlag};
 use uuid::Uuid;
 
-use super::advice;
-use super::locks::{self, ERRORED_STATE, says_errored_state};
+use super::Terraform;
+use super::locks::{self, ERRORED_STATE, LockTrouble, says_errored_state};
 use crate::base::files::write_private_atomic;
 use crate::engines::EngineError;
 use crate::engines::directory::EngineDirectory;
 use crate::engines::failed_step::{FailedStep, Leftovers};
 use crate::engines::flags::is_on;
-use crate::script::ScriptPhase;
-use crate::workspace::backup::{By, keep};
+use crate::script::{ScriptPhase, quote};
+use crate::workspace::backup::keep;
 use crate::workspace::{Workspace, WorkspaceError, stored_state};
 
-pub(super) fn find(engine: &EngineName, step: &FailedStep) -> Leftovers {
-    let mut found = Leftovers::default();
-    if step.task.task.applies() {
-        errored_state(engine, step, &mut found);
+/// What to check after a task whose outcome is unknown.
+pub(super) fn to_check(task: Task) -> &'static str {
+    match task {
+        Task::ApplyFromPlan | Task::DestroyFromPlan => {
+            "check for a state lock that was left behind, for an errored.tfstate in the module's directory, and for \
+             resources that are not in the state"
+        }
+        Task::Plan | Task::PlanDestroy => {
+            "check for a state lock that was left behind; it changes no resources itself, but its hooks may"
+        }
+        Task::Init => {
+            "if the state was to be migrated to another backend, check where it is; otherwise only its hooks can have \
+             changed anything"
+        }
+        _ => "it changes no resources itself, but its hooks may",
     }
-    found.notes.extend(lock(engine, step));
-    found
+}
+
+impl Terraform {
+    pub(super) fn find_leftovers(&self, step: &FailedStep) -> Leftovers {
+        let mut found = Leftovers::default();
+        if step.task.task.applies() {
+            self.find_errored_state(step, &mut found);
+        }
+        found.notes.extend(self.find_lock(step));
+        found
+    }
+
+    fn push_command(&self, directory: &EngineDirectory, state: &Path) -> String {
+        directory.command(&format!("{} state push {}", self.name, quote(&state.to_string_lossy())))
+    }
+
+    fn find_errored_state(&self, step: &FailedStep, found: &mut Leftovers) {
+        let (engine, directory) = (&self.name, &step.directory);
+        found.notes.extend(match rescue_errored_state(step) {
+            Ok(Some((kept, state))) => {
+                let resources = state.map(|state| stored_state::stored_resources(&state));
+                found.resources = resources.as_ref().ok().copied().flatten();
+                let contents = match resources {
+                    Ok(Some(count)) => format!("{count} resources"),
+                    Ok(None) => "damaged".to_owned(),
+                    Err(error) => format!("unreadable: {error}"),
+                };
+                let push = self.push_command(directory, &kept);
+                let kept = kept.display();
+                Some(format!(
+                    "The backend did not accept the new state. The only copy is {kept} ({contents}). Before the next run: {push}"
+                ))
+            }
+            Ok(None) if says_errored_state(&step.stderr) => Some(format!(
+                "{engine} has written an {ERRORED_STATE}, the only copy of the new state, but it is not in {}. Check the \
+                 directories that hooks change to, and {}, where the next apply moves it",
+                directory.init.display(),
+                step.workspace.rescued_dir().display()
+            )),
+            Ok(None) => None,
+            Err(error) => {
+                let path = directory.init.join(ERRORED_STATE);
+                let push = self.push_command(directory, &path);
+                let path = path.display();
+                Some(format!(
+                    "Failed to look for an {ERRORED_STATE} or to keep a copy of it ({error}). If {path} exists, the backend \
+                     did not accept the new state, and this is the only copy. In that case, before the next run: {push}"
+                ))
+            }
+        });
+    }
+
+    fn find_lock(&self, step: &FailedStep) -> Option<String> {
+        let engine = &self.name;
+        match locks::lock_trouble(&step.stderr) {
+            Some(LockTrouble::HeldByProcess(lock)) => {
+                return Some(format!(
+                    "The state {} is locked by a process that is still running, lock id {}{}. The lock ends with that process \
+                     and cannot be forced",
+                    lock.path,
+                    lock.id,
+                    lock.about()
+                ));
+            }
+            Some(LockTrouble::Held(lock)) => {
+                return Some(format!(
+                    "The state is locked, lock id {}{}. Only if you are certain that nothing else is using it: {}",
+                    lock.id,
+                    lock.about(),
+                    step.directory.command(&format!("{engine} force-unlock {}", quote(&lock.id)))
+                ));
+            }
+            Some(LockTrouble::NotReleased) => {
+                return Some(format!(
+                    "{engine} could not release its state lock. If the lock is still there, the next Plan fails and names it"
+                ));
+            }
+            None => {}
+        }
+        let at = &step.directory;
+        let Some(state) = stored_state::local_state(at.worked_in(), &at.data(), at.workspace()) else {
+            let is_lost = step.killed && step.phase == Some(ScriptPhase::Engine) && locks_state(&step.task);
+            return is_lost.then(|| {
+                format!(
+                    "{engine} may have ended before it released its state lock. If the lock is still held in the backend, the \
+                     next Plan fails, names it, and prints the command that unlocks it"
+                )
+            });
+        };
+        let (file, lock) = locks::local_lock(&state)?;
+        Some(format!(
+            "The state lock {}{} was left behind in {}. The lock of a local state ends with its process, so there is nothing \
+             to unlock; make sure that no {engine} is running there",
+            lock.id,
+            lock.about(),
+            file.display()
+        ))
+    }
+
+    /// Moves an `errored.tfstate` out of the way of an apply that would overwrite it. `warn` reports it before the file is
+    /// moved, because the apply may fail.
+    pub(super) fn set_aside(
+        &self,
+        workspace: &Workspace,
+        directory: &EngineDirectory,
+        job_id: Uuid,
+        warn: &dyn Fn(&str),
+    ) -> Result<(), EngineError> {
+        let name = format!("before-{job_id}-{ERRORED_STATE}");
+        let init = workspace.tree()?.init_folder();
+        let moved = init.and_then(|init| {
+            let kept = keep(&init, ERRORED_STATE, workspace.rescued_dir(), &name)?;
+            let Some((kept, _)) = kept else { return Ok(()) };
+            warn(&format!(
+                "An earlier apply left an {ERRORED_STATE}, a state that its backend did not accept. It is kept in {}. If you \
+                 have not pushed it yet: {}",
+                kept.display(),
+                self.push_command(directory, &kept)
+            ));
+            init.remove_file(OsStr::new(ERRORED_STATE)).map(drop)
+        });
+        moved.map_err(|source| EngineError::SetAside { path: directory.init.join(ERRORED_STATE), source })
+    }
 }
 
 /// Whether the engine locks the state for this task.
@@ -35,26 +168,10 @@ fn locks_state(task: &EngineTask) -> bool {
     (task.task.applies() || matches!(task.task, Task::Plan | Task::PlanDestroy)) && !unlocked
 }
 
-fn errored_state(engine: &EngineName, step: &FailedStep, found: &mut Leftovers) {
-    let directory = &step.directory;
-    found.notes.extend(match rescue_errored_state(step) {
-        Ok(Some((place, state))) => {
-            let resources = state.map(|state| stored_state::stored_resources(&state));
-            found.resources = resources.as_ref().ok().copied().flatten();
-            Some(advice::errored_state(engine, directory, &place, &resources))
-        }
-        Ok(None) if says_errored_state(&step.stderr) => {
-            Some(advice::missing_state(engine, directory, step.workspace.rescued_dir()))
-        }
-        Ok(None) => None,
-        Err(error) => Some(advice::unkept_state(engine, directory, &error)),
-    });
-}
-
-/// Moves the state that the backend did not take to the rescued ones, and returns where it is and what it holds. Once
-/// it is there the note in the step folder tells, so that concluding once more says the same.
+/// Moves a state that the backend did not accept to the rescued states. Returns its path and its contents. The path is
+/// recorded in the step folder, so that a repeated conclusion reports the same.
 fn rescue_errored_state(step: &FailedStep) -> io::Result<Option<(PathBuf, io::Result<Vec<u8>>)>> {
-    let note = step.folder.rescued_path();
+    let record = step.folder.rescued_path();
     let name = format!("{}-{ERRORED_STATE}", step.job_id);
     let init = match step.workspace.tree() {
         Ok(tree) => tree.init_folder(),
@@ -62,69 +179,39 @@ fn rescue_errored_state(step: &FailedStep) -> io::Result<Option<(PathBuf, io::Re
         Err(error) => Err(io::Error::other(error)),
     };
     let kept = match &init {
-        Ok(init) => keep(init, ERRORED_STATE, step.workspace.rescued_dir(), &name, By::Link)?.zip(Some(init)),
+        Ok(init) => keep(init, ERRORED_STATE, step.workspace.rescued_dir(), &name)?.zip(Some(init)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(io::Error::other(error.to_string())),
     };
     let Some(((kept, state), init)) = kept else {
-        let Ok(kept) = fs::read_to_string(&note).map(PathBuf::from) else { return Ok(None) };
+        let Ok(kept) = fs::read_to_string(&record).map(PathBuf::from) else { return Ok(None) };
         let state = fs::read(&kept);
         return Ok(Some((kept, state)));
     };
-    let noted = kept.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"));
-    let noted = noted.and_then(|kept| write_private_atomic(&note, kept.as_bytes()));
-    // Without the note, a repeated conclusion would not find what it said. The file stays then.
-    if let Err(error) = noted.and_then(|()| init.remove_file(OsStr::new(ERRORED_STATE)).map(drop)) {
-        let from = step.directory.join(ERRORED_STATE);
-        tracing::warn!("{} was kept in {} and stays: {error}", from.display(), kept.display());
+    let recorded = kept.to_str().ok_or_else(|| io::Error::other("the path is not UTF-8"));
+    let recorded = recorded.and_then(|kept| write_private_atomic(&record, kept.as_bytes()));
+    // Without the record, a repeated conclusion would not find the copy. The file stays then.
+    if let Err(error) = recorded.and_then(|()| init.remove_file(OsStr::new(ERRORED_STATE)).map(drop)) {
+        let (path, kept) = (step.directory.init.join(ERRORED_STATE), kept.display());
+        tracing::warn!(path = %path.display(), %kept, %error, "failed to remove a rescued state");
     }
     Ok(Some((kept, Ok(state))))
 }
 
-fn lock(engine: &EngineName, step: &FailedStep) -> Option<String> {
-    if let Some(trouble) = locks::lock_trouble(&step.stderr) {
-        return Some(advice::lock_trouble(engine, &step.directory, &trouble));
-    }
-    let at = &step.directory;
-    let Some(state) = stored_state::local_state(at.worked_in(), &at.data(), at.workspace()) else {
-        let is_lost = step.killed && step.phase == Some(ScriptPhase::Engine) && locks_state(&step.task);
-        return is_lost.then(|| advice::remote_lock(engine));
-    };
-    let (file, lock) = locks::local_lock(&state)?;
-    Some(advice::local_lock(engine, &file, &lock))
-}
-
-/// Warns about rescued states: a plan that does not know of them creates their resources again.
+/// Warns about rescued states: a plan without them would create their resources again.
 pub(super) fn reminder(workspace: &Workspace) -> Option<String> {
     let folder = workspace.rescued_dir();
+    let shown = folder.display();
     let files = match fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
         Ok(files) => files.into_iter().map(|file| file.file_name()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-        Err(error) => return Some(advice::unseen_states(folder, &error)),
+        Err(error) => return Some(format!("Failed to look for rescued states in {shown}: {error}")),
     };
     let count = files.filter(|name| name.to_string_lossy().ends_with(ERRORED_STATE)).count();
-    (count > 0).then(|| advice::rescued_states(count, folder))
-}
-
-/// Moves an `errored.tfstate` out of the way of an apply that would overwrite it. `warn` reports it before the file is
-/// gone from where people look for it, whatever becomes of the apply.
-pub(super) fn set_aside(
-    engine: &EngineName,
-    workspace: &Workspace,
-    directory: &EngineDirectory,
-    job_id: Uuid,
-    warn: &dyn Fn(&str),
-) -> Result<(), EngineError> {
-    let path = directory.join(ERRORED_STATE);
-    let name = format!("before-{job_id}-{ERRORED_STATE}");
-    let init = workspace.tree()?.init_folder();
-    let kept = init.and_then(|init| {
-        let kept = keep(&init, ERRORED_STATE, workspace.rescued_dir(), &name, By::Link)?;
-        Ok((init, kept))
-    });
-    let (init, kept) = kept.map_err(|source| EngineError::SetAside { path: path.clone(), source })?;
-    let Some((kept, _)) = kept else { return Ok(()) };
-    warn(&advice::earlier_state(engine, directory, &kept));
-    let removed = init.remove_file(OsStr::new(ERRORED_STATE));
-    removed.map(drop).map_err(|source| EngineError::Remove { path, source })
+    (count > 0).then(|| {
+        format!(
+            "There are rescued states ({count}) in {shown}, which a backend did not accept. Before the next apply, push them \
+             if you have not done so, and then remove them"
+        )
+    })
 }

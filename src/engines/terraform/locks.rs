@@ -1,7 +1,7 @@
 //! State locks that stay behind, and the state that a backend refused, as Terraform and OpenTofu report them.
 //!
 //! * Terraform and OpenTofu write `errored.tfstate` to the working directory when the backend refuses the new state.
-//! * A lock that somebody else holds is described on stderr, in a frame of `│` when there is colour:
+//! * A lock that another process holds is described on stderr, in a frame of `│` if there is color:
 //!
 //!   ```text
 //!   Error: Error acquiring the state lock
@@ -15,11 +15,11 @@
 //!     Created:   2026-11-16 02:12:57.758552812 +0000 UTC
 //!   ```
 //!
-//!   The `http` backend describes under `Lock Info` the lock that it asked for and did not get; the one that is in the
-//!   way is in the error message (tried with 1.11). To name the wrong one would be worse than to name none.
-//! * A lock that could not be released is reported without its id; the next command that wants it learns the id.
-//! * A local state is locked through the operating system, which unlocks it when the process ends. The description of
-//!   the lock beside it (`.terraform.tfstate.lock.info`) stays after a kill and keeps nobody from the state.
+//!   With the `http` backend, `Lock Info` describes the lock that it failed to get, and the error message has the id of the
+//!   existing lock (tested with 1.11).
+//! * A lock that could not be released is reported without its id; the next command that needs it prints the id.
+//! * A local state is locked by the operating system until the process ends. The description of the lock
+//!   (`.terraform.tfstate.lock.info`) remains after a kill and has no effect.
 
 use std::path::{Path, PathBuf};
 
@@ -27,10 +27,10 @@ use serde::Deserialize;
 
 use crate::workspace::stored_state::small;
 
-/// The file in which an engine puts a state that the backend did not take.
+/// The file to which an engine writes a state that the backend did not accept.
 pub const ERRORED_STATE: &str = "errored.tfstate";
 
-/// A lock as the engine describes it. Only the id is always known.
+/// A lock as the engine describes it. Only the id is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Lock {
@@ -43,7 +43,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// What is known besides the id, in brackets, or nothing.
+    /// Everything but the id, in parentheses, or nothing.
     pub fn about(&self) -> String {
         let operation = self.operation.trim_start_matches("OperationType").to_lowercase();
         let parts = [("", operation), ("by ", self.who.clone()), ("since ", self.created.clone())];
@@ -53,18 +53,18 @@ impl Lock {
     }
 }
 
-/// What the engine said about locks.
+/// A problem with a lock that the engine has reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockTrouble {
-    /// Somebody else has the lock, or somebody who is gone left it.
+    /// Another process holds the lock, or has left it behind.
     Held(Lock),
-    /// A process that still runs has the lock of a state on this machine.
+    /// A running process holds the lock of a state on this machine.
     HeldByProcess(Lock),
-    /// The engine had the lock and could not give it back. It does not say which it was.
+    /// The engine could not release its lock, whose id is unknown.
     NotReleased,
 }
 
-/// Looks for trouble with locks in what an engine printed, without colours.
+/// Looks for problems with locks in the output of an engine, without colors.
 pub fn lock_trouble(lines: &[String]) -> Option<LockTrouble> {
     let lines: Vec<&str> = lines.iter().map(|line| unframed(line)).collect();
     let after = |text: &str| lines.iter().position(|line| line.contains(text)).map(|at| &lines[at..]);
@@ -74,7 +74,7 @@ pub fn lock_trouble(lines: &[String]) -> Option<LockTrouble> {
     after("Error releasing the state lock").map(|_| LockTrouble::NotReleased)
 }
 
-/// The line without the frame that is drawn around errors.
+/// The line without the frame around errors.
 fn unframed(line: &str) -> &str {
     line.trim_start_matches(['│', '╷', '╵']).trim_end()
 }
@@ -82,32 +82,22 @@ fn unframed(line: &str) -> &str {
 fn held(said: &[&str]) -> Option<LockTrouble> {
     let info = said.iter().position(|line| line.trim() == "Lock Info:")?;
     let (message, info) = said.split_at(info);
-    // Long lines are wrapped anywhere.
+    // Long lines may be wrapped anywhere.
     let words = message.iter().flat_map(|line| line.split_whitespace()).collect::<Vec<_>>();
     let message = words.join(" ");
     if let Some((_, other)) = message.split_once("HTTP remote state already locked") {
         let id = other.strip_prefix(": ID=")?.split_whitespace().next()?.to_owned();
         return Some(LockTrouble::Held(Lock { id, ..Lock::default() }));
     }
-    let mut lock = Lock::default();
-    for line in &info[1..] {
-        let Some((name, value)) = line.split_once(':') else { break };
-        let value = value.trim().to_owned();
-        match name.trim() {
-            "ID" => lock.id = value,
-            "Path" => lock.path = value,
-            "Operation" => lock.operation = value,
-            "Who" => lock.who = value,
-            "Created" => lock.created = value,
-            _ => {}
-        }
-    }
+    let members = info[1..].iter().map_while(|line| line.split_once(':'));
+    let members = members.map(|(name, value)| (name.trim().to_owned(), value.trim().into())).collect();
+    let lock: Lock = serde_json::from_value(serde_json::Value::Object(members)).ok()?;
     let of_process = message.contains("resource temporarily unavailable");
     let trouble = if of_process { LockTrouble::HeldByProcess } else { LockTrouble::Held };
     Some(lock).filter(|lock| !lock.id.is_empty()).map(trouble)
 }
 
-/// Whether the engine says that it wrote an `errored.tfstate`.
+/// Whether the engine reports that it wrote an `errored.tfstate`.
 pub fn says_errored_state(lines: &[String]) -> bool {
     lines.iter().any(|line| line.contains("state push errored.tfstate"))
 }
@@ -146,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_in_the_way_is_named_and_not_the_one_that_was_asked_for() {
+    fn the_existing_lock_is_reported() {
         let said = "Error: Error acquiring the state lock\n\nError message: HTTP remote state already locked:\n\
             ID=theirs\nLock Info:\n  ID:        ours\n  Who:       root@vm\n";
         let theirs = Lock { id: "theirs".into(), ..Lock::default() };
@@ -161,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn other_trouble_with_locks_is_told_apart_and_no_trouble_is_none() {
+    fn other_problems_with_locks_are_distinguished() {
         let said = |text: &str| lock_trouble(&lines(text));
         assert_eq!(said("│ Error: Error releasing the state lock"), Some(LockTrouble::NotReleased));
         assert_eq!(said("Error: Error acquiring the state lock\n\nError message: no such host"), None);
@@ -169,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_local_state_follows_backend_and_workspace() {
+    fn the_path_of_a_local_state_depends_on_backend_and_workspace() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
         assert_eq!(local_state(at, &at.join(".terraform"), None), Some(at.join("terraform.tfstate")));
@@ -196,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_left_beside_a_local_state_is_read() {
+    fn the_lock_file_of_a_local_state_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("b.tfstate");
         assert_eq!(local_lock(&state), None);
@@ -208,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_state_says_how_many_resources_it_has() {
+    fn resources_in_stored_states_are_counted() {
         let state = json!({"version": 4, "resources": [
             {"mode": "managed", "instances": [{}, {"index_key": 1}]}, {"mode": "data", "instances": [{}]},
         ]});

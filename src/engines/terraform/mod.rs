@@ -1,6 +1,5 @@
-//! Terraform and OpenTofu, which differ only in their names and in which files they read.
+//! Terraform and OpenTofu, which differ only in their names and in the files that they read.
 
-mod advice;
 pub mod commands;
 mod leftovers;
 pub mod locks;
@@ -18,9 +17,13 @@ use super::declarations::Declarations;
 use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on};
-use super::{Direction, Engine, EngineCommands, EngineError, InputFile, ResultPaths, outputs, plan};
+use super::{
+    BackendChange, Direction, Engine, EngineCommands, EngineError, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
+    outputs, plan,
+};
 use crate::workspace::{PrivateFile, Tree, Workspace};
 use plugin_cache::PluginCache;
+use shown::ShownJson;
 
 #[derive(Debug)]
 pub struct Terraform {
@@ -98,41 +101,32 @@ impl Engine for Terraform {
     }
 
     fn given_flags(&self, task: &EngineTask) -> Vec<GivenFlag> {
-        let switches = switches(task).map(|flag| GivenFlag { name: flag.name(), value_may_be_a_flag: false });
-        let plain = task.flags.terraform_flags.known.iter().map(|flag| GivenFlag::new(flag, false));
+        let flags = &task.flags.terraform_flags.known;
+        let migrates = |flag| matches!(flag, TerraformFlag::MigrateState | TerraformFlag::ForceCopy);
+        let switches = switches(task).map(|flag| GivenFlag {
+            name: flag.name(),
+            changes_state: migrates(flag),
+            ..GivenFlag::default()
+        });
+        let plain = flags.iter().map(|it| GivenFlag {
+            changes_state: task.task == Task::Init && migrates(it.flag) && is_on(flags, it.flag),
+            fetches_module: it.flag == TerraformFlag::FromModule,
+            ..GivenFlag::new(it, false)
+        });
         let array = task.flags.terraform_array_flags.known.iter().map(|flag| GivenFlag::new(flag, false));
         switches.chain(plain).chain(array).collect()
     }
 
-    fn state_changing_flag(&self, task: &EngineTask) -> Option<&'static str> {
-        if task.task != Task::Init {
-            return None;
-        }
-        let given = |flag: &TerraformFlag| is_on(&task.flags.terraform_flags.known, *flag);
-        let switch = switches(task).find(|flag| *flag == TerraformFlag::MigrateState);
-        let flag = switch
-            .or_else(|| [TerraformFlag::MigrateState, TerraformFlag::ForceCopy].into_iter().find(given));
-        flag.map(TerraformFlag::name)
+    fn backend_change(&self, init: &EngineTask) -> BackendChange {
+        BackendChange { settings: commands::backend_settings(init), replaces: commands::answers_no(init) }
     }
 
-    fn backend_settings(&self, init: &EngineTask) -> Vec<String> {
-        commands::backend_settings(init)
-    }
-
-    fn remembers_backend(&self) -> bool {
-        true
-    }
-
-    fn forgets_backend(&self, init: &EngineTask) -> bool {
-        commands::answers_no(init)
-    }
-
-    fn inputs(&self, task: &EngineTask, _paths: &ResultPaths) -> Result<Vec<InputFile>, EngineError> {
+    fn input(&self, task: &EngineTask, paths: &ResultPaths) -> Result<Option<(String, String)>, EngineError> {
         Ok(match task.task {
             Task::Plan | Task::PlanDestroy => {
-                vec![InputFile::Private(PrivateFile::Inputs, commands::inputs(&task.resolved_parameters)?)]
+                Some((paths.private(PrivateFile::INPUTS), commands::inputs(&task.resolved_parameters)?))
             }
-            _ => Vec::new(),
+            _ => None,
         })
     }
 
@@ -153,16 +147,16 @@ impl Engine for Terraform {
         Some(commands::plan_file(Direction::of(task), paths))
     }
 
-    fn declarations(&self, folder: &Path, tree: &Tree) -> Result<Declarations, EngineError> {
-        Declarations::of_module(folder, tree, self.reads_tofu)
+    fn declarations(&self, tree: &Tree) -> Result<Declarations, EngineError> {
+        Declarations::of_module(tree, self.reads_tofu)
     }
 
     fn read_plan(&self, _task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
-        Ok((plan::read_terraform(paths.open_shown_plan())?, Vec::new()))
+        Ok((plan::count_terraform(paths.read_json(SHOWN_PLAN)?), Vec::new()))
     }
 
     fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError> {
-        shown::count_resources(paths.open_shown_state())
+        Ok(paths.read_json::<ShownJson>(SHOWN_STATE)?.resources())
     }
 
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
@@ -174,43 +168,48 @@ impl Engine for Terraform {
         task: Task,
         paths: &ResultPaths,
     ) -> Option<Result<Vec<Box<RawValue>>, EngineError>> {
-        match task {
-            Task::Plan | Task::PlanDestroy => Some(shown::sensitive_outputs(&paths.shown_plan())),
-            Task::ApplyFromPlan | Task::DestroyFromPlan => {
-                Some(shown::sensitive_outputs(&paths.shown_state()))
-            }
-            _ => None,
-        }
+        let file = match task {
+            Task::Plan | Task::PlanDestroy => SHOWN_PLAN,
+            Task::ApplyFromPlan | Task::DestroyFromPlan => SHOWN_STATE,
+            _ => return None,
+        };
+        Some(paths.read_json(file).map(ShownJson::sensitive_outputs))
     }
 
     fn failure_hint(&self, lines: &[String]) -> Option<&'static str> {
         let asks_to_migrate = |line: &String| line.contains("Can't ask approval for state migration");
         lines.iter().any(asks_to_migrate).then_some(
-            "The backend has changed and there is state: set the flag MigrateState to take the state along, or \
-             Reconfigure to leave it",
+            "The backend has changed and there is state: set the flag MigrateState to migrate the state, or Reconfigure to \
+             leave it where it is",
         )
     }
 
     fn to_check(&self, task: Task) -> &'static str {
-        advice::to_check(task)
+        leftovers::to_check(task)
     }
 
-    fn before_apply(
+    fn before_task(
         &self,
+        task: Task,
         workspace: &Workspace,
         directory: &EngineDirectory,
         job_id: Uuid,
         warn: &dyn Fn(&str),
     ) -> Result<(), EngineError> {
-        leftovers::set_aside(&self.name, workspace, directory, job_id, warn)
-    }
-
-    fn plan_warning(&self, workspace: &Workspace) -> Option<String> {
-        leftovers::reminder(workspace)
+        match task {
+            Task::Plan | Task::PlanDestroy => {
+                leftovers::reminder(workspace).iter().for_each(|line| warn(line));
+            }
+            Task::ApplyFromPlan | Task::DestroyFromPlan => {
+                self.set_aside(workspace, directory, job_id, warn)?;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn leftovers(&self, step: &FailedStep) -> Leftovers {
-        leftovers::find(&self.name, step)
+        self.find_leftovers(step)
     }
 
     fn plugin_cache(&self, working_directory: &Path) -> Option<PluginCache> {

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::engines::{EngineError, ResultFile, read_json};
-
 #[derive(Deserialize)]
-struct ShownJson {
+pub(super) struct ShownJson {
     /// Of a state.
     values: Option<ShownValues>,
     /// Of a plan.
@@ -50,18 +48,19 @@ impl ShownModule {
     }
 }
 
-/// Counts the managed resources in a state.
-pub(super) fn count_resources(file: impl Into<ResultFile>) -> Result<u64, EngineError> {
-    let state: ShownJson = read_json("the state as JSON", file)?;
-    Ok(state.values.and_then(|values| values.root_module).map_or(0, |root| root.managed()))
-}
+impl ShownJson {
+    /// The number of managed resources in a state.
+    pub(super) fn resources(&self) -> u64 {
+        let root = self.values.as_ref().and_then(|values| values.root_module.as_ref());
+        root.map_or(0, ShownModule::managed)
+    }
 
-/// The values of the sensitive outputs in a plan or a state, as far as they are known.
-pub(super) fn sensitive_outputs(path: &str) -> Result<Vec<Box<RawValue>>, EngineError> {
-    let shown: ShownJson = read_json("the plan or the state as JSON", path)?;
-    let values = shown.values.into_iter().chain(shown.planned_values);
-    let outputs = values.flat_map(|values| values.outputs.into_values());
-    Ok(outputs.filter(|output| output.sensitive).filter_map(|output| output.value).collect())
+    /// The values of the sensitive outputs in a plan or a state, if they are known.
+    pub(super) fn sensitive_outputs(self) -> Vec<Box<RawValue>> {
+        let values = self.values.into_iter().chain(self.planned_values);
+        let outputs = values.flat_map(|values| values.outputs.into_values());
+        outputs.filter(|output| output.sensitive).filter_map(|output| output.value).collect()
+    }
 }
 
 #[cfg(test)]
@@ -69,14 +68,12 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn file(value: &Value) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), value.to_string()).unwrap();
-        file
+    fn resources(value: &Value) -> u64 {
+        serde_json::from_str::<ShownJson>(&value.to_string()).unwrap().resources()
     }
 
     #[test]
-    fn managed_resources_of_all_modules_count_and_data_does_not() {
+    fn managed_resources_of_all_modules_are_counted() {
         let managed = || json!({"mode": "managed"});
         let state = json!({"values": {"root_module": {
             "resources": [managed(), managed(), {"mode": "data"}],
@@ -85,18 +82,16 @@ mod tests {
                 {},
             ],
         }}});
-        assert_eq!(count_resources(file(&state).path().to_str().unwrap()).unwrap(), 4);
+        assert_eq!(resources(&state), 4);
         for empty in [json!({"format_version": "1.0"}), json!({"values": {"root_module": {}}})] {
-            assert_eq!(count_resources(file(&empty).path().to_str().unwrap()).unwrap(), 0);
+            assert_eq!(resources(&empty), 0);
         }
     }
 
     #[test]
     fn sensitive_outputs_of_plans_and_states_are_found() {
-        let file = tempfile::NamedTempFile::new().unwrap();
         let read = |json: &str| {
-            std::fs::write(file.path(), json).unwrap();
-            let found = sensitive_outputs(file.path().to_str().unwrap()).unwrap();
+            let found = serde_json::from_str::<ShownJson>(json).unwrap().sensitive_outputs();
             found.iter().map(|value| value.get().to_owned()).collect::<Vec<_>>()
         };
         let outputs = r#"{"outputs": {"a": {"sensitive": true, "value": {"k": 1}}, "b": {"sensitive": false, "value": 2},

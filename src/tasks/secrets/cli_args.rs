@@ -1,9 +1,8 @@
-//! Variables of a module that arguments in the environment set: `TF_CLI_ARGS` and `TF_CLI_ARGS_plan`.
+//! Variables of a module that are set by arguments in the environment: `TF_CLI_ARGS` and `TF_CLI_ARGS_plan`.
 
-/// What begins the name of an environment variable that holds arguments for an engine.
+/// The prefix of environment variables that contain arguments for an engine.
 pub(super) const VARIABLE: &str = "TF_CLI_ARGS";
 
-/// What such a variable says about the module's variables.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
     /// Name and value of each `-var`.
@@ -36,7 +35,7 @@ impl Arguments {
     }
 }
 
-/// The words of a text, as Terraform takes it apart: quotes and backslashes count as in a shell.
+/// Splits a text into words like Terraform, which handles quotes and backslashes like a shell.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_and_files_are_found_however_they_are_written() {
+    fn variables_and_files_are_found_in_all_notations() {
         let found = Arguments::of(
             r#"-var a=one --var 'b=two words' "-var=c=th\"ree" -input=false -var-file x.tfvars -var d -var "e=\\" --var-file=y'z'"#,
         );

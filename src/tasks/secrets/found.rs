@@ -1,4 +1,4 @@
-//! Which texts count as secrets.
+//! Collects the secrets of a step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use crate::engines::hcl_values;
 use crate::masking::{Rules, url_credentials};
 
-/// The secrets that were found so far, each once.
 #[derive(Debug)]
 pub(crate) struct SecretCollector<'r> {
     rules: &'r Rules,
@@ -32,27 +31,26 @@ impl<'r> SecretCollector<'r> {
         self.secrets.extend(secrets);
     }
 
-    /// A text that is secret for sure.
+    /// Adds a secret.
     pub(crate) fn add(&mut self, text: &str) {
         self.secrets.extend(self.rules.secret_in(text).map(str::to_owned));
     }
 
-    /// A text in which credentials may stand, whatever it is called.
+    /// Adds the credentials in a text.
     pub(crate) fn credentials_in(&mut self, text: &str) {
         for secret in url_credentials::credentials(text, self.rules) {
             self.add(&secret);
         }
     }
 
-    /// The URL of a source.
+    /// Adds the credentials in the URL of a source.
     pub(crate) fn source(&mut self, url: &str) {
         for secret in url_credentials::of_source(url, self.rules) {
             self.add(&secret);
         }
     }
 
-    /// A value in which credentials may stand, and that may be a list or an object: each text of that may be a URL as a
-    /// whole.
+    /// Adds the credentials in a value, which may be a list or an object of URLs.
     pub(crate) fn credentials_within(&mut self, value: &str) {
         self.credentials_in(value);
         let value = value.trim();
@@ -68,7 +66,14 @@ impl<'r> SecretCollector<'r> {
         texts.iter().for_each(|text| self.credentials_in(text));
     }
 
-    /// The value of a variable or setting, which its name may give away.
+    /// Adds the values of all variables with secret names.
+    pub(crate) fn all_named(&mut self, variables: &BTreeMap<String, String>) {
+        for (name, value) in variables {
+            self.named(name, value);
+        }
+    }
+
+    /// Adds the value of a variable or setting if its name is secret, or else the credentials in it.
     pub(crate) fn named(&mut self, name: &str, value: &str) {
         self.credentials_within(value);
         if self.rules.is_secret_name(name) && !is_existing_path(value) && !self.document(value) {
@@ -76,28 +81,27 @@ impl<'r> SecretCollector<'r> {
         }
     }
 
-    /// JSON in a secret text, such as the key file of a service account: the members with secret names count, and where
-    /// there are none, every value. Says whether it was JSON.
+    /// Adds the secrets in a JSON document, such as the key file of a service account: the members with secret names, or all
+    /// values if there are none. False if the text is not JSON.
     fn document(&mut self, value: &str) -> bool {
         let value = value.trim();
         if !value.starts_with(['{', '[']) {
             return false;
         }
         let Ok(root) = serde_json::from_str::<&RawValue>(value) else { return false };
-        let mut members = Vec::new();
-        named_texts(root, None, self.rules, DEEPEST, &mut members);
+        let members = hcl_values::json_texts_of(root, &|name| self.rules.is_secret_name(name));
         let texts = if members.is_empty() { hcl_values::json_texts(root) } else { members };
         for text in texts {
             self.add(&text);
         }
-        // A document of many lines would be masked line by line, and many of its lines are no secret.
+        // A document of several lines would be masked line by line, and most of its lines are not secret.
         if !value.contains('\n') {
             self.add(value);
         }
         true
     }
 
-    /// The texts of a secret value: each counts.
+    /// Adds all texts of a secret value.
     pub(crate) fn texts(&mut self, texts: impl IntoIterator<Item = impl AsRef<str>>) {
         for text in texts {
             self.secret(text.as_ref());
@@ -105,29 +109,29 @@ impl<'r> SecretCollector<'r> {
         }
     }
 
-    /// A text that is secret as a whole, and may be a document that an engine takes apart.
+    /// Adds a secret text, which may be a JSON document.
     fn secret(&mut self, text: &str) {
         self.add(text);
         self.document(text);
     }
 
-    /// A secret value as Terraform writes one: every string and number in it counts.
+    /// Adds all strings and numbers in a secret HCL value.
     pub(crate) fn hcl(&mut self, encoded: &str) {
         let encoded = encoded.trim();
         match hcl_edit::parser::parse_expr(encoded) {
             Ok(expression) => {
                 self.texts(hcl_values::texts(&expression));
-                // As it stands between the quotes: an engine that quotes its input prints it so.
+                // With its escapes, because an engine may quote its input.
                 if let Some(inner) = encoded.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
                     self.add(inner);
                 }
             }
-            // What is no HCL at all was not encoded.
+            // A value that is not HCL was not encoded.
             Err(_) => self.secret(encoded),
         }
     }
 
-    /// A secret value as an environment variable or `-var` has it: a text as it is, or a list or object in HCL.
+    /// Adds a secret value of an environment variable or `-var`: a plain text, or a list or object in HCL.
     pub(crate) fn text_or_hcl(&mut self, value: &str) {
         self.credentials_within(value);
         if value.trim_start().starts_with(['[', '{']) && hcl_edit::parser::parse_expr(value.trim()).is_ok() {
@@ -137,39 +141,18 @@ impl<'r> SecretCollector<'r> {
         }
     }
 
-    /// A secret value as JSON.
+    /// Adds a secret JSON value.
     pub(crate) fn json(&mut self, value: &RawValue) {
         self.texts(hcl_values::json_texts(value));
     }
 }
 
-/// A path to a secret is none itself, and masked it would make a log useless.
+/// The path to a secret is not secret, and masking paths would make a log useless.
 fn is_existing_path(value: &str) -> bool {
     let value = value.trim();
     match value.strip_prefix("~/") {
         Some(rest) => dirs::home_dir().is_some_and(|home| home.join(rest).exists()),
         None => value.starts_with(['/', '.']) && !value.contains('\n') && Path::new(value).exists(),
-    }
-}
-
-/// How deep a document is looked into.
-const DEEPEST: usize = 64;
-
-/// The texts of all members with secret names.
-fn named_texts(value: &RawValue, name: Option<&str>, rules: &Rules, depth: usize, found: &mut Vec<String>) {
-    if depth == 0 {
-        return;
-    }
-    if name.is_some_and(|name| rules.is_secret_name(name)) {
-        found.extend(hcl_values::json_texts(value));
-    } else if let Ok(members) = serde_json::from_str::<BTreeMap<String, &RawValue>>(value.get()) {
-        for (name, value) in members {
-            named_texts(value, Some(&name), rules, depth - 1, found);
-        }
-    } else if let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) {
-        for item in items {
-            named_texts(item, None, rules, depth - 1, found);
-        }
     }
 }
 
@@ -190,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_name_makes_a_secret_unless_the_value_plainly_is_none() {
+    fn values_with_secret_names_are_secret_unless_clearly_harmless() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().display().to_string();
         for (name, value, expected) in [
@@ -214,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_file_in_a_variable_only_the_key_counts() {
+    fn only_the_key_in_a_key_file_is_secret() {
         let file = "{\n \"type\": \"service_account\",\n \"project_id\": \"my-project\",\n \"private_key\": \
                     \"-----BEGIN\\nabcdef\\n\",\n \"nested\": [{\"token\": \"t0ken-x\"}]\n}";
         assert_eq!(found(|it| it.named("GOOGLE_CREDENTIALS", file)), ["-----BEGIN\nabcdef", "t0ken-x"]);
@@ -223,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_file_in_a_sensitive_value_the_key_counts_too_and_harmless_members_do_not() {
+    fn the_key_in_a_sensitive_key_file_is_secret() {
         let file = r#"{"type":"service_account","project_id":"my-project","private_key":"abc\ndef"}"#;
         let parameter = serde_json::to_string(file).unwrap();
         let expected = ["abc\ndef", file];
@@ -235,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_string_and_long_number_of_a_sensitive_value_counts() {
+    fn all_strings_and_long_numbers_of_a_sensitive_value_are_secret() {
         assert_eq!(found(|it| it.hcl("\"a\\\"quoted\\\"b\"")), ["a\"quoted\"b", "a\\\"quoted\\\"b"]);
         assert_eq!(
             found(|it| it.hcl("{ a = [\"first one\", 1234567, true], b = { c = \"second\" }, d = -7654321 }")),

@@ -1,15 +1,15 @@
 //! Finds the secrets: the runner's own, and those of each job.
 //!
-//! | where | what counts |
+//! | where | secrets |
 //! |---|---|
 //! | settings (`runner::own_secrets`) | the client secret, `JobLogStream.RedactValues`, credentials in `Server.Url` |
 //! | the host's environment (`runner::own_secrets`) | values whose names look secret, credentials in any URL (proxies too) |
 //! | a request ([`request`]) | the same for its environment, backend settings, parameters and flags; credentials in its source's URL |
-//! | the module's folder ([`module`]) | values of variables that are declared `sensitive`, wherever they come from (of arguments in the environment too, [`cli_args`]); its sensitive outputs |
-//! | what an engine leaves behind ([`module`]) | sensitive outputs of plan, state and `output.json` |
+//! | the module's folder ([`module`]) | values of variables that are declared `sensitive`, from all places (also from arguments in the environment, [`cli_args`]); its sensitive outputs |
+//! | the results of an engine ([`module`]) | sensitive outputs of plan, state and `output.json` |
 //!
-//! What looks like a secret by its name alone and plainly is none is left out: an existing path, and words like
-//! `true` or `default` ([`SecretCollector`]). Whatever is shorter than `JobLogStream.RedactMinimumLength` is left out too.
+//! Values with secret names are ignored if they are clearly not secret: existing paths, and words like `true` or `default`
+//! ([`SecretCollector`]). Values shorter than `JobLogStream.RedactMinimumLength` are ignored too.
 
 mod cli_args;
 mod found;

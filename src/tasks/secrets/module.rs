@@ -1,10 +1,11 @@
-//! What a module's folder says that must not be repeated, before a step and after it.
+//! The secrets in a module's folder, before and after a step.
 //!
-//! Later tasks do not get what a plan was given, and the first log lines of an apply or an Output may repeat what no
-//! file of the module says. So what a plan was given, and the sensitive outputs that plan and state have named, are kept for
-//! the module's next task in `sensitive.json` of its private folder.
+//! The requests of later tasks do not contain the parameters of the plan, but their logs may. So the secrets of a plan's
+//! request, and the sensitive outputs in its plan and state, are saved for the module's next task in `sensitive.json` of its
+//! private folder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::path::Path;
 
 use hawser_contract::{Task, TaskRequest};
@@ -16,43 +17,41 @@ use super::cli_args::{self, Arguments};
 use super::{SecretCollector, request};
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
-use crate::engines::{Engine, Engines, ResultFile, ResultPaths, hcl_values, outputs};
+use crate::engines::{Engine, Engines, ResultPaths, hcl_values, outputs};
 use crate::masking::Rules;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 
-/// What makes an environment variable the value of a variable of the module.
+/// The prefix of environment variables that set variables of the module.
 const VARIABLE_PREFIX: &str = "TF_VAR_";
 
 /// `sensitive.json`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct SavedSecrets {
-    /// What the last plan was given.
+    /// From the request of the last plan.
     parameters: BTreeSet<String>,
-    /// Sensitive outputs as the last plan has them.
+    /// Sensitive outputs in the last plan.
     planned: BTreeSet<String>,
-    /// Sensitive outputs as the state has them.
+    /// Sensitive outputs in the state.
     outputs: BTreeSet<String>,
 }
 
 impl SavedSecrets {
-    /// What cannot be read is as good as none: the module has other files that say the same.
+    /// Empty if the file cannot be read.
     fn load(workspace: &Workspace) -> Self {
-        let text = workspace.tree().and_then(|tree| tree.read_private(PrivateFile::Sensitive)).ok().flatten();
-        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+        let tree = workspace.tree();
+        tree.and_then(|tree| tree.read_json(PrivateFile::SENSITIVE)).ok().flatten().unwrap_or_default()
     }
 
     fn save(&self, workspace: &Workspace) -> Result<(), WorkspaceError> {
-        if *self == Self::load(workspace) {
-            return Ok(());
+        match *self == Self::load(workspace) {
+            true => Ok(()),
+            false => workspace.tree()?.write_json(PrivateFile::SENSITIVE, self),
         }
-        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        workspace.write_private(PrivateFile::Sensitive, &text).map(|_| ())
     }
 }
 
-/// What a request says by itself and by the module's environment: enough for one that is refused, whose module is not
-/// touched.
+/// The secrets in a request and in the module's environment. That is enough for a request that is refused.
 pub(crate) fn of_refused(
     engines: &Engines,
     request: &TaskRequest,
@@ -60,7 +59,10 @@ pub(crate) fn of_refused(
     host: &BTreeMap<String, String>,
     rules: &Rules,
 ) -> Vec<String> {
-    of_request(engines, request, &environment(request, workspace), host, rules).into_secrets()
+    let environment = environment(request, workspace);
+    let mut found = of_request(engines, request, &environment, host, rules);
+    found.all_named(&environment);
+    found.into_secrets()
 }
 
 fn environment(request: &TaskRequest, workspace: Option<&Workspace>) -> BTreeMap<String, String> {
@@ -79,14 +81,11 @@ fn of_request<'r>(
 ) -> SecretCollector<'r> {
     let mut found = SecretCollector::new(rules);
     found.request(engines, request, &|name| environment.get(name).or_else(|| host.get(name)).cloned());
-    for (name, value) in environment {
-        found.named(name, value);
-    }
     found
 }
 
-/// What is known before the first line of a step: from its request, from both environments and from the module's files.
-/// There is no workspace where the names of the module cannot be used, and none is needed to find a revision.
+/// The secrets that are known before the first line of a step: from its request, both environments and the module's files.
+/// Without a workspace, the names of the module are invalid, or it is not needed.
 pub(crate) fn before(
     engines: &Engines,
     request: &TaskRequest,
@@ -95,33 +94,30 @@ pub(crate) fn before(
     rules: &Rules,
 ) -> Result<Vec<String>, WorkspaceError> {
     let environment = environment(request, workspace);
-    let lookup = |name: &str| environment.get(name).or_else(|| host.get(name)).cloned();
-    let mut found = of_request(engines, request, &environment, host, rules);
-    // Without a folder there is no more to find, and the task itself will say so.
-    let (Some(task), Some(workspace)) = (request.engine_task(), workspace) else {
-        return Ok(found.into_secrets());
+    let mut given = of_request(engines, request, &environment, host, rules);
+    let module = request.engine_task().zip(workspace).and_then(|(task, workspace)| {
+        Some((task, workspace, engines.get(&task.engine).ok()?, workspace.tree().ok()?))
+    });
+    // If there is no module, the task itself reports that.
+    let Some((task, workspace, engine, tree)) = module else {
+        given.all_named(&environment);
+        return Ok(given.into_secrets());
     };
-    let Ok(engine) = engines.get(&task.engine) else { return Ok(found.into_secrets()) };
-    let Ok(tree) = workspace.tree() else { return Ok(found.into_secrets()) };
-    let declarations = engine.declarations(&workspace.init_dir(), &tree).unwrap_or_else(|error| {
+    let declarations = engine.declarations(&tree).unwrap_or_else(|error| {
         let mut unknown = Declarations::default();
         unknown.warnings.push(error.to_string());
         unknown
     });
     let module = ModuleSecrets { declarations, rules };
+    for (_, value) in task.resolved_parameters.iter().filter(|(name, _)| module.is_secret(name)) {
+        given.hcl(value);
+    }
+    for (_, value) in request::variables(&task.flags).filter(|(name, _)| module.is_secret(name)) {
+        given.text_or_hcl(value);
+    }
 
-    let mut given = SecretCollector::new(rules);
-    given.request(engines, request, &lookup);
-    for (name, value) in &task.resolved_parameters {
-        if module.is_secret(name) {
-            given.hcl(value);
-        }
-    }
-    for (name, value) in request::variables(&task.flags) {
-        if module.is_secret(name) {
-            given.text_or_hcl(value);
-        }
-    }
+    let mut found = SecretCollector::new(rules);
+    found.all_named(&environment);
     for (name, value) in environment.iter().chain(host) {
         if name.strip_prefix(VARIABLE_PREFIX).is_some_and(|variable| module.is_secret(variable)) {
             found.text_or_hcl(value);
@@ -138,25 +134,21 @@ pub(crate) fn before(
     module.files(&tree, arguments.iter().flat_map(|it| &it.files), &mut found);
     let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
     found.texts(defaults.flat_map(|(_, texts)| texts));
-    let earlier = tree.open_private(PrivateFile::Output);
-    printed_outputs(
-        &*engine,
-        ResultFile::new(workspace.private_path(PrivateFile::Output), earlier),
-        &mut found,
-    );
-
-    let mut kept = SavedSecrets::load(workspace);
-    if matches!(task.task, Task::Plan | Task::PlanDestroy) {
-        kept.parameters = given.into_secrets().into_iter().collect();
-        kept.save(workspace)?;
-    } else {
-        found.extend(given.into_secrets());
+    if let Ok(earlier) = tree.open_private(PrivateFile::OUTPUT) {
+        printed_outputs(&*engine, earlier, &mut found);
     }
-    found.extend(kept.parameters.into_iter().chain(kept.planned).chain(kept.outputs));
+
+    let given = given.into_secrets();
+    let mut saved = SavedSecrets::load(workspace);
+    if matches!(task.task, Task::Plan | Task::PlanDestroy) {
+        saved.parameters = given.iter().cloned().collect();
+        saved.save(workspace)?;
+    }
+    found.extend(given.into_iter().chain(saved.parameters).chain(saved.planned).chain(saved.outputs));
     Ok(found.into_secrets())
 }
 
-/// What is known when the script has ended: the sensitive outputs that the engine has named.
+/// The secrets that are known when the script has ended: the sensitive outputs in its results.
 pub(crate) fn after(
     engines: &Engines,
     request: &TaskRequest,
@@ -165,41 +157,35 @@ pub(crate) fn after(
     rules: &Rules,
 ) -> Vec<String> {
     let mut found = SecretCollector::new(rules);
-    let (Some(task), Ok(places)) = (request.engine_task(), ResultPaths::new(&workspace.private_dir(), step))
+    let (Some(task), Ok(paths)) = (request.engine_task(), ResultPaths::new(&workspace.private_dir(), step))
     else {
         return Vec::new();
     };
     let Ok(engine) = engines.get(&task.engine) else { return Vec::new() };
-    let is_plan = matches!(task.task, Task::Plan | Task::PlanDestroy);
-    match (engine.sensitive_outputs(task.task, &places), task.task) {
-        (Some(named), _) => {
-            // A script that failed has shown nothing; then all that was known before still holds.
-            let Ok(named) = named else { return Vec::new() };
-            for value in named {
-                found.json(&value);
-            }
+    // If the script failed and there is no result, the saved secrets remain.
+    let is_known = match engine.sensitive_outputs(task.task, &paths) {
+        Some(outputs) => outputs.map(|outputs| outputs.iter().for_each(|value| found.json(value))).is_ok(),
+        None if task.task == Task::Output => {
+            let read = |file| Ok(printed_outputs(&*engine, file, &mut found));
+            paths.read(PrivateFile::OUTPUT.name(), read).unwrap_or(false)
         }
-        (None, Task::Output) => {
-            let printed = places.open_collected(PrivateFile::Output);
-            if !printed_outputs(&*engine, printed, &mut found) {
-                return Vec::new();
-            }
-        }
-        (None, _) => return Vec::new(),
+        None => false,
+    };
+    if !is_known {
+        return Vec::new();
     }
     let secrets = found.into_secrets();
-    let mut kept = SavedSecrets::load(workspace);
-    *if is_plan { &mut kept.planned } else { &mut kept.outputs } = secrets.iter().cloned().collect();
-    if let Err(error) = kept.save(workspace) {
-        // What the task has done is done; the next one may just not know these before it finds them itself.
-        tracing::warn!(module = workspace.module(), "cannot keep what is to be masked: {error}");
+    let mut saved = SavedSecrets::load(workspace);
+    let is_plan = matches!(task.task, Task::Plan | Task::PlanDestroy);
+    *if is_plan { &mut saved.planned } else { &mut saved.outputs } = secrets.iter().cloned().collect();
+    if let Err(error) = saved.save(workspace) {
+        tracing::warn!(module = workspace.module(), %error, "failed to save secrets for the next task");
     }
     secrets
 }
 
-/// The outputs that an Output task has left, and that are sensitive or look so. Says whether it has left any, or the word that
-/// there are none.
-fn printed_outputs(engine: &dyn Engine, file: ResultFile, found: &mut SecretCollector<'_>) -> bool {
+/// Adds the outputs of an Output task that are sensitive or have secret names. False if there is no result.
+fn printed_outputs(engine: &dyn Engine, file: File, found: &mut SecretCollector<'_>) -> bool {
     let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return false };
     for output in set.outputs {
         if output.kind != "string"
@@ -226,15 +212,15 @@ impl ModuleSecrets<'_> {
         self.declarations.is_sensitive(variable) || self.rules.is_secret_name(variable)
     }
 
-    /// The files with values that an engine reads by itself, and those that it is told to read.
+    /// The files with values that an engine reads by default, and those in its arguments.
     fn files<'a>(
         &self,
         tree: &Tree,
-        told: impl Iterator<Item = &'a String>,
+        named: impl Iterator<Item = &'a String>,
         found: &mut SecretCollector<'_>,
     ) {
         let names = tree.file_names().unwrap_or_default();
-        for name in names.into_iter().filter(|name| has_values(name)).chain(told.cloned()) {
+        for name in names.into_iter().filter(|name| has_values(name)).chain(named.cloned()) {
             let read = tree.open_file(&name).and_then(|file| read_limited(file, LARGEST_FILE));
             let Some(text) = read.ok().and_then(|text| String::from_utf8(text).ok()) else { continue };
             if name.ends_with(".json") {
@@ -244,7 +230,7 @@ impl ModuleSecrets<'_> {
                     found.json(value);
                 }
             } else {
-                // The parser takes a byte order mark for a syntax error.
+                // The parser does not accept a byte order mark.
                 let body: Result<Body, _> = text.trim_start_matches('\u{feff}').parse();
                 let body = body.unwrap_or_default();
                 for attribute in body.attributes().filter(|it| self.is_secret(it.key.as_str())) {

@@ -1,4 +1,4 @@
-//! What a request says that must not be repeated.
+//! The secrets in a request.
 
 use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, Task, TaskRequest, TerraformArrayFlag};
 
@@ -17,7 +17,7 @@ pub(super) fn variables(flags: &FlagLists) -> impl Iterator<Item = (&str, &str)>
 }
 
 impl SecretCollector<'_> {
-    /// What the request gives away by itself. `lookup` says what an environment variable holds.
+    /// Adds the secrets in a request. `lookup` returns the value of an environment variable.
     pub(super) fn request(
         &mut self,
         engines: &Engines,
@@ -60,7 +60,7 @@ impl SecretCollector<'_> {
                 self.named(name, value);
                 continue;
             }
-            // What the references stand for is as secret as the setting that they are for.
+            // The values of referenced variables are as secret as the setting.
             for piece in pieces {
                 if let Piece::Variable(variable) = piece
                     && let Some(value) = lookup(&variable)
@@ -72,7 +72,7 @@ impl SecretCollector<'_> {
     }
 }
 
-/// Names and values of all backend settings, those that are overruled too.
+/// Names and values of all backend settings, including overridden ones.
 fn backend(task: &EngineTask) -> impl Iterator<Item = (&str, &str)> {
     let configuration = &task.init.backend_configuration;
     let lists = configuration.namespace_backend_configs.iter().chain(&configuration.module_backend_configs);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_of_a_source_is_known() {
+    fn the_password_of_a_source_is_masked() {
         for (url, password) in [
             ("https://me:source-pw@host/r", "source-pw"),
             ("https://me:pa'ss \"w`rd<@host/r", "pa'ss \"w`rd<"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn backend_settings_with_secret_names_are_known_and_so_is_what_they_refer_to() {
+    fn secret_backend_settings_and_referenced_variables_are_masked() {
         let config =
             |name: &str, value: &str| BackendConfig { name: name.to_owned(), value: value.to_owned() };
         let backend_configuration = BackendConfiguration {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_variables_with_secret_names_are_known() {
+    fn parameters_and_variables_with_secret_names_are_masked() {
         let parameters = [
             ("db_password", "\"param-pw\""),
             ("region", "\"eu-west-1\""),

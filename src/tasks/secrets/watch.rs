@@ -1,5 +1,5 @@
-//! What a step must not say is found before its first line, again when its after hook begins, and when its script has
-//! ended. What is found late counts for all lines that were not sent by then, those of a batch in the making included.
+//! Finds the secrets of a step before its first line, again when its after hook starts, and when its script has ended. Secrets
+//! that are found late are masked in all lines that were not sent by then.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,11 +15,11 @@ use crate::engines::Engines;
 use crate::masking::{JobSecrets, SecretStore};
 use crate::script::ScriptPhase;
 use crate::settings::Settings;
-use crate::step::{Step, StepWork};
+use crate::step::{Step, StepFolder, StepWork};
 use crate::tasks::{TaskContext, TaskError};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, WorkspaceError};
 
-/// The secrets of a step's job, with those that its folder has noted. To be held for as long as the step is driven.
+/// The secrets of a step's job, with those that are recorded in its folder. Hold it while the step is driven.
 pub(crate) fn of_step(secret_store: &SecretStore, step: &Step) -> JobSecrets {
     let secrets = secret_store.job(step.job_id());
     if let Err(error) = step.folder.recall_secrets(&secrets) {
@@ -31,22 +31,35 @@ pub(crate) fn of_step(secret_store: &SecretStore, step: &Step) -> JobSecrets {
     secrets
 }
 
-/// Learns what the task must not say, and notes it in the step's folder. Nothing has been said of it by then.
+/// Finds secrets on a blocking thread, masks them from now on, and records them in the step folder.
+async fn learn(
+    secrets: &JobSecrets,
+    folder: &StepFolder,
+    find: impl FnOnce() -> Result<Vec<String>, WorkspaceError> + Send + 'static,
+) -> Result<(), String> {
+    let (secrets, folder) = (secrets.clone(), folder.clone());
+    let learned = blocking(move || {
+        let found = find().map_err(|error| error.to_string())?;
+        secrets.learn(found.iter().map(String::as_str));
+        // Compiled here, so that no runtime thread has to.
+        drop(secrets.masker());
+        folder.add_secrets(&found).map_err(|error| error.to_string())
+    });
+    learned.await.map_err(|error| error.to_string())?
+}
+
+/// Learns the secrets of a task before its first log line.
 pub(crate) async fn learn_before(
     secret_store: &SecretStore,
     context: &TaskContext,
     request: &Request,
 ) -> Result<(), TaskError> {
-    let workspace = Workspace::new(&context.settings.working_directory, &request.common.metadata).ok();
+    let workspace = context.workspace().ok();
     let (secret_store, task, engines) = (secret_store.clone(), request.task.clone(), context.engines.clone());
-    let finding =
-        blocking(move || module::before(&engines, &task, workspace.as_ref(), &host(), secret_store.rules()));
-    let unknown =
-        |reason: String| Fault::new(format!("cannot tell what is to be masked in the log: {reason}"));
-    let found = finding.await.map_err(|error| unknown(error.to_string()))??;
-    context.secrets.learn(found.iter().map(String::as_str));
-    compile(&context.secrets).await;
-    context.folder.add_secrets(&found).map_err(|error| unknown(error.to_string()).into())
+    let find = move || module::before(&engines, &task, workspace.as_ref(), &host(), secret_store.rules());
+    let learned = learn(&context.secrets, &context.folder, find).await;
+    learned
+        .map_err(|error| Fault::new(format!("failed to find the secrets to mask in the log: {error}")).into())
 }
 
 fn host() -> BTreeMap<String, String> {
@@ -55,7 +68,7 @@ fn host() -> BTreeMap<String, String> {
     std::env::vars_os().filter_map(texts).collect()
 }
 
-/// Learns what the words of a refusal may repeat: they quote the request. To be held until all is said.
+/// Learns the secrets that a refusal may quote from the request. Hold the result until the refusal is reported.
 pub(crate) async fn learn_of_refused(
     secret_store: &SecretStore,
     settings: &Settings,
@@ -66,29 +79,16 @@ pub(crate) async fn learn_of_refused(
     let StepWork::Task(request) = &step.work else { return secrets };
     let workspace = Workspace::new(&settings.working_directory, &request.common.metadata).ok();
     let (secret_store, task, engines) = (secret_store.clone(), request.task.clone(), engines.clone());
-    let finding =
-        move || module::of_refused(&engines, &task, workspace.as_ref(), &host(), secret_store.rules());
-    match blocking(finding).await {
-        Ok(found) => {
-            secrets.learn(found.iter().map(String::as_str));
-            if let Err(error) = step.folder.add_secrets(&found) {
-                warn!(step = step.name(), "cannot note what is to be masked: {error}");
-            }
-        }
-        Err(_) => secrets.hide_everything("they could not be looked for"),
+    let find =
+        move || Ok(module::of_refused(&engines, &task, workspace.as_ref(), &host(), secret_store.rules()));
+    if let Err(error) = learn(&secrets, &step.folder, find).await {
+        secrets.hide_everything(&error);
     }
     secrets
 }
 
-/// Compiles what has been learnt, so that no thread of the async runtime has to.
-async fn compile(secrets: &JobSecrets) {
-    let secrets = secrets.clone();
-    // Whoever needs it next compiles it, if this fails.
-    let _ = blocking(move || drop(secrets.masker())).await;
-}
-
-/// Learns what the engine has revealed before an after hook can say much of it: all that is looked at then is on the disk
-/// when the hook begins. To be dropped when the script has ended.
+/// Learns the secrets in the engine's results when the after hook starts, before it can print many of them. Drop it when the
+/// script has ended.
 pub(crate) async fn learn_meanwhile(
     secret_store: &SecretStore,
     context: &TaskContext,
@@ -103,23 +103,13 @@ pub(crate) async fn learn_meanwhile(
     std::future::pending().await
 }
 
-/// Learns what the script has revealed. What it has done is done, so nothing here can fail the task.
+/// Learns the secrets in the results of the script. A failure does not fail the task.
 pub(crate) async fn learn_after(secret_store: &SecretStore, context: &TaskContext, request: &Request) {
-    let Ok(workspace) = Workspace::new(&context.settings.working_directory, &request.common.metadata) else {
-        return;
-    };
-    let engines = context.engines.clone();
-    let (secret_store, task, step) =
-        (secret_store.clone(), request.task.clone(), context.folder.path().to_owned());
-    let finding = move || module::after(&engines, &task, &workspace, &step, secret_store.rules());
-    match blocking(finding).await {
-        Ok(found) => {
-            context.secrets.learn(found.iter().map(String::as_str));
-            compile(&context.secrets).await;
-            if let Err(error) = context.folder.add_secrets(&found) {
-                warn!(step = context.folder.name(), "cannot note what is to be masked: {error}");
-            }
-        }
-        Err(error) => warn!(step = context.folder.name(), "cannot tell what is to be masked: {error}"),
+    let Ok(workspace) = context.workspace() else { return };
+    let (secret_store, task, engines) = (secret_store.clone(), request.task.clone(), context.engines.clone());
+    let step = context.folder.path().to_owned();
+    let find = move || Ok(module::after(&engines, &task, &workspace, &step, secret_store.rules()));
+    if let Err(error) = learn(&context.secrets, &context.folder, find).await {
+        warn!(step = context.folder.name(), error, "failed to find the secrets in the results");
     }
 }

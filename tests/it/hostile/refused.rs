@@ -57,7 +57,7 @@ async fn all_refused(stage: &mut Stage, rows: Vec<Row>, at_least: usize) {
 }
 
 #[tokio::test]
-async fn names_and_subdirectories_that_lead_out_are_refused_by_every_task() {
+async fn names_that_lead_out_are_refused_by_every_task() {
     let mut stage = Stage::new().await;
     let long = "x".repeat(300);
     let mut rows = Vec::new();
@@ -113,7 +113,7 @@ async fn names_and_subdirectories_that_lead_out_are_refused_by_every_task() {
     }
     all_refused(&mut stage, rows, 60).await;
 
-    // Without a job there is nobody to answer to; the runner goes on.
+    // Without a job there is no answer; the runner continues.
     for method in ["GetModule", "Init", "Output", "CancelGraceful", "CancelKill"] {
         let mut payload = stage.payload(method);
         payload["jobId"] = "../../../../CANARY".into();
@@ -124,7 +124,7 @@ async fn names_and_subdirectories_that_lead_out_are_refused_by_every_task() {
 }
 
 #[tokio::test]
-async fn sources_that_are_options_programs_or_expressions_are_refused() {
+async fn sources_that_git_would_execute_are_refused() {
     let mut stage = Stage::new().await;
     let canary = stage.canary();
     let touch = |text: &str| text.replace("CANARY", &canary);
@@ -220,7 +220,7 @@ async fn sources_that_are_options_programs_or_expressions_are_refused() {
 }
 
 #[tokio::test]
-async fn a_repository_with_a_symlink_that_leads_out_is_refused_and_the_link_named() {
+async fn a_symlink_that_leads_out_of_the_repository_is_refused_by_name() {
     let mut stage = Stage::new().await;
     let around = stage.around().display().to_string();
     let links: [(&str, &str); 18] = [
@@ -269,7 +269,7 @@ async fn a_repository_with_a_symlink_that_leads_out_is_refused_and_the_link_name
 }
 
 #[tokio::test]
-async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refused() {
+async fn inputs_that_reach_outside_the_module_are_refused() {
     let mut stage = Stage::new().await;
     let mut rows = Vec::new();
     let extra = |name: &str| json!([{"fileName": name, "contents": "evil", "overwrite": true, "source": ""}]);
@@ -371,7 +371,7 @@ async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refus
     }
     for address in ["git::https://me:pw-of-mine@host/r", "https://token-of-mine@host/r.git"] {
         let flags = json!({"terraformFlags": flag(1, address)});
-        rows.push(row("Init", "/backendConfiguration", flags, "has a user or password in its URL"));
+        rows.push(row("Init", "/backendConfiguration", flags, "contains a user or password"));
     }
     for name in ["--cwd=/", "-C/", "--help", "-"] {
         for (number, says) in [(10, "StackName"), (0, "CloudUrl")] {
@@ -394,9 +394,9 @@ async fn extra_files_variables_parameters_and_flags_that_reach_further_are_refus
     all_refused(&mut stage, rows, 60).await;
 }
 
-/// Settings of git can be programs, and whatever runs in a module can write them into its checkout.
+/// Git settings can name programs, and code in a module can write them to its checkout.
 #[tokio::test]
-async fn settings_of_git_that_a_hook_leaves_in_the_checkout_run_nothing() {
+async fn git_settings_of_a_hook_in_the_checkout_run_nothing() {
     let mut stage = Stage::new().await;
     let canary = stage.canary();
     stage.repo.commit(&[(".gitattributes", "* filter=evil\n")]);
@@ -418,7 +418,7 @@ async fn settings_of_git_that_a_hook_leaves_in_the_checkout_run_nothing() {
              git config --file .git/config remote.origin.url ssh://h/x; ln -sf sub main.tf; \
              git config --file .git/config core.sshCommand \"touch '{canary}'\""
         ),
-        // In the place of the folder, somebody else's.
+        // A symlink to another folder in its place.
         format!("mv .git real; {}; ln -s real .git", evil.replace("FILE", "real/config")),
     ];
     for (number, hook) in cases.into_iter().enumerate() {
@@ -443,7 +443,7 @@ async fn settings_of_git_that_a_hook_leaves_in_the_checkout_run_nothing() {
 
 /// A hook may leave links behind, and the runner must not follow them afterwards.
 #[tokio::test]
-async fn links_and_pipes_that_a_hook_leaves_behind_are_not_followed_and_nobody_waits_for_them() {
+async fn symlinks_and_pipes_of_hooks_are_not_opened() {
     let mut stage = Stage::new().await;
     let around = format!("'{}'", stage.around().display());
     let cases = [

@@ -1,4 +1,4 @@
-//! A runner, a server that pushes whatever it is told to, and a place that must stay as it is.
+//! A runner, a server that pushes any message, and files that must not change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -215,7 +215,7 @@ impl Stage {
         .await
     }
 
-    /// Asks for something harmless: whatever was pushed before it has been read when it is answered.
+    /// Sends a harmless request. When it is answered, all earlier pushes have been read.
     pub(super) async fn is_alive(&mut self) {
         let cancel = json!({"jobId": Uuid::new_v4()});
         self.ask("CancelKill", cancel).await;

@@ -90,7 +90,7 @@ fn nasty(canary: &str) -> [String; NASTIES] {
     ]
 }
 
-/// Sends every row that is this lane's to a runner of its own. Returns what was touched, and how many it sent.
+/// Sends every row of this lane to a separate runner. Returns what was touched, and how many it sent.
 async fn sweep(lane: usize) -> (Vec<String>, usize) {
     let mut stage = Stage::new().await;
     let nasty = nasty(&stage.canary());
@@ -104,7 +104,7 @@ async fn sweep(lane: usize) -> (Vec<String>, usize) {
         if !engine.is_empty() {
             payload["engine"] = (*engine).into();
         }
-        // A refresh that cannot be read belongs to no job, so that there is nobody to answer.
+        // A refresh that cannot be read belongs to no job, so there is no answer.
         if *method == "SourceRefresh" && at == "/organizationId" {
             stage.push(method, &payload).await;
             stage.is_alive().await;
@@ -124,7 +124,7 @@ async fn sweep(lane: usize) -> (Vec<String>, usize) {
 const LANES: usize = 4;
 
 #[tokio::test]
-async fn no_text_of_any_request_runs_a_command_or_leads_outside() {
+async fn no_request_runs_a_command_or_leads_outside() {
     let swept = futures::future::join_all((0..LANES).map(sweep)).await;
     let bad: Vec<_> = swept.iter().flat_map(|(bad, _)| bad).collect();
     assert!(bad.is_empty(), "{bad:#?}");

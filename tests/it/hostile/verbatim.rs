@@ -56,7 +56,7 @@ fn check(stage: &Stage, found: &Found, answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn data_that_looks_like_code_arrives_as_it_is_and_is_not_carried_out() {
+async fn data_that_looks_like_code_is_not_executed() {
     let mut stage = Stage::new().await;
     let canary = stage.canary();
     let code = [
@@ -110,7 +110,7 @@ async fn data_that_looks_like_code_arrives_as_it_is_and_is_not_carried_out() {
             members: members(&[("resolvedEnvVars", map("A", code)), ("backendConfiguration", backend)]),
             found: vec![Found::Variable("A", code.clone()), Found::Variable("TF_CLI_ARGS_init", quoted)],
         });
-        // What follows a switch of Pulumi's would be an argument of its own, so that its value does not follow it.
+        // Pulumi would read the argument after a switch as a separate one.
         let flags = json!([{"task": 1, "flag": 18, "value": code}, {"task": 1, "flag": 15, "value": code}]);
         rows.push(Row {
             method: "Plan",

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use hawser::sources::Cache;
 use hawser_contract::requests::GetModule;
 use hawser_contract::{Source, TaskRequest};
 use serde_json::json;
@@ -17,7 +18,7 @@ use serde_json::json;
 use super::serve_files;
 use crate::support::eventually::eventually;
 use crate::support::git::{Repo, git_in};
-use crate::support::module::{Module, git_source};
+use crate::support::module::{Module, WithVariable as _, git_source};
 use crate::support::steps::Bench;
 
 struct Store(tempfile::TempDir);
@@ -37,7 +38,7 @@ impl Store {
 
     fn capped(&self, bytes: u64) -> Module {
         let mut module = Module::new();
-        module.fetcher = module.fetcher.cache(&self.path(), bytes);
+        module.fetcher.cache = Some(Cache { folder: self.path(), max_bytes: bytes });
         module
     }
 

@@ -15,7 +15,7 @@ use hawser_contract::{Source, SourceType};
 
 use super::resolving::serve;
 use crate::support::git::Repo;
-use crate::support::module::{Module, extra, git_source, variables, with_extra};
+use crate::support::module::{Module, WithVariable as _, extra, git_source, variables, with_extra};
 
 const CLEAN: fn() -> GetModule = || GetModule { clean_init_enabled: true, ..GetModule::default() };
 
@@ -319,7 +319,7 @@ async fn a_hanging_fetch_times_out() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let mut module = Module::new();
-    module.fetcher = module.fetcher.fetch_timeout(Duration::from_millis(300));
+    module.fetcher.fetch_timeout = Duration::from_millis(300);
     let commit = "0123456789012345678901234567890123456789";
     let error = module.get(&git_source(&url, commit), &GetModule::default()).await.unwrap_err();
     assert!(error.to_string().contains("took longer"), "{error}");

@@ -11,7 +11,7 @@ use hawser_contract::{Source, SourceType};
 use super::resolving::serve;
 use super::serve_files;
 use crate::support::git::{Repo, git_in};
-use crate::support::module::{Module, extra, git_source, with_extra};
+use crate::support::module::{Module, WithVariable as _, extra, git_source, with_extra};
 
 /// Like Git LFS: a required filter that reads the origin.
 fn with_asking_filter(mut module: Module) -> Module {
@@ -48,8 +48,8 @@ async fn a_disk_where_all_files_belong_to_another_user_works() {
     let url = serve_files(&repo).await;
     let cache = tempfile::tempdir().unwrap();
     let on_such_a_disk = |mut module: Module| {
-        let fetcher = module.fetcher.env("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1");
-        module.fetcher = fetcher.fetch_timeout(Duration::from_secs(60));
+        module.fetcher = module.fetcher.env("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1");
+        module.fetcher.fetch_timeout = Duration::from_secs(60);
         module
     };
 

@@ -8,19 +8,20 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
 use hawser::base::git_url::GitUrl;
 use hawser::masking::{Rules, SecretStore};
-use hawser::sources::{Fetcher, SourceError, resolve};
+use hawser::sources::{Fetcher, SourceError};
 use hawser_contract::{Source, SourceRevisionType, SourceType};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::git::{Repo, git_in};
-use crate::support::module::{fetcher, git_source, http};
+use crate::support::module::{WithVariable as _, fetcher, git_source, http};
 
 async fn resolve_with_log(source: &Source) -> (Result<String, SourceError>, String) {
     let scratch = tempfile::tempdir().unwrap();
     let log = Mutex::new(Vec::new());
     let add = |line: &str| log.lock().unwrap().push(line.to_owned());
-    let fetcher = fetcher(&scratch.path().join("not/there/yet"));
-    let resolved = resolve(source, &fetcher, &add, &CancellationToken::new()).await;
+    let fetcher = Fetcher { log: &add, ..fetcher(&scratch.path().join("not/there/yet")) };
+    let resolved = fetcher.resolve(source).await;
+    drop(fetcher);
     (resolved, log.into_inner().unwrap().join("\n"))
 }
 
@@ -187,10 +188,10 @@ async fn a_login_in_the_url_reaches_the_server_but_not_the_command_line() {
     let real = hawser::base::process::find_program("git", &[]).unwrap();
     let script = format!("echo \"$*\" >> '{}'; exec {} \"$@\"", seen.display(), real.display());
     stand_in(folder.path(), "git", &script);
-    let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
+    let fetcher = with_git_of(folder.path());
 
     let source = git_source(&format!("{url}/repo"), "main");
-    let resolved = resolve(&source, &fetcher, &|_| {}, &CancellationToken::new()).await;
+    let resolved = fetcher.resolve(&source).await;
 
     assert_eq!(resolved.unwrap(), COMMIT);
     let seen = std::fs::read_to_string(seen).unwrap();
@@ -211,6 +212,12 @@ async fn missing_credentials_cause_an_error_instead_of_a_prompt() {
     assert!(error.contains("terminal prompts disabled"), "{error}");
 }
 
+/// Uses the git in this folder, with the settings of the machine's git.
+fn with_git_of(folder: &Path) -> Fetcher<'static> {
+    let fetcher = Fetcher::new(http(), folder.to_owned(), &|_| {}, CancellationToken::new());
+    Fetcher { binary_paths: vec![folder.to_owned()], ..fetcher }
+}
+
 /// Writes a program that is found before the real one.
 fn stand_in(folder: &Path, name: &str, script: &str) {
     crate::support::write_program(&folder.join(name), &format!("#!/bin/sh\n{script}\n"));
@@ -220,9 +227,9 @@ fn stand_in(folder: &Path, name: &str, script: &str) {
 async fn git_is_searched_in_the_folders_of_the_settings_first() {
     let folder = tempfile::tempdir().unwrap();
     stand_in(folder.path(), "git", "echo own git >&2; exit 42");
-    let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
+    let fetcher = with_git_of(folder.path());
     let source = git_source("https://127.0.0.1:1/repo", "main");
-    let error = resolve(&source, &fetcher, &|_| {}, &CancellationToken::new()).await.unwrap_err().to_string();
+    let error = fetcher.resolve(&source).await.unwrap_err().to_string();
     assert!(error.contains("exit code 42") && error.contains("own git"), "{error}");
 }
 
@@ -233,15 +240,11 @@ async fn the_exit_code_of_git_decides_and_not_its_output() {
     let noisy = format!("echo 'fatal: error: everything is lost' >&2; exec '{}' \"$@\"", real.display());
     stand_in(folder.path(), "git", &noisy);
     let repo = Repo::with(&[("main.tf", "")]);
-    let fetcher = Fetcher::new(http(), &[folder.path().to_owned()], folder.path());
-    let cancel = CancellationToken::new();
-    let resolved = resolve(&git_source(&repo.url(), "main"), &fetcher, &|_| {}, &cancel).await.unwrap();
+    let fetcher = with_git_of(folder.path());
+    let resolved = fetcher.resolve(&git_source(&repo.url(), "main")).await.unwrap();
     assert_eq!(resolved, repo.head());
     let place = tempfile::tempdir().unwrap();
-    fetcher
-        .check_out(&GitUrl::parse(&repo.url()).unwrap(), &resolved, place.path(), &|_| {}, &cancel)
-        .await
-        .unwrap();
+    fetcher.check_out(&GitUrl::parse(&repo.url()).unwrap(), &resolved, place.path()).await.unwrap();
     assert!(place.path().join("main.tf").exists());
 }
 
@@ -281,11 +284,10 @@ async fn ssh_never_prompts_and_the_ssh_command_of_the_operator_is_used() {
         ];
         let commit = "0123456789012345678901234567890123456789";
         for url in urls {
-            let cancel = CancellationToken::new();
-            let listed = resolve(&git_source(url, "main"), &fetcher, &|_| {}, &cancel).await;
+            let listed = fetcher.resolve(&git_source(url, "main")).await;
             let place = tempfile::tempdir().unwrap();
             let url = GitUrl::parse(url).unwrap();
-            let fetched = fetcher.check_out(&url, commit, place.path(), &|_| {}, &cancel).await;
+            let fetched = fetcher.check_out(&url, commit, place.path()).await;
             for error in [listed.unwrap_err(), fetched.unwrap_err()].map(|it| it.to_string()) {
                 assert!(error.contains(&format!("ran {runs} ")), "{url}: {error}");
                 assert_eq!(error.contains("-o BatchMode=yes"), in_batch_mode, "{url}: {error}");
@@ -355,8 +357,8 @@ async fn a_password_from_a_registry_is_masked_before_git_gets_it() {
     let scratch = tempfile::tempdir().unwrap();
     for secrets in [secret_store.job(Some(uuid::Uuid::nil())), secret_store.job(None)] {
         assert_eq!(secrets.masker().text("from-registry"), "from-registry");
-        let fetcher = fetcher(scratch.path()).secrets(secrets.clone());
-        let located = fetcher.locate(&source, &|_| {}, &CancellationToken::new()).await.unwrap();
+        let fetcher = Fetcher { secrets: Some(secrets.clone()), ..fetcher(scratch.path()) };
+        let located = fetcher.locate(&source).await.unwrap();
         let url = GitUrl::parse("http://me:from-registry@127.0.0.1:9/repo.git").unwrap();
         assert_eq!(located.url, url, "git needs the password");
         assert_eq!(secrets.masker().text("from-registry"), "***");

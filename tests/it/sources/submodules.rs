@@ -204,7 +204,7 @@ async fn the_fetch_of_a_submodule_can_be_cancelled_and_times_out() {
     let mut limit = Duration::from_millis(500);
     loop {
         let mut module = Module::new();
-        module.fetcher = module.fetcher.fetch_timeout(limit);
+        module.fetcher.fetch_timeout = limit;
         let error = module.get_main(&repo).await.unwrap_err().to_string();
         assert!(error.contains("took longer"), "{error}");
         if error.contains("\"slow\"") {

@@ -1,12 +1,15 @@
 //! A module folder, and the requests with which a server has it fetched.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use hawser::base::process::Inherited;
+use hawser::engines::Engines;
 use hawser::settings::model::WorkingDirectorySettings;
-use hawser::sources::Fetcher;
+use hawser::sources::{Cache, Fetcher};
 use hawser::workspace::{Workspace, WorkspaceError};
 use hawser_contract::requests::{ExtraFile, GetModule};
 use hawser_contract::{Metadata, Source, SourceRevisionType, SourceType};
@@ -30,17 +33,35 @@ pub(crate) fn http() -> reqwest::Client {
     reqwest::Client::new()
 }
 
-pub(crate) fn fetcher(scratch: &Path) -> Fetcher {
-    Fetcher::new(http(), &[], scratch)
+/// Fetches without a log, and without the settings of the machine's git.
+pub(crate) fn fetcher(scratch: &Path) -> Fetcher<'static> {
+    Fetcher::new(http(), scratch.to_owned(), &|_| {}, CancellationToken::new())
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null")
+}
+
+pub(crate) trait WithVariable {
+    /// Sets a variable for every git process.
+    fn env(self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self;
+}
+
+impl WithVariable for Fetcher<'_> {
+    fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        let variables = self.host.into_variables().into_iter().chain([(name.into(), value.into())]);
+        self.host = Inherited::new(variables);
+        self
+    }
+}
+
+pub(crate) fn is_module_file(name: &str) -> bool {
+    Engines::default().iter().any(|engine| engine.uses_file(name))
 }
 
 /// A runner's working directory with one module in it.
 pub(crate) struct Module {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) metadata: Metadata,
-    pub(crate) fetcher: Fetcher,
+    pub(crate) fetcher: Fetcher<'static>,
     pub(crate) log: Mutex<Vec<String>>,
     pub(crate) cancel: CancellationToken,
 }
@@ -60,13 +81,14 @@ impl Module {
             source_subdirectory: Some(subdirectory.into()),
         };
         let fetcher = fetcher(&folder.path().join("work/.temp"));
-        Self { folder, metadata, fetcher, log: Mutex::default(), cancel: CancellationToken::new() }
+        let cancel = fetcher.cancel.clone();
+        Self { folder, metadata, fetcher, log: Mutex::default(), cancel }
     }
 
     /// With a cache that may be shared.
     pub(crate) fn cached(cache: &Path) -> Self {
         let mut module = Self::new();
-        module.fetcher = module.fetcher.cache(cache, 1024 * 1024 * 1024);
+        module.fetcher.cache = Some(Cache { folder: cache.to_owned(), max_bytes: 1024 * 1024 * 1024 });
         module
     }
 
@@ -91,7 +113,8 @@ impl Module {
 
     pub(crate) async fn get(&self, source: &Source, request: &GetModule) -> Result<String, WorkspaceError> {
         let log = |line: &str| self.log.lock().unwrap().push(line.to_owned());
-        self.workspace().get_module(source, request, &self.fetcher, &log, &self.cancel).await
+        let fetcher = Fetcher { log: &log, ..self.fetcher.clone() };
+        self.workspace().get_module(source, request, &is_module_file, &fetcher).await
     }
 
     pub(crate) async fn get_main(&self, repo: &Repo) -> Result<String, WorkspaceError> {

@@ -160,7 +160,13 @@ impl Bench {
         interrupt: Option<Interrupt<'_>>,
     ) -> Ran {
         let context = self.context();
-        let result = match prepare(&context, &request).await {
+        // The scheduler checks hooks before a task is prepared.
+        let hooks = request.hooks().into_iter().flatten();
+        let prepared = match context.policy.check_hooks(hooks) {
+            Ok(()) => prepare(&context, &request).await,
+            Err(refusal) => Err(refusal.into()),
+        };
+        let result = match prepared {
             Ok(Prepared::Finished(success)) => Ok(success),
             Ok(Prepared::Run(launch)) => {
                 let exit = execute(&context.folder, &launch, interrupt.as_ref());

@@ -1,7 +1,7 @@
 //! Every task with real Terraform: prepared, run by bash, concluded.
 
 mod hooks;
-mod initialising;
+mod initializing;
 mod plugins;
 mod pulumi;
 mod rescuing;
@@ -159,7 +159,7 @@ async fn a_module_goes_through_all_ten_tasks() {
 }
 
 #[tokio::test]
-async fn an_output_that_is_null_is_no_output() {
+async fn a_null_output_is_not_reported() {
     let bench = Bench::new(&[(
         "main.tf",
         "output \"nothing\" { value = null }\noutput \"typed\" { value = tostring(null) }\n",
@@ -175,7 +175,7 @@ async fn an_output_that_is_null_is_no_output() {
 
 /// When a supervisor has let go of the module before its runner is back, another runner may be quicker.
 #[tokio::test]
-async fn outputs_are_those_of_the_task_itself_whoever_worked_in_the_module_before_it_was_concluded() {
+async fn outputs_do_not_depend_on_later_changes_to_the_module() {
     let bench = Bench::new(&[("main.tf", "output \"x\" { value = \"mine\" }\n")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
@@ -195,9 +195,9 @@ async fn outputs_are_those_of_the_task_itself_whoever_worked_in_the_module_befor
     assert!(fs::read_to_string(bench.private("output.json")).unwrap().contains("of another"));
 }
 
-/// The copy for the module is made whatever a hook does to the shell, and nobody else can read it.
+/// The copy in the module is private, and does not depend on what a hook does to the shell.
 #[tokio::test]
-async fn a_hook_with_a_path_of_its_own_does_not_lose_the_result() {
+async fn a_hook_that_changes_path_does_not_lose_the_result() {
     let bench = Bench::new(&[("main.tf", "output \"x\" { value = 1 }\n")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
@@ -341,7 +341,7 @@ output "hidden" {
 }
 
 #[tokio::test]
-async fn what_a_file_of_the_source_declares_is_not_said_to_be_from_an_extra_file_that_was_left_out() {
+async fn declarations_of_the_source_are_not_marked_as_extra_files() {
     let repo = Repo::with(&[("main.tf", "variable \"own\" { default = 1 }\noutput \"own\" { value = 1 }\n")]);
     let source = Source {
         source_type: SourceType::Git,
@@ -382,7 +382,7 @@ async fn what_a_file_of_the_source_declares_is_not_said_to_be_from_an_extra_file
 }
 
 #[tokio::test]
-async fn a_flag_value_with_spaces_quotes_and_dollars_reaches_the_engine_as_it_is() {
+async fn flag_values_with_special_characters_reach_the_engine_unchanged() {
     let bench = Bench::new(&[(
         "main.tf",
         "resource \"terraform_data\" \"x\" {\n  for_each = toset([\"it's `a` $HOME \\\\ b\", \"other\"])\n}\n",
@@ -406,7 +406,7 @@ async fn a_flag_value_with_spaces_quotes_and_dollars_reaches_the_engine_as_it_is
 }
 
 #[tokio::test]
-async fn the_value_of_a_variable_flag_arrives_as_it_is_and_flags_of_apply_come_before_the_plan() {
+async fn values_of_variable_flags_arrive_unchanged() {
     let bench =
         Bench::new(&[("main.tf", "variable \"x\" { type = string }\noutput \"x\" { value = var.x }\n")]);
     bench.run(init()).await.completed();
@@ -431,7 +431,7 @@ async fn the_value_of_a_variable_flag_arrives_as_it_is_and_flags_of_apply_come_b
 }
 
 #[tokio::test]
-async fn an_unknown_flag_is_named_in_the_log_and_the_plan_goes_on() {
+async fn an_unknown_flag_is_logged_and_skipped() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.run(init()).await.completed();
     let flags =
@@ -444,7 +444,7 @@ async fn an_unknown_flag_is_named_in_the_log_and_the_plan_goes_on() {
 }
 
 #[tokio::test]
-async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_runs_without_them() {
+async fn later_tasks_use_the_variables_of_init() {
     let bench = Bench::new(&[("main.tf", "variable \"x\" {}\noutput \"x\" { value = var.x }\n")]);
     for early in [validate(), plan(), plan_destroy(), apply(), destroy(), output()] {
         let fault = bench.run(early).await.faulted();
@@ -466,7 +466,7 @@ async fn variables_that_came_with_init_are_there_for_later_tasks_and_no_task_run
 }
 
 #[tokio::test]
-async fn variables_are_found_whatever_stands_around_them_and_a_broken_file_is_a_warning() {
+async fn variables_are_found_and_a_broken_file_causes_a_warning() {
     let bench = Bench::new(&[
         (
             "main.tf",
@@ -500,9 +500,9 @@ variable "deep" { # a comment }
 }
 
 #[tokio::test]
-async fn an_engine_that_would_ask_fails_instead() {
+async fn an_engine_fails_instead_of_prompting() {
     let bench = Bench::new(&[("main.tf", "variable \"x\" {}\n")]);
-    // Even a module that asks for questions gets none: nobody is there to answer.
+    // Prompts stay off even if the module turns them on.
     let own = EngineTask {
         after_hook: Some("read -r line || echo \"automation: $TF_IN_AUTOMATION\"".to_owned()),
         init: InitOptions {
@@ -534,7 +534,7 @@ async fn a_failed_plan_leaves_no_older_plan_to_be_applied() {
 }
 
 #[tokio::test]
-async fn a_failed_apply_says_how_many_resources_there_are() {
+async fn a_failed_apply_reports_the_number_of_resources() {
     let bench = Bench::new(&[(
         "main.tf",
         r#"
@@ -554,7 +554,7 @@ resource "terraform_data" "bad" {
 }
 
 #[tokio::test]
-async fn a_missing_engine_says_where_was_looked() {
+async fn a_missing_engine_is_reported_with_the_searched_folders() {
     let bench = Bench::new(&[("main.tf", "")]);
     let own = EngineTask {
         init: InitOptions {
@@ -568,7 +568,7 @@ async fn a_missing_engine_says_where_was_looked() {
 }
 
 #[tokio::test]
-async fn only_the_path_that_the_script_has_is_searched_for_the_engine() {
+async fn the_engine_is_searched_in_the_path_of_the_script_only() {
     // Terraform is in the runner's own PATH.
     let bench = Bench::new(&[("main.tf", "")]);
     let own = EngineTask {
@@ -585,7 +585,7 @@ async fn only_the_path_that_the_script_has_is_searched_for_the_engine() {
 
 /// A Go program that runs out of memory ends so, too.
 #[tokio::test]
-async fn a_plan_that_ends_with_2_and_leaves_no_plan_has_failed() {
+async fn exit_code_2_without_a_plan_is_a_failure() {
     let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     let with = |hook: &str| {
@@ -602,7 +602,7 @@ async fn a_plan_that_ends_with_2_and_leaves_no_plan_has_failed() {
 }
 
 #[tokio::test]
-async fn a_parameter_whose_name_would_be_another_assignment_is_refused() {
+async fn a_parameter_name_with_an_assignment_is_refused() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.run(init()).await.completed();
     let fault = bench.run(plan_with(&[("a=1\nb", "2")], FlagLists::default())).await.faulted();

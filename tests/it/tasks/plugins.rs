@@ -132,7 +132,7 @@ async fn two_modules_share_one_package_even_while_it_is_running() {
 }
 
 #[tokio::test]
-async fn a_package_that_the_lock_file_does_not_accept_is_left_alone() {
+async fn a_package_that_does_not_match_the_lock_file_is_not_used() {
     let place = Place::new();
     place.module("one");
     place.init("one", &[]).await.completed();
@@ -153,7 +153,7 @@ async fn a_package_that_the_lock_file_does_not_accept_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_init_that_fails_leaves_nothing_in_the_cache_for_others() {
+async fn a_failed_init_leaves_no_packages_in_the_cache() {
     let place = Place::new();
     place.module("one");
     let other = place.module("other");
@@ -172,7 +172,7 @@ async fn an_init_that_fails_leaves_nothing_in_the_cache_for_others() {
 }
 
 #[tokio::test]
-async fn a_cache_that_is_set_elsewhere_or_switched_off_is_not_touched() {
+async fn a_disabled_or_replaced_cache_is_not_used() {
     let mut place = Place::new();
     let module = place.module("one");
     let own = place.bench.root.path().join("own");
@@ -187,7 +187,7 @@ async fn a_cache_that_is_set_elsewhere_or_switched_off_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_module_that_stops_using_the_cache_does_not_write_into_it_through_its_old_links() {
+async fn a_module_without_the_cache_does_not_write_through_old_links() {
     let mut place = Place::new();
     let module = place.module("one");
     place.init("one", &[]).await.completed();
@@ -203,12 +203,12 @@ async fn a_module_that_stops_using_the_cache_does_not_write_into_it_through_its_
 }
 
 #[tokio::test]
-async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_meanwhile() {
+async fn an_init_waits_for_the_cache_and_can_be_cancelled() {
     let place = Place::new();
     place.module("one");
     let held = place.cache().try_lock("a/b/c").unwrap().unwrap();
     let waits = |context: &TaskContext| {
-        log(&context.folder).iter().any(|(_, line)| line.contains("Waits for the init of a/b/c"))
+        log(&context.folder).iter().any(|(_, line)| line.contains("Waiting for the init of a/b/c"))
     };
     for cancelled in [true, false] {
         let (context, request) = (place.context("one"), place.request(&[]));
@@ -224,7 +224,7 @@ async fn an_init_waits_for_the_one_that_uses_the_cache_and_can_be_cancelled_mean
         } else {
             held.unlock().unwrap();
             let Ok(Prepared::Run(launch)) = waiting.await.unwrap() else { panic!("not prepared") };
-            assert!(place.cache().try_lock("a/b/c").unwrap().is_none(), "nobody holds the lock");
+            assert!(place.cache().try_lock("a/b/c").unwrap().is_none(), "the lock is free");
             drop(launch);
             // A program that another test is just starting may have a copy of the file, for a moment.
             eventually_blocking("it lets go", || place.cache().try_lock("a/b/c").unwrap().is_some());

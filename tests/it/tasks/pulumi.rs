@@ -65,7 +65,7 @@ fn stack_exists(bench: &Bench) -> bool {
 }
 
 #[tokio::test]
-async fn the_command_that_failed_is_named_and_not_the_one_after_it() {
+async fn the_fault_names_the_command_that_failed() {
     let bench = module(&json!({"resources": {"a": {}}, "outputs": {"x": {"config": "key"}}}));
     let token = (PulumiFlag::OidcToken, Some("file:///no/such/token"));
     let fault = bench.run(init(&bench, &[(PulumiFlag::LoginCloud, None), token])).await.faulted();
@@ -81,7 +81,7 @@ async fn the_command_that_failed_is_named_and_not_the_one_after_it() {
     let fault = bench.run(plan(&[("key", "1")], FlagLists::default())).await.faulted();
     assert!(fault.message.starts_with("pulumi preview failed with exit code 255"), "{fault:?}");
 
-    // A configuration in a file of its own is found by the preview.
+    // The preview reads a separate configuration file.
     fs::rename(bench.module().join("elsewhere"), bench.module().join("program.json")).unwrap();
     let own = given(&[(PulumiFlag::ConfigFile, Some("own.yaml")), (PulumiFlag::Diff, Some("false"))], &[]);
     counts(bench.run(plan(&[("key", "\"from the file\"")], own)).await);
@@ -90,12 +90,12 @@ async fn the_command_that_failed_is_named_and_not_the_one_after_it() {
 }
 
 #[tokio::test]
-async fn a_destroy_that_removes_the_stack_has_nothing_left_and_is_no_fault() {
+async fn a_destroy_that_removes_the_stack_succeeds_with_no_resources() {
     let bench = applied(&json!({"resources": {"a": {}, "b": {}}})).await;
     let remove = || given(&[(PulumiFlag::Remove, None)], &[]);
     // The real one would fail here, or remove an empty stack for a preview.
     let ran = bench.run(plan_destroy(remove())).await;
-    assert!(ran.says("the Pulumi flag Remove means nothing to PlanDestroy"), "{:#?}", ran.log);
+    assert!(ran.says("the Pulumi flag Remove does not apply to PlanDestroy"), "{:#?}", ran.log);
     assert_eq!(counts(ran).destroy_count, 2);
     assert!(stack_exists(&bench));
     let ran = bench.run(destroy(remove(), None)).await;
@@ -110,7 +110,7 @@ async fn a_destroy_that_removes_the_stack_has_nothing_left_and_is_no_fault() {
 }
 
 #[tokio::test]
-async fn a_stack_that_stays_in_spite_of_remove_is_counted() {
+async fn a_stack_that_remains_despite_remove_is_counted() {
     let bench = applied(&json!({"resources": {"a": {}, "b": {}}})).await;
     let urn = "urn:pulumi:snapcd::standin::standin:index:Thing::a";
     let one = given(&[(PulumiFlag::Remove, None)], &[urn]);
@@ -122,7 +122,7 @@ async fn a_stack_that_stays_in_spite_of_remove_is_counted() {
 }
 
 #[tokio::test]
-async fn a_destroy_with_remove_that_fails_says_what_is_left() {
+async fn a_failed_destroy_with_remove_counts_the_remaining_resources() {
     let bench = applied(&json!({"resources": {"a": {}, "b": {}}})).await;
     let stack = bench.root.path().join("pulumi home/stack-snapcd.json");
     let state = fs::read_to_string(&stack).unwrap().replace("\"b\": {}", "\"b\": {\"fail\": true}");

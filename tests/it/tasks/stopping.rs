@@ -42,7 +42,7 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
     let bench = sleeping().await;
     let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(apply_with_after_hook(), Some(interrupt)).await;
-    assert!(!ran.says("succeeded all the same"), "{:#?}", ran.log);
+    assert!(!ran.says("succeeded anyway"), "{:#?}", ran.log);
     // The provisioner got the interrupt too, and terraform may be done with that before it comes to say anything else.
     let said = ran.says("Interrupt received") || ran.says("local-exec provisioner error");
     assert!(said, "{:#?}", ran.log);
@@ -58,7 +58,7 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
 }
 
 #[tokio::test]
-async fn a_cancel_of_the_after_hook_does_not_hide_that_the_apply_was_done() {
+async fn a_cancel_of_the_after_hook_logs_that_the_apply_succeeded() {
     let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
@@ -70,7 +70,7 @@ async fn a_cancel_of_the_after_hook_does_not_hide_that_the_apply_was_done() {
     let request = TaskRequest::Engine(own);
     let ran = bench.run_interrupted(request, Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
-    assert!(ran.says("terraform apply succeeded all the same"), "{:#?}", ran.log);
+    assert!(ran.says("terraform apply succeeded anyway"), "{:#?}", ran.log);
     assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
 }
 
@@ -85,12 +85,12 @@ async fn a_kill_is_a_cancel_too() {
     let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();
     let named = format!("The state lock {} (apply, by ", lock["ID"].as_str().unwrap());
     assert!(ran.says(&named), "{:#?}", ran.log);
-    // And it keeps nobody from the state, as the message says.
+    // The file does not lock the state.
     counts(bench.run(plan()).await);
 }
 
 #[tokio::test]
-async fn the_lock_that_a_kill_left_is_named_in_another_workspace_too() {
+async fn the_lock_of_a_killed_engine_is_found_in_any_workspace() {
     let bench = sleeping().await;
     let own = EngineTask {
         init: InitOptions {
@@ -114,7 +114,7 @@ async fn the_lock_that_a_kill_left_is_named_in_another_workspace_too() {
 }
 
 #[tokio::test]
-async fn a_cancel_that_came_too_late_does_not_deny_what_was_done() {
+async fn a_cancel_after_the_end_of_the_script_has_no_effect() {
     let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
@@ -135,16 +135,16 @@ async fn a_task_that_is_cancelled_before_it_starts_does_not_start() {
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_asked_for_is_a_fault() {
+async fn an_unexpected_interrupt_is_a_fault() {
     let bench = Bench::new(&[("main.tf", "")]);
     let context = bench.context();
     let full = || Exit::Failure("no space left".to_owned());
     for (exit, part, expected) in [
         (Exit::Signal(9), "engine", "terraform apply was ended by signal 9"),
         (Exit::Code(130), "engine", "terraform apply was interrupted (exit code 130)"),
-        (Exit::Code(127), "engine", "not found"),
+        (Exit::Code(127), "engine", "failed with exit code 127"),
         (full(), "engine", "no space left"),
-        (full(), "engine\ncollect", "left; terraform apply had succeeded by then"),
+        (full(), "engine\ncollect", "left; terraform apply had succeeded before"),
         (Exit::Code(0), "", "the script ended early"),
         (
             Exit::Code(1),
@@ -161,7 +161,7 @@ async fn an_end_that_nobody_asked_for_is_a_fault() {
 }
 
 #[tokio::test]
-async fn a_cancel_that_came_when_the_script_was_about_to_start_is_a_cancel() {
+async fn a_cancel_before_the_script_starts_cancels_the_task() {
     let bench = Bench::new(&[("main.tf", "")]);
     let context = bench.context();
     let exit = Exit::Failure("the step was cancelled before its script started".to_owned());

@@ -9,11 +9,12 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use hawser::sources::Fetcher;
 use hawser::workspace::{ModuleLock, PrivateFile, Workspace, WorkspaceError};
 
 use crate::support::eventually::{LIMIT, eventually, eventually_blocking};
 use crate::support::git::Repo;
-use crate::support::module::{Module, git_source, variables};
+use crate::support::module::{Module, git_source, is_module_file, variables};
 
 #[test]
 fn no_name_or_subdirectory_leads_outside() {
@@ -52,10 +53,10 @@ async fn the_private_folder_is_private_and_ignored_by_git() {
     fs::create_dir(workspace.private_dir()).unwrap();
     fs::set_permissions(workspace.private_dir(), fs::Permissions::from_mode(0o755)).unwrap();
 
-    let path = workspace.write_private(PrivateFile::Inputs, b"secret").unwrap();
+    let path = workspace.write_private(PrivateFile::INPUTS, b"secret").unwrap();
 
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(path, workspace.private_path(PrivateFile::Inputs));
+    assert_eq!(path, workspace.private_path(PrivateFile::INPUTS));
     assert_eq!((mode(&workspace.private_dir()), mode(&path)), (0o700, 0o600));
     assert_eq!(crate::support::git::git_in(&module.root(), &["status", "--porcelain"]), "");
 }
@@ -160,7 +161,7 @@ fn the_lock_works_across_processes_and_ends_with_its_holder() {
 
 #[tokio::test]
 async fn a_committed_private_folder_is_not_trusted_when_its_parent_becomes_the_init_directory() {
-    let list = r#"{"version": 1, "created": ["main.tf"], "overwritten": []}"#;
+    let list = r#"{"created": ["main.tf"], "overwritten": []}"#;
     let repo = Repo::with(&[
         ("main.tf", ""),
         ("sub/main.tf", "source"),
@@ -191,16 +192,12 @@ async fn a_committed_private_folder_is_not_trusted_when_its_parent_becomes_the_i
 async fn a_damaged_checkout_is_fetched_again_and_keeps_its_state() {
     let repo = Repo::with(&[("sub/main.tf", "source")]);
     type Damage = fn(&Module);
-    let damages: [(&str, Damage); 4] = [
+    let damages: [(&str, Damage); 3] = [
         ("its init directory", |module| {
             fs::rename(module.root().join("sub"), module.root().join("moved")).unwrap();
         }),
         ("its .git folder", |module| fs::remove_file(module.root().join(".git/HEAD")).unwrap()),
         ("its .git folder", |module| module.write(".git/HEAD", "ref: refs/heads/main")),
-        ("a different version", |module| {
-            let text = module.read(".git/hawser.json").unwrap().replace("\"version\":1", "\"version\":2");
-            module.write(".git/hawser.json", &text);
-        }),
     ];
     for (says, damage) in damages {
         let module = Module::in_subdirectory("sub");
@@ -272,8 +269,9 @@ async fn the_module_stays_locked_while_a_thread_of_an_aborted_task_still_changes
         let workspace = module.workspace().holding(Some(share));
         let (source, request) =
             (git_source(&repo.url(), "main"), hawser_contract::requests::GetModule::default());
+        let fetcher = Fetcher { log: &log, ..module.fetcher.clone() };
         let is_given_up = tokio::select! {
-            done = workspace.get_module(&source, &request, &module.fetcher, &log, &module.cancel) => {
+            done = workspace.get_module(&source, &request, &is_module_file, &fetcher) => {
                 done.unwrap();
                 false
             }
@@ -301,7 +299,7 @@ async fn private_files_that_became_symlinks_pipes_or_huge_are_refused_without_wa
     module.get_main(&repo).await.unwrap();
     let workspace = module.workspace();
     workspace.save_environment(&variables(&[("A", "1")])).unwrap();
-    let file = workspace.private_path(PrivateFile::Environment);
+    let file = workspace.private_path(PrivateFile::ENVIRONMENT);
 
     fs::remove_file(&file).unwrap();
     symlink(outside.path().join("env"), &file).unwrap();

@@ -21,7 +21,7 @@ fn flag(flag: TerraformFlag, value: Option<&str>) -> Flag<TerraformFlag> {
 }
 
 #[test]
-fn flags_of_init_stand_once_however_often_they_are_asked_for() {
+fn duplicate_flags_of_init_are_passed_once() {
     let request = EngineTask {
         init: InitOptions {
             flags: InitFlags {
@@ -48,7 +48,7 @@ fn flags_of_init_stand_once_however_often_they_are_asked_for() {
 }
 
 #[test]
-fn a_reconfigure_question_is_answered_with_no_and_nothing_else_is() {
+fn only_the_reconfigure_prompt_is_answered_with_no() {
     let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
     assert_eq!(words(&init(request.engine.as_str(), &request)), ["tofu", "init", "-input=false"]);
     request.init.flags.auto_reconfigure_enabled = true;
@@ -63,7 +63,7 @@ fn a_reconfigure_question_is_answered_with_no_and_nothing_else_is() {
 }
 
 #[test]
-fn backend_settings_merge_and_the_later_one_wins() {
+fn the_last_value_of_a_backend_setting_wins() {
     let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
     request.init.backend_configuration = BackendConfiguration {
         namespace_backend_configs: vec![backend("bucket", "ns"), backend("region", "ns")],
@@ -127,7 +127,7 @@ fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
 }
 
 #[test]
-fn plan_and_apply_have_their_files_and_apply_has_its_flags_before_the_plan() {
+fn plan_and_apply_use_the_same_file() {
     let flags = FlagLists {
         terraform_flags: vec![flag(TerraformFlag::Parallelism, Some("4"))].into(),
         ..FlagLists::default()
@@ -153,7 +153,7 @@ fn plan_and_apply_have_their_files_and_apply_has_its_flags_before_the_plan() {
 }
 
 #[test]
-fn parameters_are_lines_and_a_name_cannot_smuggle_in_another() {
+fn parameters_are_single_assignments() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let good = [pair("a", "\"x\""), pair("größe_1-b", "[1, 2]")];
     let text = inputs(good.iter().map(|(name, value)| (name, value))).unwrap();
@@ -165,7 +165,7 @@ fn parameters_are_lines_and_a_name_cannot_smuggle_in_another() {
 }
 
 #[test]
-fn a_value_is_one_value_and_sets_no_other_variable() {
+fn a_parameter_cannot_set_another_variable() {
     for good in [
         "\"a\\nb = 1\"",
         "<<EOT\na = 1\nEOT",

@@ -15,7 +15,7 @@ fn add(cache: &PluginCache, package: &str) {
 }
 
 #[test]
-fn only_one_may_hold_the_lock_and_it_passes_on_with_the_last_copy_of_the_file() {
+fn the_lock_is_released_with_its_last_handle() {
     let (_root, cache) = cache();
     let lock = cache.try_lock("a/b/c").unwrap().unwrap();
     let copy = lock.try_clone().unwrap();
@@ -30,7 +30,7 @@ fn only_one_may_hold_the_lock_and_it_passes_on_with_the_last_copy_of_the_file() 
 }
 
 #[test]
-fn what_an_init_that_did_not_complete_has_added_is_removed_and_the_rest_stays() {
+fn packages_of_an_incomplete_init_are_removed() {
     let (_root, cache) = cache();
     let _lock = cache.try_lock("a/b/c").unwrap().unwrap();
     assert_eq!(cache.begin().unwrap(), Vec::<String>::new());
@@ -47,7 +47,7 @@ fn what_an_init_that_did_not_complete_has_added_is_removed_and_the_rest_stays() 
 }
 
 #[test]
-fn a_package_counts_only_for_a_lock_file_that_lists_its_checksum() {
+fn a_cached_package_must_match_the_checksum_in_the_lock_file() {
     let (root, cache) = cache();
     let lock_file = |hash: &str| {
         let text = format!(
@@ -62,18 +62,4 @@ fn a_package_counts_only_for_a_lock_file_that_lists_its_checksum() {
     assert_eq!(cache.mismatch(root.path()).unwrap().unwrap(), "example.test/acme/fake");
     lock_file(&hash(&cache.directory().join(FAKE)).unwrap());
     assert_eq!(cache.mismatch(root.path()).unwrap(), None);
-}
-
-#[test]
-fn a_cache_of_the_users_own_configuration_is_seen() {
-    let root = tempfile::tempdir().unwrap();
-    let home = |name: &str| (name == "HOME").then(|| root.path().to_owned());
-    assert!(!is_configured(home));
-    fs::write(root.path().join(".terraformrc"), "# plugin_cache_dir = \"/a\"\n").unwrap();
-    assert!(!is_configured(home));
-    fs::create_dir(root.path().join(".terraform.d")).unwrap();
-    fs::write(root.path().join(".terraform.d/x.tfrc"), "plugin_cache_dir = \"/a\"\n").unwrap();
-    assert!(is_configured(home));
-    let elsewhere = |name: &str| (name == "TF_CLI_CONFIG_FILE").then(|| root.path().join("none"));
-    assert!(!is_configured(elsewhere));
 }

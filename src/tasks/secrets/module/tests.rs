@@ -92,7 +92,7 @@ variable "open" { default = "open-default" }
 "#;
 
 #[test]
-fn the_values_of_a_sensitive_variable_are_known_wherever_they_come_from() {
+fn sensitive_values_are_masked_from_every_origin() {
     let bench = Bench::new(&[
         ("main.tf", DECLARED),
         ("more.tf.json", r#"{"variable": {"hush": {"sensitive": true, "default": "json-default"}}}"#),
@@ -128,7 +128,7 @@ fn the_values_of_a_sensitive_variable_are_known_wherever_they_come_from() {
 }
 
 #[test]
-fn the_values_of_a_sensitive_variable_are_known_from_arguments_in_the_environment() {
+fn sensitive_values_in_environment_arguments_are_masked() {
     let bench = Bench::new(&[
         ("main.tf", DECLARED),
         ("named.tfvars", "hidden = \"from-named-file\"\nopen = \"open-file\"\n"),
@@ -152,7 +152,7 @@ fn an_override_may_make_a_variable_sensitive() {
 }
 
 #[test]
-fn what_no_readable_file_declares_is_secret_when_one_cannot_be_read() {
+fn undeclared_variables_are_secret_if_a_file_cannot_be_read() {
     let parameters = [("lost", "\"perhaps-secret\""), ("open", "\"open-parameter\"")];
     let bench = Bench::new(&[("main.tf", DECLARED), ("broken.tf", "variable \"lost\" {")]);
     assert_eq!(bench.before(&plan(&parameters, &[])), ["default-value", "perhaps-secret"]);
@@ -162,7 +162,7 @@ fn what_no_readable_file_declares_is_secret_when_one_cannot_be_read() {
 }
 
 #[test]
-fn environment_variables_with_secret_names_are_known_to_init_and_to_every_later_task() {
+fn secret_environment_variables_are_masked_in_every_task() {
     let bench = Bench::new(&[("main.tf", "")]);
     let variables = [("API_TOKEN", "env-token"), ("REGION", "eu-west-1"), ("DB", "pg://u:url-pass@h/d")];
     assert_eq!(bench.before(&init(&variables)), ["env-token", "url-pass"]);
@@ -173,7 +173,7 @@ fn environment_variables_with_secret_names_are_known_to_init_and_to_every_later_
 }
 
 #[test]
-fn an_apply_knows_what_its_plan_was_given_and_the_sensitive_outputs_that_it_will_have() {
+fn an_apply_masks_the_secrets_of_its_plan() {
     let bench = Bench::new(&[("main.tf", DECLARED)]);
     let request = plan(&[("hidden", "\"from-parameter\""), ("db_password", "\"by-its-name\"")], &[]);
     bench.before(&request);
@@ -192,23 +192,23 @@ fn an_apply_knows_what_its_plan_was_given_and_the_sensitive_outputs_that_it_will
     );
 
     use std::os::unix::fs::PermissionsExt as _;
-    let kept = fs::metadata(bench.workspace.private_path(PrivateFile::Sensitive)).unwrap();
+    let kept = fs::metadata(bench.workspace.private_path(PrivateFile::SENSITIVE)).unwrap();
     assert_eq!(kept.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]
-fn the_outputs_of_an_earlier_output_task_are_known() {
+fn the_outputs_of_an_earlier_output_task_are_masked() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.workspace.tree().unwrap().private_made().unwrap();
     let printed = r#"{"a": {"sensitive": true, "type": "string", "value": "string-output"},
         "b": {"sensitive": true, "type": ["object", {}], "value": {"k": ["nested-output", 987654321]}},
         "api_token": {"sensitive": false, "type": "string", "value": "named-output"},
         "c": {"sensitive": false, "type": "string", "value": "open-output"}}"#;
-    fs::write(bench.workspace.private_path(PrivateFile::Output), printed).unwrap();
+    fs::write(bench.workspace.private_path(PrivateFile::OUTPUT), printed).unwrap();
     let expected = ["987654321", "named-output", "nested-output", "string-output"];
     assert_eq!(bench.before(&apply()), expected);
-    // The task itself has its own copy, whatever stands in the module by then.
-    fs::write(bench.workspace.private_path(PrivateFile::Output), "{}").unwrap();
+    // The task has its own copy, even if the file in the module has changed.
+    fs::write(bench.workspace.private_path(PrivateFile::OUTPUT), "{}").unwrap();
     assert_eq!(bench.after(&output(), "output.json", printed), expected);
     // One that failed has printed nothing, and what the one before it said still holds.
     for nothing in ["", "rubbish"] {
@@ -220,11 +220,11 @@ fn the_outputs_of_an_earlier_output_task_are_known() {
 }
 
 #[test]
-fn a_module_that_is_not_there_or_holds_rubbish_is_no_error() {
+fn a_missing_or_unreadable_module_is_not_an_error() {
     let bench = Bench::new(&[("main.tf", "{{{"), ("terraform.tfvars", "= ="), ("x.auto.tfvars.json", "[")]);
     bench.workspace.tree().unwrap().private_made().unwrap();
-    fs::write(bench.workspace.private_path(PrivateFile::Sensitive), "rubbish").unwrap();
-    fs::write(bench.workspace.private_path(PrivateFile::Output), "rubbish").unwrap();
+    fs::write(bench.workspace.private_path(PrivateFile::SENSITIVE), "rubbish").unwrap();
+    fs::write(bench.workspace.private_path(PrivateFile::OUTPUT), "rubbish").unwrap();
     assert!(bench.before(&apply()).is_empty());
     assert!(bench.after(&apply(), "state.json", "rubbish").is_empty());
     fs::remove_dir_all(bench.workspace.module_root()).unwrap();

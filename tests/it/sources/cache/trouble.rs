@@ -24,7 +24,7 @@ async fn a_cache_that_is_locked_for_too_long_is_bypassed() {
     let mut limit = Duration::from_millis(500);
     loop {
         let mut module = store.module();
-        module.fetcher = module.fetcher.fetch_timeout(limit);
+        module.fetcher.fetch_timeout = limit;
         let got = module.get_main(&repo).await;
         assert!(module.log().contains("without the cache"), "{}", module.log());
         match got {
@@ -142,7 +142,7 @@ async fn a_cancelled_or_timed_out_fetch_leaves_the_cache_usable() {
     let url = format!("git://{}/repo", listener.local_addr().unwrap());
     let source = git_source(&url, "0123456789012345678901234567890123456789");
     let mut module = store.module();
-    module.fetcher = module.fetcher.fetch_timeout(Duration::from_millis(300));
+    module.fetcher.fetch_timeout = Duration::from_millis(300);
     let error = module.get(&source, &GetModule::default()).await.unwrap_err().to_string();
     assert!(error.contains("took longer"), "{error}");
     assert!(store.with_ending("busy").is_empty());

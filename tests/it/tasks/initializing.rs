@@ -44,7 +44,7 @@ async fn variables_in_a_backend_setting_are_expanded_even_those_that_a_hook_expo
 }
 
 #[tokio::test]
-async fn the_servers_backend_settings_win_over_those_of_the_environment_as_on_a_command_line() {
+async fn the_servers_backend_settings_win_over_those_of_the_environment() {
     let bench = Bench::new(&[("main.tf", BACKEND)]);
     let users = "-backend-config=path=users.tfstate -backend-config=workspace_dir=users";
     for name in ["TF_CLI_ARGS_init", "TF_CLI_ARGS"] {
@@ -62,7 +62,7 @@ async fn the_servers_backend_settings_win_over_those_of_the_environment_as_on_a_
 }
 
 #[tokio::test]
-async fn a_backend_setting_that_refers_to_nothing_is_named_in_the_log() {
+async fn an_unset_variable_in_a_backend_setting_is_logged() {
     let bench = Bench::new(&[("main.tf", BACKEND)]);
     let own = with_path("x${NOT_SET_ANYWHERE}.tfstate", InitFlags::default());
     let ran = bench.run(TaskRequest::Engine(own)).await;
@@ -71,7 +71,7 @@ async fn a_backend_setting_that_refers_to_nothing_is_named_in_the_log() {
 }
 
 #[tokio::test]
-async fn migrating_takes_the_state_along() {
+async fn migrating_moves_the_state() {
     let bench = applied_and_moved().await;
     let flags = InitFlags { auto_migrate_enabled: true, ..InitFlags::default() };
     bench.run(TaskRequest::Engine(with_path("moved.tfstate", flags))).await.completed();
@@ -79,7 +79,7 @@ async fn migrating_takes_the_state_along() {
 }
 
 #[tokio::test]
-async fn reconfiguring_answers_no_and_takes_no_state_along() {
+async fn reconfiguring_does_not_migrate_the_state() {
     let bench = applied_and_moved().await;
     let flags = InitFlags { auto_reconfigure_enabled: true, ..InitFlags::default() };
     bench.run(TaskRequest::Engine(with_path("fresh.tfstate", flags))).await.completed();
@@ -90,7 +90,7 @@ async fn reconfiguring_answers_no_and_takes_no_state_along() {
 }
 
 #[tokio::test]
-async fn without_a_word_on_what_to_do_with_the_state_init_fails_and_says_what_to_set() {
+async fn a_changed_backend_fails_init_with_a_hint() {
     let bench = applied_and_moved().await;
     let fault = bench.run(TaskRequest::Engine(with_path("x.tfstate", InitFlags::default()))).await.faulted();
     assert!(fault.message.contains("MigrateState") && fault.message.contains("Reconfigure"), "{fault:?}");

@@ -1,0 +1,87 @@
+//! Reads the results of a script: the plan, the state, the outputs.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use hawser_contract::{EngineTask, Fault, Success};
+
+use super::prepare_script::OpenModule;
+use super::{TaskContext, TaskError};
+use crate::base::blocking::blocking;
+use crate::base::files::write_private_atomic;
+use crate::engines::{EXTRA_OUTPUTS, Engine, EngineError, ResultPaths, outputs, plan};
+use crate::workspace::PrivateFile;
+
+/// Reads files of an engine, which may be large, on a blocking thread.
+pub(super) async fn read<T: Send + 'static>(
+    reading: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, TaskError> {
+    match blocking(reading).await {
+        Ok(read) => Ok(read?),
+        Err(error) => Err(Fault::new(format!("a background thread failed to read a file: {error}")).into()),
+    }
+}
+
+/// The results are in the step folder. The module may have changed since the engine ran, so it is not checked.
+fn paths(context: &TaskContext) -> Result<ResultPaths, TaskError> {
+    Ok(ResultPaths::new(&context.workspace()?.private_dir(), context.folder.path())?)
+}
+
+/// Counts the resources in the state.
+pub(super) async fn resources(context: &TaskContext, engine: &Arc<dyn Engine>) -> Result<u64, TaskError> {
+    let (paths, engine) = (paths(context)?, Arc::clone(engine));
+    read(move || engine.count_resources(&paths)).await
+}
+
+pub(super) async fn applied(
+    context: &TaskContext,
+    engine: &Arc<dyn Engine>,
+    task: &EngineTask,
+) -> Result<Success, TaskError> {
+    let removed = engine.removes_state(task);
+    Ok(Success::Resources(if removed { 0 } else { resources(context, engine).await? }))
+}
+
+pub(super) async fn planned(
+    context: &TaskContext,
+    engine: &Arc<dyn Engine>,
+    task: &EngineTask,
+) -> Result<Success, TaskError> {
+    let (paths, engine, task) = (paths(context)?, Arc::clone(engine), task.task);
+    let (data, lines) = read(move || engine.read_plan(task, &paths)).await?;
+    for line in lines {
+        context.info(&line);
+    }
+    context.info(&plan::summary(&data));
+    Ok(Success::Plan(Box::new(data)))
+}
+
+/// Records which outputs the extra files declare. When the task is concluded, the module may be at another revision.
+pub(super) async fn record_extra_outputs(module: &OpenModule<'_>) -> Result<(), TaskError> {
+    let tree = module.workspace.tree()?;
+    let extra_files = tree.placed_extra_files(&module.task.extra_file_names);
+    let engine = Arc::clone(&module.engine);
+    let names = read(move || Ok(engine.declarations(&tree)?.outputs_of(&extra_files))).await?;
+    let path = module.paths.step(EXTRA_OUTPUTS);
+    let written = serde_json::to_vec(&names).map_err(io::Error::from);
+    let written = written.and_then(|names| write_private_atomic(path.as_ref(), &names));
+    written.map_err(|error| Fault::new(format!("failed to write {path}: {error}")).into())
+}
+
+pub(super) async fn outputs(
+    context: &TaskContext,
+    engine: &Arc<dyn Engine>,
+    task: &EngineTask,
+) -> Result<Success, TaskError> {
+    let (paths, engine) = (paths(context)?, Arc::clone(engine));
+    let has_extra_files = !task.extra_file_names.is_empty();
+    let set = read(move || {
+        let from_extra_files =
+            if has_extra_files { paths.read_json(EXTRA_OUTPUTS)? } else { BTreeSet::new() };
+        let now = jiff::Timestamp::now().as_millisecond();
+        let file = PrivateFile::OUTPUT.name();
+        paths.read(file, |file| outputs::read(&*engine, file, &from_extra_files, now))
+    });
+    Ok(Success::Outputs(set.await?))
+}
