@@ -267,6 +267,28 @@ fn the_tables_of_the_settings_page_are_generated_from_the_schema() {
 }
 
 #[test]
+fn the_tests_behind_the_promises_exist() {
+    fn sources(folder: &Path, text: &mut String) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, text);
+            } else if path.extension().is_some_and(|suffix| suffix == "rs") {
+                text.push_str(&fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let mut tests = String::new();
+    sources(&root().join("tests/it"), &mut tests);
+    let page = project("docs/development.md");
+    let table = page.split("## Tests behind the promises").nth(1).unwrap().split("\n## ").next().unwrap();
+    let names: Vec<&str> = table.split('`').skip(1).step_by(2).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !tests.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "not in tests/it: {missing:?}");
+}
+
+#[test]
 fn ci_runs_the_commands_of_the_readme() {
     let (readme, ci) = (project("README.md"), project(".ci/run"));
     assert!(readme.contains("cargo run --release -- local --yes"));

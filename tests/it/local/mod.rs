@@ -131,7 +131,7 @@ fn wait(mut child: Child) -> ExitStatus {
 fn the_built_in_example_is_applied_and_destroyed_from_any_directory() {
     let case = Case::new();
     let done = case.run(&["--yes"]).succeeds();
-    let done = done.prints("greeting  Hello, world!").prints("guests    [\"Ada\", \"Grace\"]");
+    let done = done.prints("greeting  Hello, world!").prints("guests    [\"Ada\",\"Grace\"]");
     let done = done.prints("password  (sensitive)").prints("Applied in").prints("3 resources in the state");
     assert!(!done.out.contains("open sesame") && !done.out.contains('\u{1b}'), "{}", done.out);
 

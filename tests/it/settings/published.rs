@@ -80,8 +80,9 @@ fn the_defaults_in_the_docs_match_hawser_settings() {
         }
         let row = row.unwrap_or_else(|| panic!("{key} is not in docs/settings.md"));
         let default = row.split(" | ").next().unwrap().trim_matches('`').replace('~', "/home/me");
-        let in_words = ["required", "host name", "*SECRET*`, `*TOKEN*`, …"].contains(&default.as_str());
-        assert!(in_words || default == value, "{key}: {default:?} in docs/settings.md, {value:?} in effect");
+        let in_words = default == "required" || default.ends_with('…') || key == "Runner.Instance";
+        let is_effective = default == value || default == "not set" && value.starts_with("not set");
+        assert!(in_words || is_effective, "{key}: {default:?} in docs/settings.md, {value:?} in effect");
         checked += 1;
     }
     assert!(checked > 30, "{checked}");
