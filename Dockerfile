@@ -8,7 +8,7 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo build --profile dist --locked --bin hawser
+RUN cargo build --release --locked --bin hawser
 
 FROM debian:bookworm-slim
 # tini is process 1: it forwards SIGTERM and reaps orphaned processes.
@@ -17,7 +17,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --uid 10001 --user-group --home-dir /var/lib/hawser --create-home --shell /usr/sbin/nologin hawser \
  && install --directory --mode=0700 --owner=hawser --group=hawser /var/lib/hawser/work /var/lib/hawser/temp
-COPY --from=build /src/target/dist/hawser /usr/local/bin/hawser
+COPY --from=build /src/target/release/hawser /usr/local/bin/hawser
 COPY LICENSE /usr/share/doc/hawser/LICENSE
 
 # By number, so that Kubernetes can verify that it is not root.

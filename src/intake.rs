@@ -82,17 +82,18 @@ pub fn reread(
 /// Reports an unknown outcome for a damaged folder that was set aside. The answer is in a folder of the same name, so that
 /// a repeated push of the task is not mistaken for a new one.
 pub fn answer_for_damaged(store: &StepStore, id: &StepId) -> Result<Option<ShippedStep>, StoreError> {
-    let Some((job_id, task)) = id.job_and_task() else { return Ok(None) };
+    let Some((job_id, task)) = id.job_and_task() else {
+        store.mark_reported(id);
+        return Ok(None);
+    };
     let fault = Fault::new(
         "unknown outcome: the runner's record of this task was damaged and has been set aside (see the runner's log). The \
          task was not run again, and may have been running: check the state lock and the state before the next run.",
     );
     let outcome = Outcome::Faulted(fault).of(task, job_id);
     let payload = json!({ "jobId": job_id });
-    Ok(match store.create_with(id, task.pushed_as(), &payload, Some(&outcome))? {
-        Created::New(folder, request) => Some(ShippedStep::answer(folder, request.sequence)),
-        Created::Known(_) => None,
-    })
+    let created = store.create_report(id, task.pushed_as(), &payload, &outcome)?;
+    Ok(created.map(|(folder, request)| ShippedStep::answer(folder, request.sequence)))
 }
 
 fn refusal(task: Task, job_id: Uuid, problem: &PushError) -> StepOutcome {

@@ -6,12 +6,16 @@
 //! The file can be rotated by renaming or removing it: before each line, the runner checks that the path still leads to the
 //! open file, and opens the new one if not. The runner never truncates, renames, or removes the file.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::base::files::create_private_dir_all;
+
+const LOCK_ATTEMPTS: u32 = 25;
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct Appender {
@@ -41,11 +45,22 @@ impl Appender {
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let path = self.path.clone();
         let file = self.open()?;
-        // A file system without locks still keeps most lines apart.
-        let _ = file.lock();
+        wait_for_lock(file);
         let written = write_line(file, &path, line);
         let _ = file.unlock();
         written
+    }
+}
+
+/// Waits only briefly: a process that is stopped while it holds the lock must not stop this one. Without the lock, a line is
+/// still a single append.
+fn wait_for_lock(file: &File) {
+    for _ in 0..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_INTERVAL),
+            // Or the file system has no locks.
+            _ => return,
+        }
     }
 }
 

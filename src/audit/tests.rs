@@ -28,6 +28,18 @@ fn lines_are_appended_and_a_torn_line_is_terminated() {
 }
 
 #[test]
+fn a_lock_that_another_process_keeps_does_not_stop_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let mut log = Appender::new(path.clone());
+    log.append(b"one").unwrap();
+    let stopped = fs::File::open(&path).unwrap();
+    stopped.lock().unwrap();
+    log.append(b"two").unwrap();
+    assert_eq!(lines(&path), ["one", "two"]);
+}
+
+#[test]
 fn a_renamed_or_removed_file_is_created_again_and_an_existing_mode_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (path, old) = (folder.path().join("audit.jsonl"), folder.path().join("audit.jsonl.1"));

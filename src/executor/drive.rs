@@ -53,7 +53,7 @@ impl Executor {
                 Ok(module) => {
                     log_started(step, phase);
                     tokio::select! {
-                        ended = self.task(step, request, phase, module, cancel, secrets) => ended,
+                        ended = self.task(step, request, phase, module, cancel, secrets.clone()) => ended,
                         never = self.keep_reporting(request, report_again) => match never {},
                     }
                 }
@@ -70,7 +70,7 @@ impl Executor {
                 Outcome::Faulted(fault)
             }
         };
-        self.finish(step, outcome, since).await;
+        self.finish(step, outcome, &secrets, since).await;
         DriveEnd::Concluded
     }
 

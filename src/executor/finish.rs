@@ -10,6 +10,7 @@ use super::Executor;
 use super::wait::script_ended;
 use crate::base::blocking::blocking;
 use crate::base::retry::Delays;
+use crate::masking::JobSecrets;
 use crate::settings::Refusal;
 use crate::step::{FolderError, Scratch, Step, StepWork, Stream};
 use crate::tasks::secrets::watch;
@@ -17,19 +18,19 @@ use crate::tasks::secrets::watch;
 impl Executor {
     /// Ends a step. The audit line comes first: once the outcome is on disk, the step may be shipped and removed at any
     /// moment.
-    pub(crate) async fn finish(&self, step: &Step, outcome: Outcome, since: Instant) {
+    pub(crate) async fn finish(&self, step: &Step, outcome: Outcome, secrets: &JobSecrets, since: Instant) {
         let scratch = Scratch::of(&self.settings.working_directory.temp_directory, &step.folder);
         // May take a while. A panic in it must not cost the outcome.
         let _ = blocking(move || scratch.remove_or_warn()).await;
         let outcome = step.work.ended(outcome);
         self.audit.finished(step, &outcome).await;
-        self.record(step, outcome, since).await;
+        self.record(step, outcome, secrets, since).await;
     }
 
     /// Masks and writes the outcome, retrying until the disk accepts it, and notifies the shipper. Gives up only when the
     /// folder itself is gone.
-    async fn record(&self, step: &Step, outcome: StepOutcome, since: Instant) {
-        let outcome = self.secret_store.job(step.job_id()).masker().outcome(outcome);
+    async fn record(&self, step: &Step, outcome: StepOutcome, secrets: &JobSecrets, since: Instant) {
+        let outcome = secrets.masker().outcome(outcome);
         let mut delays = Delays::outcome();
         let mut attempt = 0_u32;
         loop {
@@ -65,7 +66,7 @@ impl Executor {
         let since = Instant::now();
         let message = refusal.to_string();
         let Self { secret_store, settings, engines, .. } = self;
-        let _secrets = watch::learn_of_refused(secret_store, settings, engines, step).await;
+        let secrets = watch::learn_of_refused(secret_store, settings, engines, step).await;
         self.audit.refused(step, refusal).await;
         if matches!(step.work, StepWork::Task(_)) {
             let (folder, line) = (step.folder.clone(), message.clone());
@@ -77,7 +78,8 @@ impl Executor {
                 warn!(step = step.name(), %error, "failed to write to job log");
             }
         }
-        self.record(step, step.work.ended(Outcome::Faulted(Fault::new(message))), since).await;
+        let outcome = step.work.ended(Outcome::Faulted(Fault::new(message)));
+        self.record(step, outcome, &secrets, since).await;
     }
 
     /// Ends a step after a panic in the executor, so that the server still gets an outcome.
@@ -90,7 +92,8 @@ impl Executor {
         if !matches!(step.folder.supervisor(), Ok(None)) {
             message.push_str(". The script may have run: check what it changed before the next run");
         }
-        self.finish(step, Outcome::Faulted(Fault::new(message)), since).await;
+        let secrets = self.secret_store.job(step.job_id());
+        self.finish(step, Outcome::Faulted(Fault::new(message)), &secrets, since).await;
     }
 }
 

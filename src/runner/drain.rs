@@ -74,6 +74,8 @@ async fn everything_shipped(shipper: &ShipperHandle, scheduler: &Scheduler) -> b
         tokio::select! {
             changed = shipping.changed() => if changed.is_err() { return false },
             changed = load.changed() => if changed.is_err() { return false },
+            // It has panicked.
+            () = shipper.stopped() => return false,
         }
     }
 }

@@ -177,10 +177,7 @@ impl Recovery {
                     }
                     self.executor.shipper.add(answer).await;
                 }
-                Ok(None) => {
-                    let store = Arc::clone(&self.store);
-                    let _ = blocking(move || store.mark_reported(&id)).await;
-                }
+                Ok(None) => {}
                 Err(error) => warn!(step = %id, error, "failed to report damaged step"),
             }
         }

@@ -226,7 +226,8 @@ impl Dispatch {
         let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
         self.on(Event::Ended(name.clone()));
         self.drives.spawn(async move {
-            executor.finish(&step, Outcome::Cancelled, Instant::now()).await;
+            let secrets = executor.secret_store.job(step.job_id());
+            executor.finish(&step, Outcome::Cancelled, &secrets, Instant::now()).await;
             (name, DriveEnd::Concluded)
         });
     }

@@ -60,6 +60,8 @@ pub struct StepStore {
     root: PathBuf,
     sequence: AtomicU64,
     unreadable: Mutex<BTreeSet<StepId>>,
+    /// Held while a damaged folder is set aside or reported.
+    aside: Mutex<()>,
     /// When steps were removed.
     retired: Mutex<HashMap<StepId, Instant>>,
     _lock: lock::OwnLock,
@@ -88,6 +90,7 @@ impl StepStore {
             root,
             sequence: AtomicU64::new(0),
             unreadable: Mutex::default(),
+            aside: Mutex::default(),
             retired: Mutex::default(),
             _lock: lock,
         };
@@ -177,8 +180,13 @@ impl StepStore {
     pub fn set_aside(&self, folder: &StepFolder, reason: &str) {
         let name = format!("{}.{}", folder.name(), Timestamp::now().as_millisecond());
         let target = self.root.join("damaged").join(name);
+        let _guard = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         let marked = write_private_atomic(&self.root.join(UNREPORTED).join(folder.name()), b"");
         match marked.and_then(|()| fs::rename(folder.path(), &target)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.taken_up(folder);
+                warn!(step = folder.name(), reason, "damaged step folder disappeared");
+            }
             Ok(()) => {
                 self.taken_up(folder);
                 warn!(step = folder.name(), path = %target.display(), reason, "damaged step folder set aside");
@@ -187,6 +195,26 @@ impl StepStore {
                 if self.leave(folder) {
                     warn!(step = folder.name(), reason, %error, "failed to set aside damaged step folder, retrying");
                 }
+            }
+        }
+    }
+
+    /// Creates the folder of a damaged step again, with the outcome to report. `None` if it is not needed: the step was
+    /// dispatched again, or its folder is still to be set aside.
+    pub fn create_report(
+        &self,
+        id: &StepId,
+        method: &str,
+        payload: &Value,
+        outcome: &StepOutcome,
+    ) -> Result<Option<(StepFolder, StepRequest)>, StoreError> {
+        // Not between the marker and the move of `set_aside`: the marker would be removed too early.
+        let _guard = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.create_with(id, method, payload, Some(outcome))? {
+            Created::New(folder, request) => Ok(Some((folder, request))),
+            Created::Known(_) => {
+                self.mark_reported(id);
+                Ok(None)
             }
         }
     }

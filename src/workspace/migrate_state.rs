@@ -312,7 +312,7 @@ impl Walk {
         // A file name is limited to 255 bytes. The end is more specific than the beginning.
         copy_name.drain(..copy_name.ceil_char_boundary(copy_name.len().saturating_sub(LONGEST_NAME)));
         let copy_name = format!("clean-init-{copy_name}");
-        let copy = keep(folder, &text, &self.migration.rescued, &copy_name).map_err(&failed)?;
+        let copy = keep(folder, &text, &self.migration.rescued, &copy_name, false).map_err(&failed)?;
         let (copy, _) = copy.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         let contents = match count {
             Some(1) => "1 resource".to_owned(),

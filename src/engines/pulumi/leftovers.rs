@@ -60,8 +60,8 @@ fn pending(step: &FailedStep) -> Option<String> {
         return None;
     }
     let name = format!("{}-pulumi-export.json", step.job_id);
-    let kept =
-        ConfinedDir::open(folder).and_then(|folder| keep(&folder, file, step.workspace.rescued_dir(), &name));
+    let kept = ConfinedDir::open(folder)
+        .and_then(|folder| keep(&folder, file, step.workspace.rescued_dir(), &name, false));
     let kept = match kept {
         Ok(Some((kept, _))) => format!("a copy of the state is in {}", kept.display()),
         Ok(None) => "there is no copy of the state".to_owned(),

@@ -146,7 +146,7 @@ impl Terraform {
         let name = format!("before-{job_id}-{ERRORED_STATE}");
         let init = workspace.tree()?.init_folder();
         let moved = init.and_then(|init| {
-            let kept = keep(&init, ERRORED_STATE, workspace.rescued_dir(), &name)?;
+            let kept = keep(&init, ERRORED_STATE, workspace.rescued_dir(), &name, true)?;
             let Some((kept, _)) = kept else { return Ok(()) };
             warn(&format!(
                 "An earlier apply left an {ERRORED_STATE}, a state that its backend did not accept. It is kept in {}. If you \
@@ -179,7 +179,7 @@ fn rescue_errored_state(step: &FailedStep) -> io::Result<Option<(PathBuf, io::Re
         Err(error) => Err(io::Error::other(error)),
     };
     let kept = match &init {
-        Ok(init) => keep(init, ERRORED_STATE, step.workspace.rescued_dir(), &name)?.zip(Some(init)),
+        Ok(init) => keep(init, ERRORED_STATE, step.workspace.rescued_dir(), &name, true)?.zip(Some(init)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(io::Error::other(error.to_string())),
     };

@@ -121,7 +121,7 @@ impl FromStr for BackendPattern {
 }
 
 impl BackendPattern {
-    /// `setting` is in the form that `terraform::backend_settings` returns. Values are compared as they were
+    /// `setting` is in the form of `Engine::backend_change`. Values are compared as they were
     /// sent, before variables are expanded.
     pub fn matches(&self, setting: &str) -> bool {
         match setting.split_once('=') {

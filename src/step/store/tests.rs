@@ -131,6 +131,18 @@ fn a_task_that_is_pushed_again_is_a_duplicate() {
 }
 
 #[test]
+fn a_left_folder_that_disappears_is_reported_once() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let folder = create(&store, "one");
+    fs::remove_dir_all(folder.path()).unwrap();
+    assert!(store.leave(&folder));
+    store.set_aside(&folder, "for the test");
+    assert!(store.left().is_empty());
+    assert_eq!(store.unreported().len(), 1);
+}
+
+#[test]
 fn damaged_folders_are_set_aside_and_intact_ones_stay() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();

@@ -203,6 +203,35 @@ async fn backend_settings_and_source_passwords_are_masked_in_faults() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_a_git_server_repeats_is_masked_in_the_fault_of_a_refresh() {
+    let world = World::new().await;
+    // Git prints the text of a refusal.
+    let refusal = (axum::http::StatusCode::FORBIDDEN, "the token origin-echoed has expired\n");
+    let router = axum::Router::new().fallback(move || async move { refusal });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let runner = world.runner("one");
+    world.connected(1).await;
+    let refresh = SourceRefresh {
+        organization_id: world.hub.identity().organization_id,
+        source_url: format!("http://me:origin-echoed@{address}/repo.git"),
+        source_revision: "main".to_owned(),
+        source_type: SourceType::Git,
+        source_revision_type: SourceRevisionType::Default,
+    };
+    let mut events = world.hub.events();
+    world.hub.refresh(refresh, None).unwrap();
+    let failed = events.find(|event| match event {
+        HubEvent::RefreshEnded { result: Err(fault), .. } => Some(format!("{fault:?}")),
+        _ => None,
+    });
+    let fault = in_time("the refresh fails", failed).await;
+    assert!(fault.contains("the token *** has expired"), "{fault}");
+    assert!(!runner.log().contains("origin-echoed"), "{}", runner.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_runner_masks_the_secrets_of_the_earlier_process() {
     let world = World::new().await;
     let url = world.repository("repo", &[("main.tf", "")]);
