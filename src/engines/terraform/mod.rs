@@ -18,8 +18,8 @@ use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on};
 use super::{
-    BackendChange, Direction, Engine, EngineCommands, EngineError, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
-    outputs, plan,
+    BackendChange, Direction, Engine, EngineCommands, EngineError, HOOKS_TO_CHECK, ResultPaths, SHOWN_PLAN,
+    SHOWN_STATE, outputs, plan_counts,
 };
 use crate::workspace::{PrivateFile, Tree, Workspace};
 use plugin_cache::PluginCache;
@@ -152,7 +152,7 @@ impl Engine for Terraform {
     }
 
     fn read_plan(&self, _task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
-        Ok((plan::count_terraform(paths.read_json(SHOWN_PLAN)?), Vec::new()))
+        Ok((plan_counts::count_terraform(paths.read_json(SHOWN_PLAN)?), Vec::new()))
     }
 
     fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError> {
@@ -185,7 +185,12 @@ impl Engine for Terraform {
     }
 
     fn to_check(&self, task: Task) -> &'static str {
-        leftovers::to_check(task)
+        match task {
+            Task::Init | Task::Plan | Task::PlanDestroy | Task::ApplyFromPlan | Task::DestroyFromPlan => {
+                leftovers::to_check(task)
+            }
+            _ => HOOKS_TO_CHECK,
+        }
     }
 
     fn before_task(
