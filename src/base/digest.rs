@@ -18,7 +18,7 @@ pub fn fingerprint(text: &str) -> String {
     hex(&normalized_digest(text.as_bytes()))
 }
 
-/// The SHA-256 of a text, ignoring the style of its line ends and trailing white space.
+/// The SHA-256 of a text, ignoring the style of its line ends and trailing whitespace.
 pub fn normalized_digest(text: &[u8]) -> [u8; 32] {
     let mut unified = Vec::with_capacity(text.len());
     for (index, byte) in text.iter().enumerate() {
@@ -27,7 +27,7 @@ pub fn normalized_digest(text: &[u8]) -> [u8; 32] {
         }
         unified.push(*byte);
     }
-    // Unicode defines more white space than ASCII. Text that is not UTF-8 is trimmed as ASCII.
+    // Unicode defines more whitespace than ASCII. Text that is not UTF-8 is trimmed as ASCII.
     let end = match std::str::from_utf8(&unified) {
         Ok(text) => text.trim_end().len(),
         Err(_) => unified.trim_ascii_end().len(),

@@ -11,13 +11,14 @@ use rustls::pki_types::pem::{self, PemObject};
 pub enum AuthoritiesError {
     #[error("cannot be read as a PEM file: {0}")]
     Unreadable(String),
-    #[error("holds no certificate in PEM form")]
+    #[error("contains no PEM certificate")]
     Empty,
-    #[error("holds an invalid certificate: {0}")]
+    #[error("contains an invalid certificate: {0}")]
     Unusable(String),
 }
 
-/// Reads the authorities in `Server.CaFile`. Validating the settings uses this too, to report all problems at once.
+/// Reads the certificate authorities in `Server.CaFile`. Validating the settings uses this too, to report all problems at
+/// once.
 pub(crate) fn authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
     let unreadable = |error: pem::Error| match error {
         pem::Error::Io(error) => AuthoritiesError::Unreadable(error.to_string()),

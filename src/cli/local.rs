@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Plan without changing anything
     #[arg(long)]
     plan: bool,
-    /// Destroy the resources of earlier runs; with --plan, only plan it
+    /// Destroy the resources of earlier runs; with --plan, only plan the destroy
     #[arg(long)]
     destroy: bool,
     /// Do not ask before changing anything

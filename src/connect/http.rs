@@ -1,4 +1,4 @@
-//! The HTTP client for token, negotiate and upgrade, so that authorities, proxies and timeouts are set in one place.
+//! The HTTP client for token, negotiate and upgrade, so that root certificates, proxies and timeouts are set in one place.
 //!
 //! Proxies come from the environment: `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`, in upper or lower case, with
 //! user and password in the URL.
@@ -73,7 +73,7 @@ pub(super) fn is_this_machine(url: &Url) -> bool {
     }
 }
 
-/// TLS 1.2 or later, with the system's authorities and those of `Server.CaFile`.
+/// TLS 1.2 or later, with the system's root certificates and those of `Server.CaFile`.
 fn tls(endpoint: &Endpoint) -> Result<ClientConfig, SetupError> {
     let url = &endpoint.server_url;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
@@ -105,10 +105,10 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, SetupError> {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
-        debug!(%error, "failed to load a system authority");
+        debug!(%error, "failed to load a system root certificate");
     }
     let (added, unusable) = roots.add_parsable_certificates(system.certs);
-    debug!(added, unusable, "system authorities loaded");
+    debug!(added, unusable, "system root certificates loaded");
     if let Some(path) = ca_file {
         let unusable = |source| SetupError::CaFile { path: path.to_owned(), source };
         roots.extend(authorities(path).map_err(unusable)?.roots);

@@ -27,7 +27,7 @@ pub(super) fn check_start(endpoint: &Endpoint) -> Result<(), SetupError> {
     if endpoint.accept_any_certificate {
         warn!(
             "Server.DangerouslyAcceptAnyCertificate is on: anyone on the network path can impersonate the server, read the \
-             runner's secret and send it tasks. Set Server.CaFile to the server's authority and turn this off"
+             runner's secret and send it tasks. Set Server.CaFile to the server's certificate authority and turn this off"
         );
     }
     Ok(())

@@ -21,7 +21,7 @@ pub use endpoint::{Endpoint, Timing};
 use hawser_signalr::{HubClient, Invocation};
 pub use http::SetupError;
 
-/// An HTTP client for other requests of the runner, with the same authorities and proxies.
+/// An HTTP client for other requests of the runner, with the same root certificates and proxies.
 pub fn http_client(endpoint: &Endpoint, timing: &Timing) -> Result<reqwest::Client, SetupError> {
     http::client(endpoint, timing.request_timeout)
 }

@@ -46,7 +46,7 @@ pub fn terraform_variables(flags: &[Flag<TerraformArrayFlag>]) -> impl Iterator<
 }
 
 /// The flags of Pulumi that require a value. All others are switches, or their value is optional.
-const WITH_VALUE: [&str; 22] = [
+const PULUMI_WITH_VALUE: [&str; 22] = [
     "cloud-url",
     "default-org",
     "oidc-expiration",
@@ -74,7 +74,7 @@ const WITH_VALUE: [&str; 22] = [
 /// One flag of Pulumi.
 pub fn pulumi_arguments<T: WireEnum>(flag: &Flag<T>) -> impl Iterator<Item = String> + use<T> {
     let name = kebab(flag.flag.name());
-    let takes_value = WITH_VALUE.contains(&name.as_str());
+    let takes_value = PULUMI_WITH_VALUE.contains(&name.as_str());
     match flag.value.clone() {
         Some(value) if !takes_value => [Some(format!("--{name}={value}")), None],
         value => [Some(format!("--{name}")), value],
@@ -125,7 +125,7 @@ fn check_written_file<T: Copy + PartialEq>(
 
 pub fn check_pulumi(flags: &FlagLists) -> Result<(), EngineError> {
     let plain = &flags.pulumi_flags.known;
-    check_values(plain, |it| WITH_VALUE.contains(&kebab(it.flag.name()).as_str()))?;
+    check_values(plain, |it| PULUMI_WITH_VALUE.contains(&kebab(it.flag.name()).as_str()))?;
     check_values(&flags.pulumi_array_flags.known, |_| true)?;
     check_written_file(plain, PulumiFlag::ImportFile, "value of the flag ImportFile")
 }
@@ -165,7 +165,7 @@ impl GivenFlag {
     }
 }
 
-/// The flags of Pulumi for any task but Init, and warnings about those that were left out: only Init logs in and creates a
+/// The flags of Pulumi for any task but Init, and warnings about those that are ignored: only Init logs in and creates a
 /// stack. The name of the stack has another flag in the other tasks. Without configuration values ([`pulumi_config`]).
 pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
     let (mut arguments, mut warnings) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
         match (flag.flag, &flag.value) {
             (PulumiFlag::StackName, Some(name)) => arguments.extend(["--stack".to_owned(), name.clone()]),
             (other, _) if is_for_init(other) => {
-                warnings.push(format!("the Pulumi flag {} only applies to Init: left out", other.name()));
+                warnings.push(format!("ignoring Pulumi flag {}: it only applies to Init", other.name()));
             }
             _ => arguments.extend(pulumi_arguments(flag)),
         }

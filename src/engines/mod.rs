@@ -5,15 +5,15 @@
 //! Nothing here starts a process. Command lines become part of a step's script ([`crate::script::Script`]), which runs
 //! under the supervisor and writes the results to files. Concluding a task reads these files, and is safe to repeat.
 
-mod commands;
 pub mod declarations;
 pub mod directory;
+mod engine_commands;
 pub mod environment;
 pub mod failed_step;
 pub mod flags;
 pub mod hcl_values;
 pub mod outputs;
-pub mod plan;
+pub mod plan_counts;
 pub mod pulumi;
 pub mod terraform;
 
@@ -28,17 +28,20 @@ use uuid::Uuid;
 
 use crate::script::ScriptError;
 use crate::workspace::{Tree, Workspace, WorkspaceError};
-use commands::printed;
-pub use commands::{
-    COPY, EXTRA_OUTPUTS, EngineCommands, OIDC_TOKEN, REMOVE, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
-};
 use declarations::Declarations;
 use directory::EngineDirectory;
+use engine_commands::printed;
+pub use engine_commands::{
+    COPY, EXTRA_OUTPUTS, EngineCommands, OIDC_TOKEN, REMOVE, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
+};
 use failed_step::{FailedStep, Leftovers};
 use flags::GivenFlag;
 use pulumi::Pulumi;
 use terraform::Terraform;
 use terraform::plugin_cache::PluginCache;
+
+/// [`Engine::to_check`] for tasks that change nothing themselves.
+const HOOKS_TO_CHECK: &str = "check what its hooks changed";
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -179,9 +182,9 @@ pub trait Engine: Debug + Send + Sync {
         None
     }
 
-    /// What to check after a task whose outcome is unknown.
+    /// What to check after a task whose outcome is unknown. Continues "Before the next run: ".
     fn to_check(&self, _task: Task) -> &'static str {
-        "it changes no resources itself, but its hooks may"
+        HOOKS_TO_CHECK
     }
 
     /// Deals with states that earlier tasks have left, before a task starts. `warn` writes to the job's log.

@@ -109,7 +109,7 @@ fn text(raw: &str) -> Result<String, serde_json::Error> {
     if raw.starts_with('"') { serde_json::from_str(raw) } else { Ok(compact(raw)) }
 }
 
-/// Removes the white space between the tokens of a JSON text.
+/// Removes the whitespace between the tokens of a JSON text.
 fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);

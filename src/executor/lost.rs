@@ -40,14 +40,14 @@ fn unknown_outcome(folder: &StepFolder, engines: &Engines, request: &Request) ->
         .zip(supervisor::boot_id())
         .is_some_and(|(then, now)| then != now);
     let why = if rebooted {
-        "the machine was restarted while it ran"
+        "the machine restarted while the task was running"
     } else {
-        "the process that watched it is gone (the container was stopped, or it was killed), and what it started \
-         may still be running"
+        "its supervisor is gone (the container was stopped, or the process was killed); processes it started may \
+         still be running"
     };
     let started = supervisor.map_or_else(String::new, |it| format!(" It was started at {}.", it.started));
     let check = tasks::to_check(engines, &request.task);
     Fault::new(format!(
-        "unknown outcome: {why}.{started} It was not run again. Before the next run, check what it changed: {check}."
+        "unknown outcome: {why}.{started} It was not run again. Before the next run: {check}."
     ))
 }

@@ -148,9 +148,10 @@ fn choose(
 /// Parses the name of an engine that `hawser local` can run.
 pub fn known_engine(name: &str) -> Result<EngineName, String> {
     let engine = name.parse::<EngineName>().map_err(|error| error.to_string())?;
-    Engines::default()
+    let engines = Engines::default();
+    engines
         .get(&engine)
-        .map_err(|_| format!("unknown engine {name:?}: known are terraform, tofu and pulumi"))?;
+        .map_err(|_| format!("unknown engine {name:?}: expected one of {}", engines.names()))?;
     Ok(engine)
 }
 

@@ -115,7 +115,7 @@ impl Controller {
                 Action::Cancel(CancelKind::Graceful),
             ],
             2 => vec![
-                note("Killing the engine. Press Ctrl-C again to leave without waiting."),
+                note("Killing the engine. Press Ctrl-C again to exit without waiting."),
                 Action::Cancel(CancelKind::Kill),
             ],
             _ => vec![Action::Finish(Finished::Left)],

@@ -9,9 +9,9 @@
 //! | URL | `encodeURIComponent`, all but the unreserved characters, forms with `+`, Go's user info and path; either case of hex |
 //! | base64 | standard and URL-safe, padded or not, at the start, in the middle and at the end of a longer text |
 //! | hex | either case |
-//! | folded | Terraform: the words of a message go on in the next line, behind a ruler |
+//! | folded | Terraform: a message that is wrapped between words; each line starts with a ruler |
 //!
-//! A multi-line secret is masked as a whole and line by line, each in all forms. White space around a secret, such as the
+//! A multi-line secret is masked as a whole and line by line, each in all forms. Whitespace around a secret, such as the
 //! newline at the end of a file, is optional.
 //!
 //! Line breaks in texts are ignored, so needles have none. A needle has at most [`MAX_NEEDLE_BYTES`] bytes. A longer form is
@@ -331,7 +331,7 @@ fn folded_forms(text: &str) -> Vec<String> {
             _ => words.push(at..end),
         }
     }
-    // The words with the white space between them.
+    // The words with the whitespace between them.
     let joined = |from: usize, to: usize| &text[words[from].start..words[to - 1].end];
     let mut forms = Vec::new();
     for (ruler, columns) in RULERS {

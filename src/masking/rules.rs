@@ -68,7 +68,7 @@ impl Rules {
             && !self.harmless.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// The part of a secret text to mask: without the white space around it, which may come from a file. None if it is too
+    /// The part of a secret text to mask: without the whitespace around it, which may come from a file. None if it is too
     /// short or a common word.
     pub fn secret_in<'a>(&self, text: &'a str) -> Option<&'a str> {
         let text = text.trim();

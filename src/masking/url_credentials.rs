@@ -102,7 +102,7 @@ fn login(text: &str, rules: &Rules, found: &mut Vec<String>) {
     }
 }
 
-/// The `name=value` pairs of a text, separated by semicolons or white space. A value may be in quotes; a quote within it is
+/// The `name=value` pairs of a text, separated by semicolons or whitespace. A value may be in quotes; a quote within it is
 /// doubled.
 fn pairs(text: &str) -> Vec<(&str, String)> {
     let mut pairs = Vec::new();

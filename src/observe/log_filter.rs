@@ -64,7 +64,7 @@ impl Levels {
         Self { default, categories }
     }
 
-    /// The most talkative level that this target may write.
+    /// The most verbose level that this target may write.
     pub fn of(&self, target: &str) -> LevelFilter {
         let target = normalized(target);
         let named = self.categories.iter().find(|(category, _)| is_within(&target, category));

@@ -2,7 +2,7 @@
 //! applies.
 //!
 //! A hook is pre-approved if a file in the operator's directory has the same SHA-256, after CRLF is changed to LF and trailing
-//! white space is removed. An editor or a web form that changes line endings does not invalidate an approval.
+//! whitespace is removed. An editor or a web form that changes line endings does not invalidate an approval.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

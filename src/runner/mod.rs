@@ -1,4 +1,4 @@
-//! The runner as a whole: read the step folders, connect, recover, work, drain, leave.
+//! The runner as a whole: read the step folders, connect, recover, work, drain, exit.
 
 mod drain;
 pub(crate) mod own_secrets;
@@ -41,13 +41,13 @@ pub enum RunnerError {
     Part(&'static str),
 }
 
-/// How far a shutdown has got. It only moves forward.
+/// The stage that a shutdown has reached. It only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shutdown {
     No,
-    /// Finish running steps, ship everything, leave.
+    /// Finish running steps, ship everything, exit.
     Drain,
-    /// Leave now. Supervisors continue, and the next start adopts them.
+    /// Exit now. Supervisors continue, and the next start adopts them.
     Now,
 }
 
@@ -85,7 +85,7 @@ pub async fn run(
         audit.open().await;
         Ok::<_, RunnerError>(opened)
     };
-    // Nothing starts before every step folder has been read, so a shutdown can leave at once even if the disk hangs.
+    // Nothing starts before every step folder has been read, so a shutdown can exit at once even if the disk hangs.
     let (store, inspected) = tokio::select! {
         biased;
         () = requested(&mut shutdown, Shutdown::Drain) => {
@@ -109,7 +109,7 @@ pub async fn run(
         () = drain::drain(&parts.executor, &parts.scheduler) => STOP_TIMEOUT,
         () = publish_status("shutting down; ", connection, load, &status) => return Err(RunnerError::Part("connection")),
         () = requested(&mut shutdown, Shutdown::Now) => {
-            log_leaving();
+            log_exiting();
             STOP_NOW_TIMEOUT
         }
     };
@@ -209,7 +209,7 @@ impl Parts {
     }
 }
 
-/// Waits until a shutdown has got this far. If the sender is gone, that counts as a request to drain.
+/// Waits until a shutdown has reached this stage. If the sender is gone, that counts as a request to drain.
 async fn requested(shutdown: &mut watch::Receiver<Shutdown>, stage: Shutdown) {
     if shutdown.wait_for(|requested| *requested >= stage).await.is_err() && stage == Shutdown::Now {
         std::future::pending::<()>().await;
@@ -224,11 +224,11 @@ async fn shutdown_during_recovery(scheduler: &Scheduler, shutdown: &mut watch::R
         () = async { scheduler.drain().await; std::future::pending().await } => {}
         () = requested(shutdown, Shutdown::Now) => {}
     }
-    log_leaving();
+    log_exiting();
 }
 
-fn log_leaving() {
-    warn!("leaving now, running steps continue and the next start adopts them");
+fn log_exiting() {
+    warn!("exiting now, running steps continue and the next start adopts them");
 }
 
 /// Publishes the status whenever it changes. Returns only when the connection or the scheduler is gone.

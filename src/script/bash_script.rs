@@ -19,19 +19,19 @@
 //!   make copies for users: a failure is reported on stderr and does not fail the step.
 //! * **Open files**: only stdin (which is empty), stdout and stderr are open in hooks and engines. The runner's own files are
 //!   never inherited, but the process that started the runner may have left files open.
-//! * **Interrupts** reach bash and the engine alike. Bash waits for the command that runs to finish its own
-//!   shutdown and then starts nothing more: in a hook it leaves at once, after an engine command only when
-//!   something would follow. A hook may have replaced the trap, so `cancel.json` is looked for as well. Bash takes an
-//!   interrupt between any two commands, so the last look (`hawser_go`) is taken where nothing can come in between: by the
-//!   subshell that becomes the engine, and in the part of the hook itself, where the trap leaves.
+//! * **Interrupts** reach both bash and the engine. Bash waits until the running command has shut down, and then starts
+//!   nothing more: in a hook it exits at once, after an engine command only if another command would follow. A hook may
+//!   have replaced the trap, so the script also checks for `cancel.json`. Bash handles an interrupt between any two commands,
+//!   so the last check (`hawser_go`) runs where nothing can come in between: in the subshell that becomes the engine, and
+//!   in the phase of the hook itself, where the trap exits.
 //!
-//!   Bash has a gap: an interrupt that arrives while it is about to start a command reaches only bash, which then
-//!   waits for that command to end before it looks. For engine commands `hawser_run` closes it: the last look at
-//!   `cancel.json`, which is written before anybody interrupts, is taken by the process that then becomes the engine, and
-//!   from then on an interrupt ends that process. A subshell will not do, because it takes interrupts for itself until it
-//!   becomes the engine; a bash that was just started does not. Commands of a hook are up to the supervisor, which
-//!   interrupts once more what has missed it, until the script has said that it noticed: in the file `noticed`, before
-//!   anything else. A hook in whose text there is a `trap` may clean up in its own way; there it is said in advance.
+//!   An interrupt that arrives while bash is about to start a command reaches only bash, which then waits for that command
+//!   to end before it handles the interrupt. For engine commands, `hawser_run` closes this gap: the process that becomes the
+//!   engine makes the last check for `cancel.json`, which is written before any interrupt is sent. From then on, an
+//!   interrupt ends that process. This process is a newly started bash, because a subshell would handle interrupts itself
+//!   until it becomes the engine. For the commands of a hook, the supervisor interrupts processes that missed the
+//!   interrupt, until the script reports in the file `noticed` that it noticed it. The script writes this file before it does
+//!   anything else. A hook whose text contains `trap` may clean up in its own way, so there the file is written in advance.
 //! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
 //!   names (`TF_VAR_my-var`); other shells than bash drop both. The bash that becomes the engine runs no code from the
 //!   environment or the home directory (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are reset.
@@ -245,10 +245,10 @@ impl Script<'_> {
     }
 
     fn hook(&self, text: &mut String, part: ScriptPhase, hook: Hook<'_>) -> Result<(), ScriptError> {
-        // Pre-approval ignores trailing white space. To bash, a carriage return or a no-break space is part of the last word.
+        // Pre-approval ignores trailing whitespace. To bash, a carriage return or a no-break space is part of the last word.
         let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
         let _ = writeln!(text, "\n# {}", hook.name);
-        // Looked at twice: a script that ends here has not reached the part. In the part, an interrupt leaves by itself.
+        // Checked twice: a script that exits here has not reached the phase. Within the phase, the trap exits.
         let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}\nhawser_at {} || :", part.word());
         let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
         if hook.text.contains("trap") {

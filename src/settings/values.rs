@@ -56,7 +56,7 @@ pub enum SettingFault {
     NotRule { nearest: Option<String> },
     #[error("is a single value, not an object or a list")]
     IsValue,
-    #[error("is text, but the number would lose digits; put it in quotes")]
+    #[error("is a text setting, but its value is a number that would lose digits; quote it")]
     NotQuoted,
     #[error("has an invalid index; list items are numbered from 0: {how}")]
     NotIndex { how: String },

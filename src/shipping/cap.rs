@@ -1,16 +1,16 @@
-//! The limit on the disk that unsent logs may use (`JobLogStream.MaxUnsentBytes`; by default there is none).
+//! The limit on the disk space of unsent logs (`JobLogStream.MaxUnsentBytes`; by default there is none).
 //!
-//! At the limit the oldest unsent lines of the largest step give way. In their place stands one warning, written
-//! into `output.log` itself, so that it survives a restart and travels in order like any other line:
+//! At the limit, the oldest unsent lines of the largest step are dropped. One warning replaces them. It is written to
+//! `output.log` itself, so that it survives a restart and is sent in order like any other line:
 //!
 //! ```text
 //! before:  … acknowledged | record record record record record | record …
 //! after:   … acknowledged | (hole, NUL bytes)          warning | record …
 //! ```
 //!
-//! The warning and the end of the hole are written in one go at the start of a record, and the rest of the hole is
-//! made after that: a crash in between leaves lines that arrive although the warning counts them, never the
-//! other way round. When a warning itself gives way, the next one counts its lines too.
+//! The warning and the end of the hole are written in one call, starting at the start of a record. The rest of the hole is
+//! made after that. So a crash in between may send lines that the warning counts as dropped, but never drops lines that
+//! it does not count. If a warning itself is dropped, the next one includes its count.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -28,10 +28,10 @@ const NOTICE: &str = " lines were dropped here, unsent: logs had reached JobLogS
 /// More than a notice with the longest time and count can take.
 const NOTICE_BYTES: u64 = 160;
 
-/// Which step is to give way, and by how many bytes, so that all together come below `limit` again. It is the
-/// largest, and gives an eighth of the limit more than it must, so that a flood is not cut line by line; but no more
-/// than makes the next one the largest.
-pub(super) fn gives_way<Id: Copy>(sizes: &BTreeMap<Id, u64>, limit: u64) -> Option<(Id, u64)> {
+/// The step that must drop lines, and how many bytes, to bring the total below `limit`. It is the largest step. It drops
+/// an eighth of the limit more than necessary, so that a flood is not dropped line by line, but stops where the second
+/// largest step becomes the largest.
+pub(super) fn step_to_trim<Id: Copy>(sizes: &BTreeMap<Id, u64>, limit: u64) -> Option<(Id, u64)> {
     let over = sizes.values().sum::<u64>().checked_sub(limit).filter(|over| *over > 0)?;
     let (largest, size) = sizes.iter().max_by_key(|(_, size)| **size).map(|(id, size)| (*id, *size))?;
     let mut others: Vec<u64> = sizes.values().copied().collect();
@@ -41,15 +41,15 @@ pub(super) fn gives_way<Id: Copy>(sizes: &BTreeMap<Id, u64>, limit: u64) -> Opti
     Some((largest, (over + slack).min((size - second).max(slack)).max(1)))
 }
 
-/// What gave way.
+/// What was dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Dropped {
     pub(super) lines: u64,
     pub(super) bytes: u64,
 }
 
-/// Drops at least `bytes` of the complete records from `from` on, as far as there are so many. None when there
-/// are too few to make room for the warning.
+/// Drops complete records, starting at `from`, until `bytes` are dropped or none is left. None if they are too short to
+/// be replaced by the warning.
 pub(super) fn drop_oldest(path: &Path, from: u64, bytes: u64) -> io::Result<Option<Dropped>> {
     let mut tail = RecordReader::new(path, from);
     let (mut lines, mut seen) = (0, 0);
@@ -95,7 +95,7 @@ fn dropped_before(stream: Stream, text: &[u8]) -> Option<u64> {
     std::str::from_utf8(count).ok()?.parse().ok()
 }
 
-/// Makes a hole: the bytes read as NUL and take no disk.
+/// Makes a hole: the bytes read as NUL and use no disk space.
 fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
     use rustix::fs::FallocateFlags;
     if to <= from {
@@ -103,13 +103,13 @@ fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
     }
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match rustix::fs::fallocate(file, flags, from, to - from) {
-        // Some file systems have no holes.
+        // Some file systems do not support holes.
         Err(rustix::io::Errno::OPNOTSUPP) => blank(file, from, to),
         done => done.map_err(Into::into),
     }
 }
 
-/// Where there are no holes the lines are skipped all the same; the disk is freed with the step.
+/// Overwrites the lines with NUL bytes, so that they are skipped. Their disk space is freed with the step.
 fn blank(file: &File, from: u64, to: u64) -> io::Result<()> {
     let zeros = [0; 64 * 1024];
     let mut at = from;
@@ -121,7 +121,7 @@ fn blank(file: &File, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes from `from` on that are on the disk: the holes do not count.
+/// The bytes on disk, starting at `from`, without holes.
 pub(super) fn used(path: &Path, from: u64) -> io::Result<u64> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -155,12 +155,12 @@ mod tests {
     #[test]
     fn the_largest_step_drops_lines_until_it_is_no_longer_the_largest() {
         let sizes = |sizes: &[u64]| sizes.iter().copied().enumerate().collect::<BTreeMap<_, _>>();
-        assert_eq!(gives_way(&sizes(&[500, 300]), 800), None);
-        assert_eq!(gives_way(&sizes(&[300, 501]), 800), Some((1, 101)));
-        assert_eq!(gives_way(&sizes(&[9000, 4000]), 800), Some((0, 5000)));
-        assert_eq!(gives_way(&sizes(&[4000, 4000]), 800), Some((1, 100)));
-        assert_eq!(gives_way(&sizes(&[]), 0), None);
-        assert_eq!(gives_way(&sizes(&[1]), 0), Some((0, 1)));
+        assert_eq!(step_to_trim(&sizes(&[500, 300]), 800), None);
+        assert_eq!(step_to_trim(&sizes(&[300, 501]), 800), Some((1, 101)));
+        assert_eq!(step_to_trim(&sizes(&[9000, 4000]), 800), Some((0, 5000)));
+        assert_eq!(step_to_trim(&sizes(&[4000, 4000]), 800), Some((1, 100)));
+        assert_eq!(step_to_trim(&sizes(&[]), 0), None);
+        assert_eq!(step_to_trim(&sizes(&[1]), 0), Some((0, 1)));
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(texts[0], "some line or other");
         assert_eq!(texts[1], format!("{}{NOTICE}", dropped.lines));
         assert_eq!(texts.len() as u64, 2 + 50_000 - 1 - dropped.lines);
-        // On a file system without holes the lines are blank but take their place.
+        // On a file system without holes, the lines are blank but still use disk space.
         let left = used(&path, 0).unwrap();
         assert!(left == whole || left < whole - 790_000, "{left} of {whole}");
     }

@@ -1,4 +1,4 @@
-//! Measures now and then what unsent logs take of the disk, and lets lines give way where that is too much ([`cap`]).
+//! Regularly measures the disk space of unsent logs, and drops lines if it is above the limit ([`cap`]).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::cap;
 use super::round_robin::StreamId;
 use super::step_stream::StepStream;
 
-/// How often the disk is measured when there is a cap.
+/// How often to measure if there is a limit.
 const CAP_CHECK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -25,14 +25,14 @@ impl CapWatch {
         Self { limit, next_check: now, warned: false }
     }
 
-    /// Measures the disk when it is time to, and lets lines give way. Returns when to measure again.
+    /// Measures if it is time to, and drops lines above the limit. Returns when to measure again.
     pub(super) fn keep_below(
         &mut self,
-        lanes: &mut BTreeMap<StreamId, StepStream>,
+        streams: &mut BTreeMap<StreamId, StepStream>,
         now: Instant,
     ) -> Option<Instant> {
         let limit = self.limit?;
-        if lanes.is_empty() {
+        if streams.is_empty() {
             return None;
         }
         if now < self.next_check {
@@ -40,14 +40,14 @@ impl CapWatch {
         }
         self.next_check = now + CAP_CHECK;
         let mut sizes: BTreeMap<StreamId, u64> =
-            lanes.iter().map(|(id, lane)| (*id, lane.unsent_bytes().unwrap_or(0))).collect();
-        while let Some((id, bytes)) = cap::gives_way(&sizes, limit) {
-            let Some(lane) = lanes.get_mut(&id) else { break };
-            match lane.give_way(bytes) {
+            streams.iter().map(|(id, stream)| (*id, stream.unsent_bytes().unwrap_or(0))).collect();
+        while let Some((id, bytes)) = cap::step_to_trim(&sizes, limit) {
+            let Some(stream) = streams.get_mut(&id) else { break };
+            match stream.drop_oldest(bytes) {
                 Ok(Some(dropped)) => {
                     sizes.entry(id).and_modify(|size| *size = size.saturating_sub(dropped.bytes));
                     if !std::mem::replace(&mut self.warned, true) {
-                        let (step, lines) = (lane.step.folder.name(), dropped.lines);
+                        let (step, lines) = (stream.step.folder.name(), dropped.lines);
                         warn!(
                             step,
                             limit, lines, "JobLogStream.MaxUnsentBytes reached, dropping oldest lines"
@@ -55,10 +55,10 @@ impl CapWatch {
                     }
                     continue;
                 }
-                // What it has left is on its way already.
+                // Its remaining lines are already being sent.
                 Ok(None) => {}
                 Err(error) => {
-                    warn!(step = lane.step.folder.name(), %error, "failed to free disk space of output.log");
+                    warn!(step = stream.step.folder.name(), %error, "failed to drop unsent lines from output.log");
                 }
             }
             sizes.remove(&id);

@@ -34,7 +34,7 @@ pub(super) enum OutcomeCallError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     #[error(
-        "{method} takes {bytes} bytes and cannot be truncated, the server accepts {limit} (Server.MaxMessageBytes)"
+        "{method} takes {bytes} bytes and cannot be truncated; the server accepts at most {limit} (Server.MaxMessageBytes)"
     )]
     TooLong { method: String, bytes: usize, limit: usize },
 }
@@ -82,7 +82,7 @@ fn fit(step: StepOutcome, limit: usize) -> Result<OutcomeCall, OutcomeCallError>
         }
         (subject @ Subject::Task { .. }, Outcome::Completed(_)) => {
             let reason = format!(
-                "{task} succeeded, but its result takes {bytes} bytes in one message and the server accepts {limit}: \
+                "{task} succeeded, but its result takes {bytes} bytes in one message and the server accepts at most {limit}: \
                  raise the server's MaximumReceiveMessageSize and, to the same value, the runner's \
                  Server.MaxMessageBytes",
                 task = subject.name(),

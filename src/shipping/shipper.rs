@@ -248,7 +248,7 @@ impl Shipper {
                     }
                     Err(error) => {
                         let step = step.folder.name();
-                        error!(step, %error, "failed to remove shipped step, the next start sends its result again");
+                        error!(step, %error, "failed to remove shipped step, its result will be sent again after a restart");
                         self.count_shipped();
                     }
                 }

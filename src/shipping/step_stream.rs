@@ -27,7 +27,7 @@ use crate::base::retry::Retry;
 use crate::masking::{JobSecrets, SecretStore};
 use crate::step::{FolderError, Position, RecordReader, Step, StepFolder, StepWork};
 
-/// The maximum of unacknowledged calls of one step: enough to hide the round trip to the server.
+/// The maximum number of unacknowledged calls of one step: enough to hide the round trip to the server.
 const STREAM_WINDOW: usize = 4;
 
 /// A step is stuck after this many failures in a row, which takes about ten seconds.
@@ -290,12 +290,12 @@ impl StepStream {
         false
     }
 
-    /// When the calls that wait are to be given up.
+    /// When to give up the unanswered calls.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.window.deadline()
     }
 
-    /// Gives calls up whose deadline has passed: they are sent again.
+    /// Gives up calls whose deadline has passed. They are sent again.
     pub(super) fn expire(&mut self, now: Instant) {
         if !self.window.expire(now) {
             return;
@@ -316,7 +316,7 @@ impl StepStream {
         }
     }
 
-    /// Disk that lines take which are not acknowledged.
+    /// The disk space of unacknowledged lines.
     pub(super) fn unsent_bytes(&self) -> io::Result<u64> {
         match self.step.labels {
             Some(_) => cap::used(&self.step.folder.output_path(), self.acknowledged.record),
@@ -324,14 +324,14 @@ impl StepStream {
         }
     }
 
-    /// Gives up the oldest lines that were not sent, at least so many bytes of them if there are so many.
-    pub(super) fn give_way(&mut self, bytes: u64) -> io::Result<Option<Dropped>> {
+    /// Drops the oldest unsent lines until `bytes` are dropped or none is left.
+    pub(super) fn drop_oldest(&mut self, bytes: u64) -> io::Result<Option<Dropped>> {
         let sent = self.window.sent_up_to().unwrap_or(self.acknowledged);
         let path = self.step.folder.output_path();
         let from = if sent.within == 0 {
             sent.record
         } else {
-            // The rest of a line that has been sent in part still goes.
+            // The rest of a partly sent line is still sent.
             let mut reader = RecordReader::new(&path, sent.record);
             let Some(found) = reader.peek(false)? else { return Ok(None) };
             found.next

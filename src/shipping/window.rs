@@ -1,7 +1,7 @@
 //! The calls of one step in flight: sent, and not yet both answered and processed.
 //!
-//! Acknowledgements count in the order of the calls: a batch that was accepted after a refused one is sent again, because the
-//! server must get the lines in order (it then has that batch twice).
+//! Acknowledgements are processed in the order of the calls. A batch that was accepted after a refused one is sent again,
+//! because the server must get the lines in order. The server then has that batch twice: lines are delivered at least once.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::step::Position;
 
-/// A server that has answered nothing of a step for so long has forgotten about it.
+/// After this long without any answer for a step, its calls count as lost.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The content of a call.
@@ -38,7 +38,7 @@ struct Sent {
 #[derive(Debug)]
 pub(super) struct Window {
     sent: VecDeque<Sent>,
-    /// The last time that the server showed it knows of these calls.
+    /// The time of the last answer, or of the first call.
     progress: Instant,
 }
 
@@ -51,7 +51,8 @@ impl Window {
         self.sent.is_empty()
     }
 
-    /// Whether another call may be sent if `size` may be in flight. Not after a failed call: later ones would be sent again.
+    /// Whether another call may be sent, with at most `size` calls in flight. Not after a failed call: later calls would be
+    /// sent again.
     pub(super) fn has_room(&self, size: usize) -> bool {
         self.sent.len() < size && self.sent.iter().all(|sent| sent.state != State::Failed)
     }
@@ -102,12 +103,12 @@ impl Window {
         is_over
     }
 
-    /// When the calls that wait are to be given up.
+    /// When to give up the unanswered calls.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (self.in_flight() > 0).then(|| self.progress + ANSWER_TIMEOUT)
     }
 
-    /// Counts calls whose deadline has passed as failed. True when there are any.
+    /// Marks unanswered calls as failed once their deadline has passed. True if there were any.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let is_late = self.deadline().is_some_and(|deadline| deadline <= now);
         if is_late {

@@ -68,7 +68,7 @@ pub enum SourceError {
     UnknownCommit { revision: String, url: String },
     #[error("{url} has no HEAD: it is empty, or its default branch does not exist")]
     NoHead { url: String },
-    #[error("{url} answered with an unreadable list of refs: {line:?}")]
+    #[error("{url} returned an invalid list of refs: {line:?}")]
     UnreadableRefs { url: String, line: String },
     #[error("failed to fetch into the folder {}", .folder.display())]
     Folder { folder: PathBuf, source: std::io::Error },

@@ -27,7 +27,7 @@ pub enum RegistryError {
     Request { url: String, source: reqwest::Error },
     #[error("the registry has no module at {url} (status 404): check the source URL and the version")]
     NotFound { url: String },
-    #[error("the registry answered {url} with status {status}")]
+    #[error("the registry returned status {status} for {url}")]
     Status { url: String, status: StatusCode },
     #[error("too many redirects from the registry ({MAX_REDIRECTS}), the last one from {url}")]
     Redirects { url: String },
@@ -35,14 +35,14 @@ pub enum RegistryError {
         "the registry at {url} redirects to {location:?}, but only https is allowed (http only from http)"
     )]
     UnsafeRedirect { url: String, location: String },
-    #[error("the registry answered {url} without a valid {HEADER} header")]
+    #[error("the registry returned no valid {HEADER} header for {url}")]
     NoHeader { url: String },
     #[error(
-        "the registry answered {url} with {address:?}, which is not a Git repository: only Git is supported"
+        "the registry returned {address:?} for {url}, which is not a Git repository: only Git is supported"
     )]
     NotGit { url: String, address: String },
     #[error(
-        "the registry {registry} answered with {address:?}, which is on this machine's disk: only a registry on this machine \
+        "the registry {registry} returned {address:?}, which is on this machine's disk: only a registry on this machine \
          may do that"
     )]
     OnDisk { registry: String, address: String },

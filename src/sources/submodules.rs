@@ -159,7 +159,7 @@ fn absolute(parent: &GitUrl, url: &str) -> Result<GitUrl, UrlError> {
     for segment in url.split('/') {
         match segment {
             "" | "." => {}
-            ".." if segments.pop().is_none() => return refuse("it leads out of the parent's server"),
+            ".." if segments.pop().is_none() => return refuse("it points outside the parent's server"),
             ".." => {}
             segment => segments.push(segment),
         }

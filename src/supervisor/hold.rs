@@ -1,38 +1,38 @@
-//! Holds bash still while an interrupt is sent.
+//! Stops bash while an interrupt is sent.
 //!
-//! Between two lists of the processes bash may fork, and its copy may become an engine that is ready for an interrupt: from
-//! the lists alone nobody can tell whether the interrupt came before that or after. So the script's own process is
-//! stopped, and its copies in the group (subshells, and those that are about to become a command), until the
-//! lists are made. A signal waits for a stopped process and is taken as soon as it goes on, before anything else.
+//! Between two lists of the processes, bash may fork, and its copy may execute an engine that has a handler for interrupts.
+//! The lists alone do not show whether the interrupt came before or after that. So the script's own process is stopped
+//! until both lists are made, together with its copies in the group (subshells, and those that are about to execute a
+//! command). A signal to a stopped process stays pending, and is handled first when the process continues.
 //!
-//! Only bash is stopped, never a program that it has started: a stop is not noticed by bash, but to an engine it may
-//! look like an interrupted call. Where it is not known who is a copy (no `/proc`), it is the script's own process alone.
+//! Only bash is stopped, never a program that it has started: bash does not notice a stop, but an engine may see an
+//! interrupted system call. If the copies are unknown (no `/proc`), only the script's own process is stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::interrupt::Member;
+use super::interrupt::ProcessInfo;
 use super::linux;
 
-/// A process in the depths of the kernel cannot be stopped. The interrupt does not wait for it any longer than that.
+/// How long to wait for the processes to stop. A process in an uninterruptible system call does not stop.
 const LIMIT: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// They go on when this is dropped.
+/// Continues the processes when it is dropped.
 #[derive(Debug)]
 pub(super) struct StoppedProcesses {
     stopped: Vec<Pid>,
 }
 
 impl StoppedProcesses {
-    /// Stops them, and lists all processes of the step as they are then.
-    pub(super) fn of(script: Pid) -> (Self, Vec<Member>) {
+    /// Stops bash, then lists all processes of the step.
+    pub(super) fn of(script: Pid) -> (Self, Vec<ProcessInfo>) {
         Self::within(script, LIMIT)
     }
 
-    fn within(script: Pid, limit: Duration) -> (Self, Vec<Member>) {
+    fn within(script: Pid, limit: Duration) -> (Self, Vec<ProcessInfo>) {
         let since = Instant::now();
         let mut hold = Self { stopped: Vec::new() };
         hold.stop(script);
@@ -40,7 +40,7 @@ impl StoppedProcesses {
             let members = linux::members(script);
             let image = members.iter().find(|it| it.pid == script).and_then(|it| it.image);
             let is_bash =
-                |it: &Member| it.pid == script || (it.in_group && image.is_some() && it.image == image);
+                |it: &ProcessInfo| it.pid == script || (it.in_group && image.is_some() && it.image == image);
             let mut all_still = true;
             for moving in members.iter().filter(|it| is_bash(it) && !it.stopped) {
                 all_still = false;
@@ -83,7 +83,7 @@ mod tests {
         (child, pid)
     }
 
-    fn in_group(members: Vec<Member>) -> Vec<Member> {
+    fn in_group(members: Vec<ProcessInfo>) -> Vec<ProcessInfo> {
         let mut members: Vec<_> = members.into_iter().filter(|it| it.in_group).collect();
         members.sort_by_key(|it| it.pid.as_raw_pid());
         members
@@ -95,17 +95,20 @@ mod tests {
         for _ in 0..20 {
             let (held, members) = StoppedProcesses::within(pid, Duration::MAX);
             let before = in_group(members);
-            // Commands that were started before may end, but there is none that was not there.
+            // Commands that were started before may end, but no new one starts.
             for _ in 0..20 {
                 let now = in_group(linux::members(pid));
-                let known =
-                    |it: &&Member| before.iter().any(|known| known.pid == it.pid && known.born == it.born);
+                let known = |it: &&ProcessInfo| {
+                    before.iter().any(|known| known.pid == it.pid && known.start_time == it.start_time)
+                };
                 assert_eq!(now.iter().find(|it| !known(it)), None, "before: {before:?}");
                 thread::sleep(Duration::from_millis(1));
             }
             drop(held);
-            // Both loops go on: of each there comes a command that was not there.
-            let old = |it: &Member| before.iter().any(|known| known.pid == it.pid && known.born == it.born);
+            // The loops continue: a new command starts.
+            let old = |it: &ProcessInfo| {
+                before.iter().any(|known| known.pid == it.pid && known.start_time == it.start_time)
+            };
             while !in_group(linux::members(pid)).iter().any(|it| !old(it)) {
                 thread::yield_now();
             }

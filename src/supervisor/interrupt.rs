@@ -1,28 +1,29 @@
-//! Who has missed the interrupt: decisions only, no I/O.
+//! Detects processes that missed an interrupt. Decisions only, no I/O.
 //!
-//! An interrupt goes to the script's process group at one moment. Bash has two gaps in which a command does not learn of it:
-//! bash has the signal but starts one more command before it looks (it looks between commands), or the copy of bash that
-//! is about to become the command takes the signal for bash, and then becomes a program that never heard of it. In
-//! both cases bash waits for that command, however long it takes, before it acts on the interrupt itself.
+//! An interrupt is sent to the script's process group once. There are two windows in which a command of bash misses it:
+//! - Bash has received the signal but starts one more command, because it checks for signals only between commands.
+//! - A forked copy of bash receives the signal just before it executes the command. The new program knows nothing about it.
 //!
-//! So the processes are listed right before and right after the signal, while bash is held still (`hold`) and starts
-//! nothing, and again every half a second for as long as the script has not noticed the interrupt. From the script's own
-//! process downwards, one is *unaware*
-//! - that was not there at the signal, or was not in the group;
-//! - that has become another program since (its memory lies elsewhere; arguments and names can be changed at will and
-//!   say nothing);
-//! - that an interrupt would have ended, and that is alive.
+//! In both cases bash waits for that command, however long it takes, before it acts on the interrupt itself.
 //!
-//! Whoever is found unaware twice in a row is interrupted, and what it has started is looked at too. Whoever is aware is
-//! left in peace with everything below it: an engine that shuts down takes a second interrupt as "stop at any price", and
-//! the helpers that it starts for its shutdown are not meant. Nobody is interrupted twice as the same program, unless it
-//! is still there although interrupts end it.
+//! So the processes are listed right before and right after the signal, while bash is stopped (`hold`) and cannot start
+//! anything, and then every half second until the script has noticed the interrupt. Starting from the script's own
+//! process, a descendant is *unaware* if
+//! - it did not exist at the time of the signal, or was not in the process group;
+//! - it has executed another program since (its memory is at another address; arguments and names can be changed at any
+//!   time and prove nothing);
+//! - an interrupt terminates it, and it is still alive.
 //!
-//! What the script starts once it has noticed is its own way of cleaning up (an EXIT trap of a hook) and is never
-//! interrupted. It says so in the step's `noticed` file *before* it does anything, and that file is looked at *after*
-//! the list was made, so nothing of the clean-up can be in a list that counts. A hook with a trap of its own answers for
-//! itself: the file is there from its start. Only a trap that a hook takes from another file is not seen; a command
-//! that such a trap starts and that takes longer than a second gets one interrupt too many.
+//! A process that is unaware in two lists in a row is interrupted, and its children are checked too. A process that is aware
+//! is not interrupted, and neither are its descendants: an engine that is shutting down treats a second interrupt as
+//! "stop immediately", and the helpers that it starts for its shutdown must not be interrupted. A process gets at most one
+//! interrupt per program that it executes, unless interrupts terminate it and it is still alive.
+//!
+//! Commands that the script starts after it has noticed the interrupt are its clean-up (an EXIT trap of a hook) and are never
+//! interrupted. The script writes the step's `noticed` file *before* it starts them, and the supervisor checks that file
+//! *after* it has listed the processes, so a list that is used contains no process of the clean-up. A hook with its own
+//! trap handles interrupts itself: its file exists from the start. A trap that a hook reads from another file is not
+//! detected. If such a trap starts a command that takes longer than a second, that command gets an extra interrupt.
 
 use std::collections::{HashMap, HashSet};
 
@@ -34,52 +35,52 @@ pub(super) enum Effect {
     Ends,
     /// It has a handler for it.
     Caught,
-    /// Ignored or blocked: it wants to hear nothing.
+    /// It ignores or blocks it.
     Nothing,
 }
 
-/// A living process of the step, as a list has it.
+/// A process of the step at the time of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct ProcessInfo {
     pub(super) pid: Pid,
     pub(super) parent: i32,
-    /// Whether it is in the script's process group, and so gets what is sent there.
+    /// Whether it is in the script's process group, and so receives signals to the group.
     pub(super) in_group: bool,
-    /// When it was started; tells a process from an earlier one with its number.
-    pub(super) born: u64,
-    /// Where its memory lies, if this process may look: the same from fork to fork, another after each exec.
+    /// Distinguishes a process from an earlier one with the same PID.
+    pub(super) start_time: u64,
+    /// The addresses of its memory, if they can be read. A fork keeps them, and an exec changes them.
     pub(super) image: Option<Image>,
     /// Not a zombie.
     pub(super) alive: bool,
-    /// Stopped by SIGSTOP: it does nothing until it is told to go on.
+    /// Stopped by SIGSTOP until it gets a SIGCONT.
     pub(super) stopped: bool,
     pub(super) effect: Effect,
-    /// The time that it has worked, in ticks of the system's clock.
-    pub(super) worked: u64,
-    /// An interrupt waits for it. Only asked of shells, see `stuck`.
+    /// The CPU time that it has used, in clock ticks.
+    pub(super) cpu_ticks: u64,
+    /// An interrupt is pending. Only read for shells, see `stuck`.
     pub(super) interrupt_waits: bool,
-    /// The program's name only: arguments may hold secrets.
+    /// The program's name without arguments, which may contain secrets.
     pub(super) name: String,
 }
 
-impl Member {
+impl ProcessInfo {
     pub(super) fn id(&self) -> (Pid, u64) {
-        (self.pid, self.born)
+        (self.pid, self.start_time)
     }
 
-    /// One of the group of whom nothing else is known.
+    /// A process in the group with default values.
     #[cfg(test)]
-    pub(super) fn nobody(pid: Pid) -> Self {
+    pub(super) fn any(pid: Pid) -> Self {
         Self {
             pid,
             parent: 0,
             in_group: true,
-            born: 7,
+            start_time: 7,
             image: None,
             alive: true,
             stopped: false,
             effect: Effect::Caught,
-            worked: 0,
+            cpu_ticks: 0,
             interrupt_waits: false,
             name: String::new(),
         }
@@ -88,41 +89,42 @@ impl Member {
 
 pub(super) type Image = (u64, u64);
 
-/// What is known about who got an interrupt.
+/// Tracks which processes have received the interrupt.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     script: Pid,
     supervisor: Pid,
-    /// As which program each of them got it.
-    told: HashMap<(Pid, u64), Option<Image>>,
-    /// Who was found unaware the last time.
+    /// The processes that received it, with the program that each was executing.
+    notified: HashMap<(Pid, u64), Option<Image>>,
+    /// The processes that were unaware in the previous list.
     suspects: HashSet<(Pid, u64, Option<Image>)>,
 }
 
 impl Interrupts {
     /// From the lists right before and right after the signal to the group.
-    pub(super) fn new(script: Pid, supervisor: Pid, before: &[Member], after: &[Member]) -> Self {
-        let was_there =
-            |it: &Member| before.iter().any(|earlier| earlier.id() == it.id() && earlier.image == it.image);
-        // Whoever was started, or became another program, between the two lists may have got it or not. As bash is
-        // held this is none of its commands, but one that another program has started. It is taken as told, which is
-        // the safe side, unless it would have ended by it.
-        let told = after
+    pub(super) fn new(script: Pid, supervisor: Pid, before: &[ProcessInfo], after: &[ProcessInfo]) -> Self {
+        let was_there = |it: &ProcessInfo| {
+            before.iter().any(|earlier| earlier.id() == it.id() && earlier.image == it.image)
+        };
+        // A process that was started, or executed another program, between the two lists may or may not have received the
+        // signal. Because bash is stopped, it was started by another program. It counts as notified, which is the
+        // safe assumption, unless the signal would have terminated it.
+        let notified = after
             .iter()
             .filter(|it| it.in_group && (was_there(it) || it.effect != Effect::Ends))
             .map(|it| (it.id(), it.image))
             .collect();
-        Self { script, supervisor, told, suspects: HashSet::new() }
+        Self { script, supervisor, notified, suspects: HashSet::new() }
     }
 
-    /// Who is to be interrupted now, by a new list.
-    pub(super) fn missed(&mut self, now: &[Member]) -> Vec<Member> {
-        let mut children: HashMap<i32, Vec<&Member>> = HashMap::new();
+    /// Returns the processes to interrupt now, given a new list.
+    pub(super) fn missed(&mut self, now: &[ProcessInfo]) -> Vec<ProcessInfo> {
+        let mut children: HashMap<i32, Vec<&ProcessInfo>> = HashMap::new();
         for member in now.iter().filter(|member| member.pid != self.script) {
             children.entry(member.parent).or_default().push(member);
         }
         let mut unaware = Vec::new();
-        // An orphan has become a child of the supervisor. The script may still wait for what it says.
+        // An orphan is now a child of the supervisor. The script may still be waiting for its output.
         let mut parents = vec![self.script, self.supervisor];
         while let Some(parent) = parents.pop() {
             for member in children.remove(&parent.as_raw_pid()).unwrap_or_default() {
@@ -133,18 +135,18 @@ impl Interrupts {
             }
         }
         let before = std::mem::take(&mut self.suspects);
-        let key = |it: &Member| (it.pid, it.born, it.image);
+        let key = |it: &ProcessInfo| (it.pid, it.start_time, it.image);
         self.suspects = unaware.iter().map(key).collect();
         unaware.retain(|it| before.contains(&key(it)));
-        self.told.extend(unaware.iter().map(|it| (it.id(), it.image)));
+        self.notified.extend(unaware.iter().map(|it| (it.id(), it.image)));
         unaware
     }
 
-    fn is_unaware(&self, member: &Member) -> bool {
+    fn is_unaware(&self, member: &ProcessInfo) -> bool {
         match member.effect {
             Effect::Nothing => false,
             Effect::Ends => true,
-            Effect::Caught => self.told.get(&member.id()) != Some(&member.image),
+            Effect::Caught => self.notified.get(&member.id()) != Some(&member.image),
         }
     }
 }
@@ -161,22 +163,22 @@ mod tests {
         Pid::from_raw(pid).unwrap()
     }
 
-    fn member(number: i32, parent: i32, image: u64, effect: Effect) -> Member {
+    fn member(number: i32, parent: i32, image: u64, effect: Effect) -> ProcessInfo {
         let name = format!("p{number}");
         let image = Some((image, 0));
-        Member { parent, image, effect, name, ..Member::nobody(pid(number)) }
+        ProcessInfo { parent, image, effect, name, ..ProcessInfo::any(pid(number)) }
     }
 
-    fn script() -> Member {
+    fn script() -> ProcessInfo {
         member(SCRIPT, SUPERVISOR, BASH, Effect::Caught)
     }
 
-    fn again(before: &[Member], after: &[Member]) -> Interrupts {
+    fn again(before: &[ProcessInfo], after: &[ProcessInfo]) -> Interrupts {
         Interrupts::new(pid(SCRIPT), pid(SUPERVISOR), before, after)
     }
 
-    /// The numbers of those that are interrupted when the same list is made three times.
-    fn interrupted(again: &mut Interrupts, now: &[Member]) -> Vec<Vec<i32>> {
+    /// The PIDs that are interrupted when the same list is made three times in a row.
+    fn interrupted(again: &mut Interrupts, now: &[ProcessInfo]) -> Vec<Vec<i32>> {
         (0..3).map(|_| again.missed(now).iter().map(|it| it.pid.as_raw_pid()).collect()).collect()
     }
 

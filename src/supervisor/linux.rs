@@ -7,7 +7,7 @@ use rustix::process::{
     Pid, Signal, getpid, kill_process, kill_process_group, set_child_subreaper, test_kill_process_group,
 };
 
-use super::interrupt::{Effect, Member};
+use super::interrupt::{Effect, ProcessInfo};
 use super::stuck::SHELL;
 
 /// From now on a process whose parent exits becomes our child, regardless of its session.
@@ -41,7 +41,7 @@ pub(super) fn is_alone(group: Pid, childless: bool) -> bool {
 }
 
 /// Sends a signal to every running process of the step, and returns these processes.
-pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Member> {
+pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<ProcessInfo> {
     if !proc_is_ours() {
         let _ = kill_process_group(group, signal);
     }
@@ -54,24 +54,24 @@ pub(super) fn signal_all(group: Pid, signal: Signal) -> Vec<Member> {
 }
 
 /// The running processes of the step.
-pub(super) fn living() -> Vec<Member> {
+pub(super) fn living() -> Vec<ProcessInfo> {
     members(getpid())
 }
 
 /// The running processes of the step, relative to the process group of its script.
-pub(super) fn members(group: Pid) -> Vec<Member> {
+pub(super) fn members(group: Pid) -> Vec<ProcessInfo> {
     if !proc_is_ours() {
         return Vec::new();
     }
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let mut children: HashMap<i32, Vec<Member>> = HashMap::new();
+    let mut children: HashMap<i32, Vec<ProcessInfo>> = HashMap::new();
     for entry in entries.flatten() {
         let name = entry.file_name();
         if !name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
             continue;
         }
         let Ok(line) = fs::read(entry.path().join("stat")) else { continue };
-        if let Some(member) = Member::read(&String::from_utf8_lossy(&line), group) {
+        if let Some(member) = ProcessInfo::read(&String::from_utf8_lossy(&line), group) {
             children.entry(member.parent).or_default().push(member);
         }
     }
@@ -89,7 +89,7 @@ pub(super) fn members(group: Pid) -> Vec<Member> {
     found
 }
 
-/// Whether an interrupt is sent to it and not yet taken. `stat` tells only of signals to a single thread.
+/// Whether the process has a pending interrupt. `stat` only shows the pending signals of a single thread.
 fn interrupt_waits(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap_or_default();
     let waiting = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
@@ -100,13 +100,13 @@ fn has_interrupt(signals: u64) -> bool {
     signals & (1 << (Signal::INT.as_raw() - 1)) != 0
 }
 
-impl Member {
+impl ProcessInfo {
     /// Reads a line of `/proc/{pid}/stat`: `pid (name) state parent group …`. The name may contain anything, including blanks
     /// and parentheses.
     fn read(line: &str, group: Pid) -> Option<Self> {
         let (pid, rest) = line.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
-        // The manual (proc_pid_stat) counts from one, and the state is its third.
+        // The manual (proc_pid_stat) numbers the fields from 1. The state is field 3.
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let state = *fields.first()?;
         let number =
@@ -122,12 +122,12 @@ impl Member {
             pid: Pid::from_raw(pid.parse().ok()?)?,
             parent: fields.get(1)?.parse().ok()?,
             in_group: fields.get(2)?.parse() == Ok(group.as_raw_pid()),
-            born: number(22),
+            start_time: number(22),
             image: Some((number(26), number(28))).filter(|image| *image != (0, 0)),
             alive: !matches!(state, "Z" | "X"),
             stopped: state == "T",
             effect,
-            worked: number(14) + number(15),
+            cpu_ticks: number(14) + number(15),
             interrupt_waits: false,
             name: name.to_owned(),
         })
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_name_with_blanks_and_parentheses_is_read_correctly() {
         let pid = Pid::from_raw(12).unwrap();
-        let read = |line| Member::read(line, pid);
+        let read = |line| ProcessInfo::read(line, pid);
         let member = read("12 (a) R (b) S 7 12 12 0 -1").unwrap();
         assert_eq!((member.pid, member.name.as_str(), member.parent), (pid, "a) R (b", 7));
         assert!(member.alive && member.in_group);
@@ -169,9 +169,9 @@ mod tests {
                 .spawn()
                 .unwrap();
             let pid = Pid::from_child(&child);
-            let until = |done: &dyn Fn(&Member) -> bool| loop {
+            let until = |done: &dyn Fn(&ProcessInfo) -> bool| loop {
                 let found = members(pid).into_iter().find(|it| it.pid == pid).unwrap();
-                assert!(found.in_group && found.born > 0);
+                assert!(found.in_group && found.start_time > 0);
                 if done(&found) {
                     return found;
                 }
@@ -180,9 +180,9 @@ mod tests {
             let bash = until(&|it| it.name == "bash" && it.effect == effect);
             child.stdin.take().unwrap().write_all(b"go\n").unwrap();
             let sleep = until(&|it| it.name == "sleep");
-            assert_eq!(bash.born, sleep.born);
+            assert_eq!(bash.start_time, sleep.start_time);
             assert_ne!(bash.image, sleep.image);
-            // A handler does not outlive the program that it belongs to, the wish to hear nothing does.
+            // An exec resets handlers, but an ignored signal stays ignored.
             let expected = if effect == Effect::Nothing { Effect::Nothing } else { Effect::Ends };
             assert_eq!(sleep.effect, expected);
             child.kill().unwrap();

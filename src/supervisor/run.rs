@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::client::environment_of_script;
 use super::hold::StoppedProcesses;
-use super::interrupt::{Interrupts, Member};
+use super::interrupt::{Interrupts, ProcessInfo};
 use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, exit};
 use super::linux;
 use super::output::{OutputLog, Pump, SharedLog, lock};
@@ -30,7 +30,7 @@ use crate::step::{CancelledBy, Exit, FolderError, StepFolder, Stream, Supervisor
 
 /// How often to check for `cancel.json`. A cancel must reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
-/// How often to look for processes that have missed an interrupt.
+/// How often to check for processes that have missed an interrupt.
 const LOOK: Duration = Duration::from_millis(500);
 /// Enough for the exit, the last records and the outcome.
 const RESERVE: usize = 64 * 1024;
@@ -98,17 +98,17 @@ struct RunningScript<'a> {
     events: mpsc::Receiver<Event>,
     /// Identifies the last `cancel.json` that was read.
     cancel_seen: Option<(u64, SystemTime)>,
-    /// Once the script was interrupted.
+    /// Set once the script was interrupted.
     interrupted: Option<Interrupted>,
 }
 
-/// What is known about who has taken the interrupt.
+/// The state after an interrupt.
 #[derive(Debug)]
 struct Interrupted {
-    /// Until the script has noticed; then it starts nothing by mistake any more.
+    /// Set until the script has noticed the interrupt. After that, it only starts its clean-up.
     again: Option<Interrupts>,
     stuck: Stuck,
-    /// When it was looked at last.
+    /// The time of the last check.
     looked: Instant,
 }
 
@@ -288,7 +288,7 @@ impl<'a> RunningScript<'a> {
             Some(Interrupted { again: Some(again), stuck: Stuck::default(), looked: Instant::now() });
     }
 
-    /// Interrupts those that have missed it, and ends those that it has done no good.
+    /// Interrupts the processes that have missed the interrupt, and kills shells that loop on it.
     fn interrupt_again(&mut self) {
         let Some(interrupted) = &mut self.interrupted else { return };
         if interrupted.looked.elapsed() < LOOK {
@@ -296,7 +296,7 @@ impl<'a> RunningScript<'a> {
         }
         interrupted.looked = Instant::now();
         let now = linux::members(self.pid);
-        // In this order, see `interrupt`.
+        // Checked after the list is made, see `interrupt`.
         let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
         if self.reaped {
             self.interrupted = None;
@@ -344,8 +344,8 @@ impl<'a> RunningScript<'a> {
 }
 
 /// `2 processes (sleep 71, server 75)`.
-fn listed(processes: &[Member]) -> String {
-    let name = |process: &Member| format!("{} {}", process.name, process.pid.as_raw_pid());
+fn listed(processes: &[ProcessInfo]) -> String {
+    let name = |process: &ProcessInfo| format!("{} {}", process.name, process.pid.as_raw_pid());
     let mut names: Vec<String> = processes.iter().take(MAX_LISTED).map(name).collect();
     if processes.len() > MAX_LISTED {
         names.push("…".to_owned());

@@ -103,7 +103,7 @@ impl<'a> OpenModule<'a> {
         let source_commit = self.workspace.local_commit();
         context.note_facts(&Facts { engine_version, source_commit });
         for name in variables.keys().filter(|name| is_code_to_bash(name)) {
-            context.warn(&format!("The variable {name} is left out, because bash would run its value"));
+            context.warn(&format!("Ignoring variable {name}: bash would execute its value"));
         }
         let unknown = flags::unknown_flags(&task.flags);
         for warning in unknown.chain(std::mem::take(&mut work.warnings)) {
@@ -167,7 +167,7 @@ impl<'a> OpenModule<'a> {
             Ok(Some(folder)) => environment.set("TMPDIR", folder),
             Ok(None) => tracing::warn!(
                 path = %temp_directory.display(),
-                "WorkingDirectory.TempDirectory is too long for the sockets of an engine, using the system's temporary directory"
+                "WorkingDirectory.TempDirectory too long for engine sockets, using system temporary directory"
             ),
             Err(error) => {
                 let folder = temp_directory.display();

@@ -60,10 +60,10 @@ pub async fn explain_lost(context: &TaskContext, request: &TaskRequest, fault: F
     add(fault, &look(context, &engine, task, true).await)
 }
 
-/// What to check after a step whose outcome is unknown.
+/// What to check after a step whose outcome is unknown. Continues "Before the next run: ".
 pub fn to_check(engines: &Engines, request: &TaskRequest) -> &'static str {
     let engine = scripted(request).and_then(|task| Some((engines.get(&task.engine).ok()?, task)));
-    engine.map_or("it changes no resources", |(engine, task)| engine.to_check(task.task))
+    engine.map_or("nothing to check, it changes no resources", |(engine, task)| engine.to_check(task.task))
 }
 
 /// `killed`: the processes of the script could not clean up.
@@ -89,7 +89,7 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
 /// A failed search may have missed something.
 fn search_failed(engine: &dyn Engine, task: &EngineTask, error: &dyn Error) -> Leftovers {
     let note = format!(
-        "The search for leftovers of {} failed ({error}). Before the next run: {}",
+        "The search for leftovers of {} failed ({error}). Before the next run: {}.",
         engine.command(task.task),
         engine.to_check(task.task)
     );

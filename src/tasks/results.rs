@@ -10,7 +10,7 @@ use super::prepare_script::OpenModule;
 use super::{TaskContext, TaskError};
 use crate::base::blocking::blocking;
 use crate::base::files::write_private_atomic;
-use crate::engines::{EXTRA_OUTPUTS, Engine, EngineError, ResultPaths, outputs, plan};
+use crate::engines::{EXTRA_OUTPUTS, Engine, EngineError, ResultPaths, outputs, plan_counts};
 use crate::workspace::PrivateFile;
 
 /// Reads files of an engine, which may be large, on a blocking thread.
@@ -53,7 +53,7 @@ pub(super) async fn planned(
     for line in lines {
         context.info(&line);
     }
-    context.info(&plan::summary(&data));
+    context.info(&plan_counts::summary(&data));
     Ok(Success::Plan(Box::new(data)))
 }
 

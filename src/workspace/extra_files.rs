@@ -217,7 +217,10 @@ impl Placement<'_> {
                 .rename(name, &folder, name)
                 .map_err(|error| self.error("restore the original of", path, error))?;
         }
-        (self.log)(&format!("Restored {} of the source: no extra file replaces it any more", path.display()));
+        (self.log)(&format!(
+            "Restored {} from the source: no extra file replaces it anymore",
+            path.display()
+        ));
         self.manifest.overwritten.remove(path);
         self.manifest.save(self.tree)
     }

@@ -271,7 +271,10 @@ impl Walk {
         }
         match self.link(folder, path) {
             Err(WorkspaceError::StateBlocked { .. }) if !is_state => {
-                let note = format!("Dropped {}: the new revision leaves no room for it", path.display());
+                let note = format!(
+                    "Dropped {}: the new revision has another file or folder in its place",
+                    path.display()
+                );
                 self.notes.push(note);
             }
             linked => {

@@ -49,10 +49,10 @@ pub use tree::Tree;
 pub enum WorkspaceError {
     #[error("the {what} {name:?} cannot be used: {reason}")]
     Name { what: &'static str, name: String, reason: &'static str },
-    #[error("{} leads out of the module's directory {}", .path.display(), .root.display())]
+    #[error("{} points outside the module directory {}", .path.display(), .root.display())]
     Outside { path: PathBuf, root: PathBuf },
     #[error(
-        "the source contains a symlink that leads out of the module's directory or into .git: {} -> {}. The engine would \
+        "the source contains a symlink that points outside the module directory or into .git: {} -> {}. The engine would \
          follow it: remove it, or make it a relative path within the repository",
         .link.display(), .target.display()
     )]
@@ -68,7 +68,8 @@ pub enum WorkspaceError {
     #[error("{} must be a folder, because the runner stores its own files there", .path.display())]
     NotPrivateFolder { path: PathBuf },
     #[error(
-        "the new revision leaves no room for the state file {}: move that state, or run a clean init to drop it",
+        "the new revision has another file or folder where the state file {} belongs: move that state, or \
+         run a clean init to drop it",
         .path.display()
     )]
     StateBlocked { path: PathBuf },

@@ -2,7 +2,7 @@
 //!
 //! Everything that the runner creates is private from the start ([`crate::base::files`]). But the working directory may come from
 //! an earlier runner, an image or a volume. Users who cannot enter the folders in it cannot reach anything below them, so the
-//! first level is enough. The working directory itself is the operator's and may be readable for others.
+//! first level is enough. The working directory itself is the operator's and may be readable by others.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -27,7 +27,7 @@ pub fn narrow(settings: &WorkingDirectorySettings) -> Narrowed {
         let Ok(metadata) = fs::metadata(path) else { continue };
         if metadata.mode() & OTHERS_WRITE != 0 && metadata.mode() & STICKY == 0 {
             narrowed.warnings.push(format!(
-                "{setting} ({}) is writable for other users (mode {:o}), who could replace folders of the runner: run chmod \
+                "{setting} ({}) is writable by other users (mode {:o}), who could replace folders of the runner: run chmod \
                  go-w on it",
                 path.display(),
                 metadata.mode() & 0o7777

@@ -1,5 +1,5 @@
-//! Symlinks in a checkout. The engine follows all of them, so a revision is refused if one leads out of the module's directory
-//! or into `.git`.
+//! Symlinks in a checkout. The engine follows all of them, so a revision is refused if one points outside the module
+//! directory or into `.git`.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};

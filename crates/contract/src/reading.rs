@@ -1,4 +1,4 @@
-//! Reading payloads as generously as the .NET client does.
+//! Reading payloads as leniently as the .NET client does.
 //!
 //! [`normalize`] gives every member name that the contract knows its camelCase spelling, so that serde's exact matching
 //! becomes case-insensitive. The known names come from the generated schema, so they always match the types. The keys of

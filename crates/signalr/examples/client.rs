@@ -21,14 +21,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let stop = CancellationToken::new();
     let (hub, mut invocations, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
 
+    // In another task, because a full inbox would delay the completion of the call.
+    tokio::spawn(async move {
+        while let Some(call) = invocations.recv().await {
+            println!("{}({:?})", call.target, call.arguments);
+        }
+    });
     hub.status().wait_for(|status| matches!(status, ConnectionStatus::Connected { .. })).await?;
     println!("{method} returned {}", hub.start(&method, list).await?.answer().await?);
-    loop {
-        tokio::select! {
-            Some(call) = invocations.recv() => println!("{}({:?})", call.target, call.arguments),
-            _ = tokio::signal::ctrl_c() => break,
-        }
-    }
+    tokio::signal::ctrl_c().await?;
     stop.cancel();
     Ok(session.await?)
 }

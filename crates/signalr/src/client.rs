@@ -103,7 +103,8 @@ pub fn channel() -> (HubClient, ClientDriver) {
 }
 
 impl HubClient {
-    /// Hands over a call and returns without waiting for its completion. Calls are sent in the order of this.
+    /// Hands over a call and returns without waiting for its completion. Calls are sent in the order in which `start` is
+    /// called.
     ///
     /// `arguments` is a JSON list.
     pub async fn start(&self, method: &str, arguments: String) -> Result<PendingCall, CallError> {

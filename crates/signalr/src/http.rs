@@ -8,7 +8,7 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// An HTTP response with an unexpected status.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{url} answered {status}{text}")]
+#[error("{url} returned {status}{text}")]
 pub struct HttpRefusal {
     /// The requested URL without its query, which may contain a token.
     pub url: Url,

@@ -13,6 +13,8 @@
 //! use hawser_signalr::{ConnectionStatus, HttpDialer, Timing, connect};
 //! use tokio_util::sync::CancellationToken;
 //!
+//! // Without a TLS provider, building the HTTP client panics.
+//! let _ = rustls::crypto::ring::default_provider().install_default();
 //! let dialer = HttpDialer {
 //!     client: reqwest::Client::builder().http1_only().build()?,
 //!     url: "https://example.com/chat".parse()?,
@@ -21,35 +23,42 @@
 //! };
 //! let stop = CancellationToken::new();
 //! let (client, mut invocations, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
+//! tokio::spawn(async move {
+//!     while let Some(invocation) = invocations.recv().await {
+//!         println!("{}({:?})", invocation.target, invocation.arguments);
+//!     }
+//! });
 //!
 //! client.status().wait_for(|status| matches!(status, ConnectionStatus::Connected { .. })).await?;
 //! let result = client.invoke("Join", ("lobby", 1)).await?;
 //! println!("Join returned {result}");
-//! while let Some(invocation) = invocations.recv().await {
-//!     println!("{}: {:?}", invocation.target, invocation.arguments);
-//! }
 //!
+//! tokio::signal::ctrl_c().await?;
 //! stop.cancel();
 //! session.await?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! The application must keep receiving invocations. While 1,024 of them wait, the connection stops reading, and
-//! completions of calls arrive over the same connection. In particular, do not wait for the completion of a call in
-//! the task that receives invocations.
+//! The application must keep receiving invocations. While 1,024 of them are waiting, the connection stops reading, and
+//! completions of calls arrive over the same connection. So never wait for the completion of a call in the task that
+//! receives invocations.
 //!
 //! A call that fails with [`CallError::Disconnected`] may have been processed by the server. The session never repeats
 //! a call.
 //!
 //! # Server
 //!
-//! [`server`] runs the protocol over a WebSocket that a web server has accepted.
+//! [`server`] runs the protocol over a WebSocket that a web server has accepted. To call a method of a client and wait
+//! for its result, see [`PendingResults`](server::PendingResults).
 //!
 //! # Limits
 //!
 //! The JSON protocol in version 1 over WebSockets. No streams, no MessagePack, no stateful reconnect, no other
 //! transports.
+//!
+//! A client accepts messages of up to 16 MiB. A larger message ends the connection, and the session reconnects. The limit
+//! for messages that a client sends is a parameter of [`connect`].
 //!
 //! # How it works
 //!
@@ -89,8 +98,11 @@ pub use timing::Timing;
 
 /// Starts a session that connects and reconnects until `stop` is cancelled.
 ///
-/// `max_message_bytes` is the largest message that the server accepts (`MaximumReceiveMessageSize` in ASP.NET Core,
-/// 32 KiB by default). Returns the client, the methods that the server calls, and the task of the session, which ends
+/// `max_message_bytes` limits outgoing messages. It is the largest message that the server accepts
+/// (`MaximumReceiveMessageSize` in ASP.NET Core, 32 KiB by default). A larger call fails with [`CallError::TooLarge`].
+/// Incoming messages have a fixed limit of 16 MiB.
+///
+/// Returns the client, the methods that the server calls, and the task of the session, which ends
 /// after `stop` is cancelled and the connection is closed.
 ///
 /// Must be called within a Tokio runtime.

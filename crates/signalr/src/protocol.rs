@@ -26,7 +26,7 @@ use crate::client::CallError;
 use crate::codec::{self, Answer, CodecError, Message, Splitter};
 use crate::timing::Timing;
 
-/// The largest message accepted from the server.
+/// The largest message accepted from the server. The documentation of the crate and its README name this limit.
 pub(crate) const MAX_INCOMING_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]

@@ -299,7 +299,7 @@ where
         self.send_frame(M::text(message.write())).await
     }
 
-    /// Calls a method of the client without waiting for its result.
+    /// Calls a method of the client without waiting for its result. To wait for it, see [`PendingResults`].
     pub async fn invoke(&mut self, target: &str, arguments: Vec<Value>) -> Result<(), WriteError> {
         let target = target.to_owned();
         self.send(&Message::Invocation { invocation_id: None, target, arguments }).await

@@ -56,7 +56,7 @@ pub fn mask_url(url: &str) -> String {
     }
 }
 
-/// Masks the credentials of every URL in a text. A URL ends at a quote or at white space.
+/// Masks the credentials of every URL in a text. A URL ends at a quote or at whitespace.
 pub(crate) fn mask_urls(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;

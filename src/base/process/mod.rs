@@ -33,7 +33,7 @@ pub use inherited::ALWAYS;
 pub use inherited::{Inherited, is_the_runners_own};
 use lines::{LastLines, read_lines};
 
-/// Enough for the JSON plan of a large estate.
+/// Enough for the JSON plan of a large deployment.
 const DEFAULT_MAX_STDOUT: usize = 256 * 1024 * 1024;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 /// The time between the interrupt and the kill.

@@ -72,7 +72,7 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
             F::StackName | F::SecretsProvider | F::CreateStack => {}
             other => work
                 .warnings
-                .push(format!("the Pulumi flag {} does not apply to Init: left out", other.name())),
+                .push(format!("ignoring Pulumi flag {}: it does not apply to Init", other.name())),
         }
     }
     let target = if let Some(url) = value_of(given, F::CloudUrl) {
@@ -89,7 +89,7 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
         work.engine.push(hidden.into_iter().fold(login, |login, url| login.variable(BACKEND_URL, url)));
     } else if !login.is_empty() {
         work.warnings
-            .push("login flags were left out: none of LoginCloud, LoginLocal and CloudUrl is set".to_owned());
+            .push("ignoring login flags: none of LoginCloud, LoginLocal and CloudUrl is set".to_owned());
     }
     let stack = value_of(given, F::StackName).unwrap_or(DEFAULT_STACK);
     let secrets = value_of(given, F::SecretsProvider);
@@ -97,7 +97,7 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
     let words = secrets.chain(["--non-interactive".to_owned()]).chain(global);
     work.engine.push(command(&["stack", "select", stack, "--create"], words));
     if !request.flags.pulumi_array_flags.known.is_empty() {
-        work.warnings.push("Pulumi array flags do not apply to Init: left out".to_owned());
+        work.warnings.push("ignoring Pulumi array flags: they do not apply to Init".to_owned());
     }
     work
 }
@@ -144,7 +144,7 @@ pub fn plan(
     };
     let (arguments, mut warnings) = flags::pulumi(&kept);
     if kept != *flags {
-        warnings.push("the Pulumi flag Remove does not apply to PlanDestroy: left out".to_owned());
+        warnings.push("ignoring Pulumi flag Remove: it does not apply to PlanDestroy".to_owned());
     }
     let mut engine = Vec::new();
     for (name, value) in parameters {
@@ -205,7 +205,7 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> E
 pub fn output(flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let (arguments, mut warnings) = flags::pulumi(flags);
     if flags::pulumi_config(flags).next().is_some() {
-        warnings.push("the Pulumi array flag Config does not apply to Output: left out".to_owned());
+        warnings.push("ignoring Pulumi array flag Config: it does not apply to Output".to_owned());
     }
     let output = command(&["stack", "output", "--json"], arguments);
     EngineCommands { warnings, ..printed(PrivateFile::OUTPUT, output, places) }

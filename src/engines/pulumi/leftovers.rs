@@ -5,8 +5,8 @@ use hawser_contract::Task;
 
 use super::state::StackExport;
 use crate::base::confined_dir::ConfinedDir;
-use crate::engines::ResultPaths;
 use crate::engines::failed_step::{FailedStep, Leftovers, began};
+use crate::engines::{HOOKS_TO_CHECK, ResultPaths};
 use crate::script::ScriptPhase;
 use crate::workspace::PrivateFile;
 use crate::workspace::backup::keep;
@@ -22,9 +22,9 @@ pub(super) fn to_check(task: Task) -> &'static str {
              the state"
         }
         Task::Plan | Task::PlanDestroy => {
-            "it changes no resources itself, but its hooks may; the configuration of the stack may be incomplete"
+            "check what its hooks changed, and whether the configuration of the stack is complete"
         }
-        _ => "it changes no resources itself, but its hooks may",
+        _ => HOOKS_TO_CHECK,
     }
 }
 

@@ -9,7 +9,8 @@ use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, 
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on, value_of};
 use super::{
-    BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, outputs, plan,
+    BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, outputs,
+    plan_counts,
 };
 use crate::workspace::PrivateFile;
 use state::StackExport;
@@ -100,10 +101,10 @@ impl Engine for Pulumi {
         match Direction::of(task) {
             Direction::Apply => {
                 let plan = paths.read_json(PrivateFile::PULUMI_PLAN.name())?;
-                Ok((plan::count_pulumi(&plan), Vec::new()))
+                Ok((plan_counts::count_pulumi(&plan), Vec::new()))
             }
             Direction::Destroy => {
-                Ok(plan::count_pulumi_preview(&paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?))
+                Ok(plan_counts::count_pulumi_preview(&paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?))
             }
         }
     }

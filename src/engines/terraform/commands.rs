@@ -1,4 +1,4 @@
-//! The commands of Terraform and OpenTofu, which are the same but for the program's name.
+//! The commands of Terraform and OpenTofu, which are identical except for the program name.
 //!
 //! Prompts of `init`: with `-migrate-state` the answer is yes, given as `-force-copy`, so that it cannot answer another prompt.
 //! With `-reconfigure` the answer is no. There is no flag for that, and `-input=false` makes init fail instead of prompting

@@ -12,6 +12,7 @@ use super::Terraform;
 use super::locks::{self, ERRORED_STATE, LockTrouble, says_errored_state};
 use crate::base::files::write_private_atomic;
 use crate::engines::EngineError;
+use crate::engines::HOOKS_TO_CHECK;
 use crate::engines::directory::EngineDirectory;
 use crate::engines::failed_step::{FailedStep, Leftovers};
 use crate::engines::flags::is_on;
@@ -27,13 +28,12 @@ pub(super) fn to_check(task: Task) -> &'static str {
              resources that are not in the state"
         }
         Task::Plan | Task::PlanDestroy => {
-            "check for a state lock that was left behind; it changes no resources itself, but its hooks may"
+            "check for a state lock that was left behind, and check what its hooks changed"
         }
         Task::Init => {
-            "if the state was to be migrated to another backend, check where it is; otherwise only its hooks can have \
-             changed anything"
+            "if the state was to be migrated to another backend, check where it is; otherwise check what its hooks changed"
         }
-        _ => "it changes no resources itself, but its hooks may",
+        _ => HOOKS_TO_CHECK,
     }
 }
 

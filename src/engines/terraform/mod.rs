@@ -19,7 +19,7 @@ use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on};
 use super::{
     BackendChange, Direction, Engine, EngineCommands, EngineError, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
-    outputs, plan,
+    outputs, plan_counts,
 };
 use crate::workspace::{PrivateFile, Tree, Workspace};
 use plugin_cache::PluginCache;
@@ -152,7 +152,7 @@ impl Engine for Terraform {
     }
 
     fn read_plan(&self, _task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
-        Ok((plan::count_terraform(paths.read_json(SHOWN_PLAN)?), Vec::new()))
+        Ok((plan_counts::count_terraform(paths.read_json(SHOWN_PLAN)?), Vec::new()))
     }
 
     fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError> {

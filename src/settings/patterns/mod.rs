@@ -1,12 +1,12 @@
 //! The entries of the lists in `Policy`.
 
-mod flags;
+mod allowed_flags;
 mod names;
 mod sources;
 
 use serde_json::json;
 
-pub use flags::FlagName;
+pub use allowed_flags::FlagName;
 pub use names::{BackendPattern, FilePattern, ModulePattern, VariablePattern};
 pub use sources::{SourcePattern, SourceRule};
 

@@ -250,7 +250,7 @@ fn a_missing_project_or_engine_is_reported_with_a_hint() {
     let module = module.to_str().unwrap();
     case.run(&[module, "--yes"]).fails(64).reports("no .tf, .tofu or Pulumi.yaml");
     case.run(&["nowhere", "--yes"]).fails(64).reports("nowhere is not a directory");
-    case.run(&[module, "--engine", "ansible"]).fails(64).reports("terraform, tofu and pulumi");
+    case.run(&[module, "--engine", "ansible"]).fails(64).reports("expected one of tofu, terraform, pulumi");
 
     case.write("main.tf", "");
     let only_git = case.root.path().join("bin");

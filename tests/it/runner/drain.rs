@@ -131,7 +131,7 @@ async fn two_signals_at_once_count_as_one_and_the_step_finishes() {
     drains(&runner).await;
     fs::write(&gate, "").unwrap();
     assert!(runner.exit().await.success(), "{}", runner.log());
-    assert!(!runner.log().contains("leaving now"), "{}", runner.log());
+    assert!(!runner.log().contains("exiting now"), "{}", runner.log());
     assert_eq!(world.ended(id).await.state, JobState::Completed);
     assert!(runner.steps().is_empty());
 }

@@ -23,7 +23,11 @@ async fn a_host_crash_is_reported_as_an_unknown_outcome() {
     let error = ended.error.unwrap();
     assert!(error.message.contains("unknown outcome"), "{error:?}");
     // A Validate leaves no state behind.
-    assert!(error.message.contains("its hooks may") && !error.message.contains("errored"), "{error:?}");
+    assert!(
+        error.message.contains("Before the next run: check what its hooks changed.")
+            && !error.message.contains("errored"),
+        "{error:?}"
+    );
     assert_eq!(runs(&world, "lost"), 1);
 }
 

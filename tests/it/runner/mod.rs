@@ -117,7 +117,7 @@ async fn leaves_at_once(runner: &mut Runner) {
         left
     });
     assert!(left.await.success());
-    assert!(runner.log().contains("leaving now"), "{}", runner.log());
+    assert!(runner.log().contains("exiting now"), "{}", runner.log());
 }
 
 /// Waits until the runner has found the steps to recover.

@@ -89,9 +89,9 @@ fn an_unusable_authorities_file_is_reported_with_the_other_problems() {
     let start = format!("Server.CaFile = {path:?} (appsettings.json): ");
     assert!(ca_file().starts_with(&start) && ca_file().contains("No such file"), "{}", ca_file());
     std::fs::write(&path, "no certificate").unwrap();
-    assert_eq!(ca_file(), format!("{start}holds no certificate in PEM form"));
+    assert_eq!(ca_file(), format!("{start}contains no PEM certificate"));
     std::fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-    assert!(ca_file().starts_with(&format!("{start}holds an invalid certificate")), "{}", ca_file());
+    assert!(ca_file().starts_with(&format!("{start}contains an invalid certificate")), "{}", ca_file());
 
     let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(&path, certificate.cert.pem()).unwrap();

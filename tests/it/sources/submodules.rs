@@ -94,7 +94,7 @@ async fn the_url_of_a_submodule_is_never_an_option_a_program_or_a_way_out() {
     for (line, says) in [
         (url(&format!("--upload-pack={touch}")), "dash"),
         (url(&format!("ext::sh -c '{touch}'")), "remote helpers"),
-        (url("../../../../../../../../x"), "leads out"),
+        (url("../../../../../../../../x"), "points outside"),
         (url("somewhere"), "relative"),
         (String::new(), "empty"),
         (format!("{}\n\tupdate = !{touch}", url("/nowhere")), "git failed"),

@@ -95,7 +95,7 @@ async fn a_destroy_that_removes_the_stack_succeeds_with_no_resources() {
     let remove = || given(&[(PulumiFlag::Remove, None)], &[]);
     // The real one would fail here, or remove an empty stack for a preview.
     let ran = bench.run(plan_destroy(remove())).await;
-    assert!(ran.says("the Pulumi flag Remove does not apply to PlanDestroy"), "{:#?}", ran.log);
+    assert!(ran.says("ignoring Pulumi flag Remove: it does not apply to PlanDestroy"), "{:#?}", ran.log);
     assert_eq!(counts(ran).destroy_count, 2);
     assert!(stack_exists(&bench));
     let ran = bench.run(destroy(remove(), None)).await;
