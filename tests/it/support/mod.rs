@@ -9,6 +9,8 @@ pub(crate) mod git_server;
 pub(crate) mod module;
 pub(crate) mod processes;
 pub(crate) mod proxy;
+pub(crate) mod pulumi;
+pub(crate) mod real_engines;
 pub(crate) mod relay;
 pub(crate) mod scripted_hub;
 pub(crate) mod steps;

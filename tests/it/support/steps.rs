@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::eventually::{eventually_blocking, eventually_or};
+use super::real_engines::RealEngine;
 
 /// A runner's working directory with one module in it.
 pub(crate) struct Bench {
@@ -116,6 +117,12 @@ impl Bench {
     pub(crate) fn with_standins(mut self) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin");
         self.settings["Engine"] = json!({"AdditionalBinaryPaths": [folder]});
+        self
+    }
+
+    /// Puts a real engine in front of PATH.
+    pub(crate) fn with_engine(mut self, engine: &RealEngine) -> Self {
+        self.settings["Engine"] = json!({"AdditionalBinaryPaths": [engine.folder]});
         self
     }
 

@@ -1,4 +1,7 @@
-//! Tofu and Pulumi, with stand-ins that behave as the real programs do (see `tests/standin`).
+//! Whole jobs with each engine: Terraform, OpenTofu and Pulumi for real (`pulumi.rs`), and Pulumi's stand-in (see
+//! `tests/standin`).
+
+mod pulumi;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,6 +22,7 @@ use hawser_dev_server::{JobKind, JobState};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
 
+use crate::support::real_engines::terraform_and_tofu;
 use crate::support::steps::{Bench, Interrupt, Ran};
 use crate::support::world::{HAWSER, World, job};
 
@@ -77,25 +81,23 @@ fn pulumi_module(program: &serde_json::Value) -> Bench {
 }
 
 #[tokio::test]
-async fn tofu_runs_a_module_from_init_to_outputs() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "resource \"terraform_data\" \"x\" { input = 1 }\noutput \"x\" { value = terraform_data.x.output }\n",
-    )])
-    .with_standins();
-    let ran = bench.run(TaskRequest::Engine(EngineTask::new(Task::Init, EngineName::TOFU))).await;
-    assert!(ran.log[0].1.starts_with("tofu 1.9.0-standin ("), "{:#?}", ran.log);
-    ran.completed();
-    assert_eq!(
-        counts(bench.run(TaskRequest::Engine(EngineTask::new(Task::Plan, EngineName::TOFU))).await)
-            .create_count,
-        1
-    );
-    let apply = TaskRequest::Engine(EngineTask::new(Task::ApplyFromPlan, EngineName::TOFU));
-    assert_eq!(bench.run(apply).await.completed(), Success::Resources(1));
-    match bench.run(TaskRequest::Engine(EngineTask::new(Task::Output, EngineName::TOFU))).await.completed() {
-        Success::Outputs(Some(set)) => assert_eq!(set.outputs[0].value, "1"),
-        other => panic!("{other:?}"),
+async fn terraform_and_tofu_run_a_module_from_init_to_outputs() {
+    for engine in terraform_and_tofu() {
+        let bench = Bench::new(&[(
+            "main.tf",
+            "resource \"terraform_data\" \"x\" { input = 1 }\noutput \"x\" { value = terraform_data.x.output }\n",
+        )])
+        .with_engine(&engine);
+        let task = |task| TaskRequest::Engine(EngineTask::new(task, engine.name.clone()));
+        let ran = bench.run(task(Task::Init)).await;
+        assert!(ran.log[0].1.starts_with(&format!("{} 1.", engine.name)), "{:#?}", ran.log);
+        ran.completed();
+        assert_eq!(counts(bench.run(task(Task::Plan)).await).create_count, 1);
+        assert_eq!(bench.run(task(Task::ApplyFromPlan)).await.completed(), Success::Resources(1));
+        match bench.run(task(Task::Output)).await.completed() {
+            Success::Outputs(Some(set)) => assert_eq!(set.outputs[0].value, "1"),
+            other => panic!("{other:?}"),
+        }
     }
 }
 

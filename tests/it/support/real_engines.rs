@@ -1,0 +1,59 @@
+//! The real engines: Terraform from `PATH`, OpenTofu and Pulumi from the folder that `tests/engines/build` fills.
+//!
+//! Without an engine, its tests are skipped, and one line says so. With `HAWSER_REQUIRE_ENGINES`, which CI sets, they fail.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex};
+
+use hawser_contract::EngineName;
+
+/// A real engine on this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct RealEngine {
+    pub(crate) name: EngineName,
+    /// The folder of the program, and of its plugins.
+    pub(crate) folder: PathBuf,
+}
+
+/// The engine, or `None` if the test must be skipped.
+pub(crate) fn real(name: EngineName) -> Option<RealEngine> {
+    let folder = if name == EngineName::TERRAFORM { on_path(name.as_str()) } else { Some(BUILT.clone()) };
+    match folder.filter(|folder| folder.join(name.as_str()).is_file()) {
+        Some(folder) => Some(RealEngine { name, folder }),
+        None => {
+            skip(name.as_str());
+            None
+        }
+    }
+}
+
+/// The engines that read Terraform's language, without those that are missing.
+pub(crate) fn terraform_and_tofu() -> impl Iterator<Item = RealEngine> {
+    [EngineName::TERRAFORM, EngineName::TOFU].into_iter().filter_map(real)
+}
+
+/// Where `tests/engines/build` puts the engines.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/engines/build");
+    let output = Command::new(script).arg("--path").output().expect("tests/engines/build starts");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("a path").trim_end().into()
+});
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).find(|folder| folder.join(program).is_file())
+}
+
+fn skip(program: &str) {
+    static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let hint = format!("{program} is missing: tests/engines/build builds it");
+    assert!(std::env::var_os("HAWSER_REQUIRE_ENGINES").is_none(), "{hint}");
+    if SKIPPED.lock().unwrap().insert(program.to_owned()) {
+        // Not through `eprintln!`, which the test harness hides.
+        let _ = writeln!(std::io::stderr(), "skipping tests: {hint}");
+    }
+}
