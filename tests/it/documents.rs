@@ -1,6 +1,10 @@
-//! Checks the documentation against the program: links, commands, settings, and examples.
+//! Checks the documentation against the program: links, generated pages, and the tests that it names; in `documents/`,
+//! commands, settings, files, and messages.
 //!
 //! `UPDATE_DOCS=1 cargo test --test it documents::` generates `docs/cli.md` and the tables of `docs/settings.md` again.
+
+mod mentions;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,11 +16,11 @@ use serde_json::Value;
 
 use crate::support::world::HAWSER;
 
-fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn project(file: &str) -> String {
+pub(crate) fn project(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap()
 }
 
@@ -47,6 +51,12 @@ fn prose(page: &str) -> impl Iterator<Item = &str> {
         is_code ^= is_fence;
         !is_code && !is_fence
     })
+}
+
+/// The contents of all blocks of shell commands, without the indentation of a list.
+pub(crate) fn shell_blocks(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    blocks.map(|block| block.lines().map(str::trim_start).collect::<Vec<_>>().join("\n")).collect()
 }
 
 /// The targets of all links and images.
@@ -149,20 +159,21 @@ fn assert_generated(file: &str, page: &str) {
 }
 
 /// `Section.Key` of every setting, from the schema.
-fn keys(schema: &Value, of: &Value, before: &str, found: &mut BTreeSet<String>) {
-    let of = match of.get("$ref").and_then(Value::as_str) {
-        Some(reference) => schema.pointer(reference.trim_start_matches('#')).unwrap(),
-        None => of,
-    };
-    match of.get("properties").and_then(Value::as_object) {
-        None => _ = found.insert(before.to_owned()),
-        Some(members) => {
-            for (name, member) in members {
-                let name = if before.is_empty() { name.clone() } else { format!("{before}.{name}") };
-                keys(schema, member, &name, found);
+pub(crate) fn setting_names() -> BTreeSet<String> {
+    fn add(section: &Value, before: &str, found: &mut BTreeSet<String>) {
+        match section["properties"].as_object() {
+            None => _ = found.insert(before.trim_start_matches('.').to_owned()),
+            Some(members) => {
+                for (name, member) in members {
+                    add(member, &format!("{before}.{name}"), found);
+                }
             }
         }
     }
+    let schema: Value = serde_json::from_str(&project("schema/appsettings.schema.json")).unwrap();
+    let mut found = BTreeSet::new();
+    add(&schema, "", &mut found);
+    found
 }
 
 /// The sections of the settings page in their order, each with the page that explains more.
@@ -294,53 +305,6 @@ fn ci_runs_the_commands_of_the_readme() {
     assert!(readme.contains("cargo run --release -- local --yes"));
     assert!(ci.contains("cargo run --locked --release -- local --yes"));
     assert!(readme.contains("\ncargo test\n") && ci.contains("\ncargo test --locked\n"));
-}
-
-const EXAMPLES: [&str; 3] = [
-    "examples/compose/compose.yaml",
-    "examples/kubernetes/statefulset.yaml",
-    "examples/systemd/hawser.service",
-];
-
-#[test]
-fn the_variables_of_the_image_and_the_examples_are_settings() {
-    let schema: Value = serde_json::from_str(&project("schema/appsettings.schema.json")).unwrap();
-    let mut settings = BTreeSet::new();
-    keys(&schema, &schema, "", &mut settings);
-    for file in EXAMPLES.into_iter().chain(["Dockerfile", "README.md"]) {
-        let text = project(file);
-        let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
-        let found: BTreeSet<String> =
-            words.filter(|word| word.contains("__")).map(|word| word.replace("__", ".")).collect();
-        assert!(found.len() >= 2, "{file}: {found:?}");
-        for name in found {
-            // The number at the end is the index in a list.
-            let key = name.trim_end_matches(|it: char| it.is_ascii_digit()).trim_end_matches('.');
-            assert!(settings.contains(key), "{file} has {name}, which is not a setting");
-        }
-    }
-}
-
-#[test]
-fn the_examples_allow_enough_time_for_a_drain() {
-    /// 30 seconds for interrupted steps, and 10 seconds for shipping (`runner/`).
-    const AFTER_THE_LIMIT: u64 = 30 + 10;
-    for (file, (grace, unit)) in EXAMPLES.into_iter().zip([
-        ("stop_grace_period", 1),
-        ("terminationGracePeriodSeconds", 1),
-        ("TimeoutStopSec", 60),
-    ]) {
-        let text = project(file);
-        let number = |key: &str| -> u64 {
-            let digits = |line: &str| line.chars().filter(char::is_ascii_digit).collect::<String>();
-            let found = text.lines().filter(|line| !line.trim_start().starts_with('#'));
-            let found: Vec<&str> = found.filter_map(|line| Some(line.split_once(key)?.1)).collect();
-            assert_eq!(found.len(), 1, "{key} in {file}");
-            digits(found[0]).parse().unwrap()
-        };
-        let (limit, grace) = (number("Runner__DrainTimeoutSeconds"), number(grace) * unit);
-        assert!(limit + AFTER_THE_LIMIT < grace, "{file}: {limit} s and {AFTER_THE_LIMIT} s of {grace} s");
-    }
 }
 
 #[test]

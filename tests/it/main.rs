@@ -1,6 +1,6 @@
-//! The integration tests: one binary, with modules named like those in `src/` and `crates/`. Three are about the whole
-//! program: `documents` (the docs are correct), `hostile` (no request does harm), and `hygiene` (what other programs and
-//! users can see).
+//! The integration tests: one binary, with modules named like those in `src/` and `crates/`. Four are about the whole
+//! program: `documents` (the docs are correct), `examples` (the examples work), `hostile` (no request does harm), and
+//! `hygiene` (what other programs and users can see).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -10,6 +10,7 @@ mod connect;
 mod dev_server;
 mod documents;
 mod engines;
+mod examples;
 mod hostile;
 mod hygiene;
 mod local;
