@@ -142,11 +142,16 @@ def fold(lines):
     return folded[:-1]
 
 
+def clip(line):
+    """The line cut to the width of the picture."""
+    return line if len(line) <= COLUMNS else [*line[: COLUMNS - 1], ("…", (2,))]
+
+
 def main():
     default = HERE.parent.parent / "target" / "debug" / "hawser"
     program = Path(sys.argv[1] if len(sys.argv) > 1 else default).resolve()
     prompt = [("$", (32,))] + [(character, (1,)) for character in " hawser local --yes"]
-    lines = [prompt, *fold(screen(capture(str(program))))]
+    lines = [prompt, *map(clip, fold(screen(capture(str(program)))))]
     (HERE / "local.svg").write_text("\n".join(draw(lines)) + "\n", encoding="utf-8")
     print("\n".join("".join(character for character, _ in line) for line in lines))
 

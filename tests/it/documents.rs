@@ -300,6 +300,24 @@ fn the_tests_behind_the_promises_exist() {
 }
 
 #[test]
+fn the_readme_is_short_and_the_pages_agree_on_the_rust_version() {
+    let lines = project("README.md").lines().count();
+    assert!(lines <= 150, "the README has {lines} lines");
+    let mut found = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for rest in
+            text.split("Rust ").skip(1).filter(|rest| rest.starts_with(|it: char| it.is_ascii_digit()))
+        {
+            found += 1;
+            let version = rest.split(' ').next().unwrap();
+            assert_eq!(version, env!("CARGO_PKG_RUST_VERSION"), "{}", page.display());
+        }
+    }
+    assert!(found >= 2, "{found}");
+}
+
+#[test]
 fn ci_runs_the_commands_of_the_readme() {
     let (readme, ci) = (project("README.md"), project(".ci/run"));
     assert!(readme.contains("cargo run --release -- local --yes"));
