@@ -23,6 +23,7 @@ done
 case "${0##*/} $1" in
   'docker build') [[ -e ${*: -1}/Dockerfile ]] ;;
   'cargo build') install -D --mode=0755 "$0" ../../target/release/hawser ;;
+  'systemctl enable') for file in "${RECORD%/*}"/usr/local/bin/*; do echo "installed ${file##*/}" >>"$RECORD"; done ;;
 esac
 "#;
 
@@ -197,6 +198,7 @@ fn the_commands_for_systemd_install_what_the_unit_uses() {
     assert!(user.contains("--home-dir /var/lib/hawser "), "{user}");
 
     let (program, command) = unit.one("Service.ExecStart").split_once(' ').unwrap();
+    assert_eq!(Some(pasted.arguments("installed")), program.strip_prefix("/usr/local/bin/"), "at the start");
     assert_eq!(command, "run");
     let mode = |path: &str| fs::metadata(pasted.system(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(program), 0o755);
