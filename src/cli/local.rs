@@ -18,6 +18,7 @@ use crate::local::area::{self, Area};
 use crate::local::controller::Finished;
 use crate::local::session::{self, LocalJob};
 use crate::local::snapshot::{self, Snapshot};
+use crate::local::user_paths::UserPaths;
 use crate::local::view::{self, Title, Verb};
 use crate::masking::{Rules, SecretStore};
 use crate::observe::log_filter;
@@ -88,7 +89,14 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         (false, false) => (Verb::Apply, JobKind::Apply),
         (false, true) => (Verb::Destroy, JobKind::Destroy),
     };
+    let checkout = area.checkout().join(&snapshot.subdirectory);
     let local_job = LocalJob {
+        paths: UserPaths {
+            checkout: checkout.components().collect::<PathBuf>().display().to_string(),
+            directory: area.directory.clone(),
+            subject: subject.clone(),
+            snapshot: snapshot.url.clone(),
+        },
         title: Title { verb, subject, engine: engine.to_string() },
         yes: args.yes,
         notes: Vec::from_iter(snapshot.leaves_state_behind.then(|| STATE_NOTE.to_owned())),

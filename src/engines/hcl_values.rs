@@ -25,8 +25,10 @@ fn literal(template: &Template) -> Option<String> {
     template
         .iter()
         .map(|element| match element {
-            Element::Literal(text) => Some(text.value().as_str()),
-            _ => None,
+            Element::Literal(text) => Some(text.value().clone()),
+            // Such as `${"$"}`, a way to write a dollar sign.
+            Element::Interpolation(part) => string(&part.expr),
+            Element::Directive(_) => None,
         })
         .collect()
 }

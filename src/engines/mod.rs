@@ -154,7 +154,7 @@ pub trait Engine: Debug + Send + Sync {
         Ok(Declarations::default())
     }
 
-    /// Counts the changes of a plan. The lines are for the job's log.
+    /// Counts the changes of a plan. The lines are for the job's log, if the engine has not printed the plan itself.
     fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError>;
 
     /// Counts the resources in the state after an apply or destroy.

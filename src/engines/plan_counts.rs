@@ -65,20 +65,6 @@ impl Tally {
     }
 }
 
-/// A plan in one line.
-pub fn summary(data: &PlanData) -> String {
-    format!(
-        "Plan: {} to create, {} to modify, {} to recreate, {} to destroy, {} unchanged; outputs: {} of {} change",
-        data.create_count,
-        data.modify_count,
-        data.recreate_count,
-        data.destroy_count,
-        data.total_unchanged_count,
-        data.outputs_total_changed_count,
-        data.outputs_total_count,
-    )
-}
-
 /// The counted parts of `show -json`. A missing list may be null.
 #[derive(Deserialize)]
 pub(super) struct ShownPlan {
@@ -184,8 +170,8 @@ pub(super) fn count_pulumi(plan: &Value) -> PlanData {
     tally.finish()
 }
 
-/// Counts what `pulumi destroy --preview-only --json` prints, with a line for each resource for the job's log.
-pub(super) fn count_pulumi_preview(preview: &Value) -> (PlanData, Vec<String>) {
+/// Counts what `pulumi destroy --preview-only --json` prints.
+pub(super) fn count_pulumi_preview(preview: &Value) -> PlanData {
     let mut tally = Tally::default();
     let mut resources: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for step in preview["steps"].as_array().into_iter().flatten() {
@@ -196,15 +182,10 @@ pub(super) fn count_pulumi_preview(preview: &Value) -> (PlanData, Vec<String>) {
             names(step, "/oldState/outputs").into_iter().for_each(|name| tally.output(name, change));
         }
     }
-    let mut lines = Vec::new();
-    for (urn, steps) in resources {
-        let Some(change) = pulumi_change(steps.iter().copied()) else { continue };
-        tally.resource(change);
-        if change != Change::Unchanged {
-            lines.push(format!("  {} {urn}", steps.join("+")));
-        }
+    for steps in resources.into_values() {
+        pulumi_change(steps).into_iter().for_each(|change| tally.resource(change));
     }
-    (tally.finish(), lines)
+    tally.finish()
 }
 
 #[cfg(test)]

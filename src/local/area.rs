@@ -73,6 +73,11 @@ impl Area {
         self.root.join("work")
     }
 
+    /// Where the runner checks out the snapshot.
+    pub fn checkout(&self) -> PathBuf {
+        self.working_directory().join(STACK).join(&self.namespace).join(&self.module)
+    }
+
     pub fn temp_directory(&self) -> PathBuf {
         self.root.join("temp")
     }

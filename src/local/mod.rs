@@ -9,6 +9,7 @@ pub mod area;
 pub mod controller;
 pub mod session;
 pub mod snapshot;
+pub mod user_paths;
 pub mod view;
 
 use std::io;

@@ -13,6 +13,7 @@ use tokio::time::MissedTickBehavior;
 use uuid::Uuid;
 
 use super::controller::{Action, Controller, Finished, Input};
+use super::user_paths::UserPaths;
 use super::view::{self, Event, JobScreen, Title};
 use crate::base::signals::Signals;
 
@@ -27,6 +28,7 @@ pub struct LocalJob {
     pub yes: bool,
     /// Shown before everything else.
     pub notes: Vec<String>,
+    pub paths: UserPaths,
 }
 
 /// Submits a job to the hub and shows it until it ends. `runner_ended` resolves, with the reason, if the runner ends.
@@ -63,6 +65,7 @@ struct Session<'a> {
     job: Uuid,
     controller: Controller,
     screen: JobScreen,
+    paths: UserPaths,
     question: Question,
     finished: Option<Finished>,
 }
@@ -76,6 +79,7 @@ impl<'a> Session<'a> {
             hub,
             controller: Controller::new(local_job.yes),
             screen,
+            paths: local_job.paths,
             question: Question::default(),
             finished: None,
             job: hub.submit(local_job.spec),
@@ -91,8 +95,10 @@ impl<'a> Session<'a> {
         let mut next = Some(first);
         let mut handled = 0;
         while let Some(Recorded { at, event, .. }) = next {
-            if let Some(input) = Input::from_hub(self.job, event) {
-                self.feed(at, input);
+            match Input::from_hub(self.job, event) {
+                Some(Input::Progress(event)) => self.feed(at, Input::Progress(self.paths.in_event(event))),
+                Some(input) => self.feed(at, input),
+                None => {}
             }
             handled += 1;
             if handled == EVENTS_AT_ONCE || self.finished.is_some() {

@@ -83,7 +83,7 @@ impl Fetcher<'_> {
         if !is_damaged {
             let Some(shared) = self.lock(entry, LockMode::Shared, url).await? else { return Ok(None) };
             if entry.is_whole() && self.fetch_from_entry(entry, &shared, commit, folder).await? {
-                (self.log)(&format!("{commit} was in the cache already"));
+                (self.log)("The commit was in the cache already");
                 return Ok(Some(false));
             }
         }

@@ -51,7 +51,10 @@ impl Fetcher<'_> {
         if !refs::is_commit(commit) {
             return Err(SourceError::InvalidRevision { revision: commit.to_owned() });
         }
-        (self.log)(&format!("Cloning {url} at {commit}"));
+        (self.log)(&match source.submodule() {
+            None => format!("Cloning {url}"),
+            Some(path) => format!("Cloning the submodule {path:?} from {url} at {commit}"),
+        });
         self.init(folder, commit.len() == 64, &[]).await?;
         self.set_origin(folder, url).await?;
         let filled = match &self.cache {

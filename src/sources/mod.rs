@@ -223,7 +223,7 @@ impl<'a> Fetcher<'a> {
             let range = version_range::Range::parse(revision)?;
             let tags = refs::tags(&self.list_refs(url, &["--tags"], &[]).await?);
             let (tag, commit) = range.highest(&tags).ok_or_else(|| range.no_match(&tags, url))?;
-            (self.log)(&format!("The highest tag of {url} in {revision} is {tag}, at {commit}"));
+            (self.log)(&format!("The highest tag of {url} in {revision} is {tag}"));
             return Ok(commit.to_owned());
         }
         if is_commit(revision) {
@@ -234,7 +234,7 @@ impl<'a> Fetcher<'a> {
         }
         let refs = self.list_refs(url, &[], &refs::candidates(revision)).await?;
         if let Some((name, commit)) = refs::choose(&refs, revision) {
-            (self.log)(&format!("{name} of {url} is at {commit}"));
+            (self.log)(&format!("Using {name} of {url}"));
             return Ok(commit);
         }
         if revision.is_empty() || revision == "HEAD" {

@@ -45,6 +45,11 @@ impl SubmoduleCommit {
         Self { url: url.clone(), commit: commit.to_owned(), folder: folder.to_owned(), parents: Vec::new() }
     }
 
+    /// The path of the submodule in the repository that contains it.
+    pub(super) fn submodule(&self) -> Option<&str> {
+        self.parents.last().map(String::as_str)
+    }
+
     /// Adds the names of the submodules to an error.
     pub(super) fn locate_error(&self, error: SourceError) -> SourceError {
         self.parents.iter().rev().fold(error, |error, path| in_submodule(path, error))

@@ -1,6 +1,7 @@
 //! Splits a stream of bytes into lines, regardless of its chunks.
 //!
-//! A line ends with LF or CR LF, which are not part of it. A line that is longer than a record is emitted in pieces as it
+//! A line ends with LF or CR LF, which are not part of it. A line of color codes without any text is emitted as an empty line:
+//! engines end a colored text with a reset on a line of its own, which looks empty to the user. A line that is longer than a record is emitted in pieces as it
 //! arrives, so at most one record and one chunk of it are in memory. Bytes after the last terminator are also a line, which
 //! is emitted when the stream ends.
 
@@ -52,9 +53,22 @@ impl Lines {
 }
 
 fn emit_line(line: &[u8], emit: &mut impl FnMut(&[u8], bool)) {
-    for (text, continues) in pieces(line) {
+    for (text, continues) in pieces(without_bare_colors(line)) {
         emit(text, continues);
     }
+}
+
+/// The line, or nothing if it consists of color codes (`ESC [ … m`) only.
+fn without_bare_colors(line: &[u8]) -> &[u8] {
+    let mut rest = line;
+    while let Some(code) = rest.strip_prefix(b"\x1b[") {
+        let end = code.iter().position(|byte| !matches!(byte, b'0'..=b'9' | b';' | b':'));
+        match end.map(|end| code.split_at(end)) {
+            Some((_, [b'm', after @ ..])) => rest = after,
+            _ => break,
+        }
+    }
+    if rest.is_empty() { rest } else { line }
 }
 
 fn without_cr(line: &[u8]) -> &[u8] {
@@ -90,8 +104,11 @@ mod tests {
         if !last.is_empty() {
             lines.push(last);
         }
-        let parts =
-            |line| pieces(line).map(|(text, continues)| (text.to_vec(), continues)).collect::<Pieces>();
+        let parts = |line| {
+            pieces(without_bare_colors(line))
+                .map(|(text, continues)| (text.to_vec(), continues))
+                .collect::<Pieces>()
+        };
         lines.into_iter().flat_map(parts).collect()
     }
 
@@ -104,6 +121,14 @@ mod tests {
         assert_eq!(texts(b"a\r\nb\n\n\r\nc\r"), ["a", "b", "", "", "c\r"]);
         assert_eq!(texts(b""), Vec::<String>::new());
         assert_eq!(texts(b"a\rb\n"), ["a\rb"]);
+    }
+
+    #[test]
+    fn a_line_of_color_codes_without_text_is_empty() {
+        assert_eq!(texts(b"\x1b[0m\n\x1b[1;31m\x1b[38:5:9m\x1b[m\r\n\x1b[0m"), ["", "", ""]);
+        for kept in ["\x1b[32m+\x1b[0m", "\x1b[0m ", "\x1b[2J", "\x1b[0", "\x1b", "\x1b[0m\x1b["] {
+            assert_eq!(texts(format!("{kept}\n").as_bytes()), [kept]);
+        }
     }
 
     #[test]

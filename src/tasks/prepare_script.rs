@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_contract::{EngineTask, Fault, Task};
+use uuid::Uuid;
 
 use super::{Prepared, TaskContext, TaskError, fault, init, plugins, results};
 use crate::base::confined_dir::{ConfinedDir, EntryKind};
@@ -179,8 +180,8 @@ impl<'a> OpenModule<'a> {
         Ok(())
     }
 
-    /// Logs the engine, its version and the directory, as the first line of the step. A missing engine fails the task, unless a
-    /// before hook may install it.
+    /// Logs the engine, its version and the directory, as the first line of the job's first step in this module. A missing
+    /// engine fails the task, unless a before hook may install it.
     async fn log_version(&self, environment: &Environment) -> Result<Option<String>, TaskError> {
         let name = self.engine.name();
         // Without the trailing slash of an empty subdirectory.
@@ -209,7 +210,15 @@ impl<'a> OpenModule<'a> {
         match asked {
             Ok(said) => {
                 let version = version(&said);
-                self.context.info(&format!("{name} {version} ({program}) in {directory}"));
+                let line = format!("{name} {version} ({program}) in {directory}");
+                let logged = LoggedEngine { job: self.context.common.job_id, line };
+                // If the note cannot be read or written, the line is logged once more.
+                let tree = self.workspace.tree()?;
+                if !tree.read_json(PrivateFile::ENGINE).is_ok_and(|earlier| earlier.as_ref() == Some(&logged))
+                {
+                    self.context.info(&logged.line);
+                    let _ = tree.write_json(PrivateFile::ENGINE, &logged);
+                }
                 Ok(Some(version))
             }
             Err(error) if error.is_cancelled() => Err(TaskError::Cancelled),
@@ -222,12 +231,21 @@ impl<'a> OpenModule<'a> {
     }
 }
 
+/// `engine.json`: the line about the engine that the last job has logged.
+#[derive(PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct LoggedEngine {
+    job: Uuid,
+    line: String,
+}
+
 fn version(said: &str) -> String {
     #[derive(serde::Deserialize)]
     struct Version {
         terraform_version: String,
     }
-    match serde_json::from_str::<Version>(said) {
+    // OpenTofu prints problems with its own settings before the JSON.
+    let json = said.find("\n{").map_or(said, |at| &said[at..]);
+    match serde_json::from_str::<Version>(json) {
         Ok(version) => version.terraform_version,
         Err(_) => said.lines().next().unwrap_or_default().trim().trim_start_matches('v').to_owned(),
     }

@@ -1,7 +1,10 @@
 //! Reads the results of a script: the plan, the state, the outputs.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use hawser_contract::{EngineTask, Fault, Success};
@@ -10,7 +13,7 @@ use super::prepare_script::OpenModule;
 use super::{TaskContext, TaskError};
 use crate::base::blocking::blocking;
 use crate::base::files::write_private_atomic;
-use crate::engines::{EXTRA_OUTPUTS, Engine, EngineError, ResultPaths, outputs, plan_counts};
+use crate::engines::{EXTRA_OUTPUTS, Engine, EngineError, ResultPaths, outputs};
 use crate::workspace::PrivateFile;
 
 /// Reads files of an engine, which may be large, on a blocking thread.
@@ -40,7 +43,13 @@ pub(super) async fn applied(
     task: &EngineTask,
 ) -> Result<Success, TaskError> {
     let removed = engine.removes_state(task);
-    Ok(Success::Resources(if removed { 0 } else { resources(context, engine).await? }))
+    let count = if removed { 0 } else { resources(context, engine).await? };
+    context.info(&match count {
+        0 => "No resources in the state".to_owned(),
+        1 => "1 resource in the state".to_owned(),
+        count => format!("{count} resources in the state"),
+    });
+    Ok(Success::Resources(count))
 }
 
 pub(super) async fn planned(
@@ -49,12 +58,25 @@ pub(super) async fn planned(
     task: &EngineTask,
 ) -> Result<Success, TaskError> {
     let (paths, engine, task) = (paths(context)?, Arc::clone(engine), task.task);
+    if let Some(plan) = engine.plan_file(task, &paths)
+        && let Err(error) = make_private(context, Path::new(&plan))
+    {
+        // The folder is private too.
+        tracing::debug!(plan, %error, "failed to make the plan private");
+    }
     let (data, lines) = read(move || engine.read_plan(task, &paths)).await?;
     for line in lines {
         context.info(&line);
     }
-    context.info(&plan_counts::summary(&data));
     Ok(Success::Plan(Box::new(data)))
+}
+
+/// Engines create their plan with the usual mode, but it contains secrets.
+fn make_private(context: &TaskContext, plan: &Path) -> io::Result<()> {
+    let workspace = context.workspace().map_err(io::Error::other)?;
+    let folder = workspace.tree().and_then(|tree| tree.private_made()).map_err(io::Error::other)?;
+    let plan = folder.open_file(plan.file_name().unwrap_or_default())?;
+    plan.set_permissions(Permissions::from_mode(0o600))
 }
 
 /// Records which outputs the extra files declare. When the task is concluded, the module may be at another revision.

@@ -59,7 +59,10 @@ pub(super) async fn module(
     let is_module_file = |name: &str| context.engines.iter().any(|engine| engine.uses_file(name));
     let fetcher = task_fetcher(context, &log);
     let commit = workspace.get_module(source, request, &is_module_file, &fetcher).await?;
-    context.info(&format!("{} is at {commit}", workspace.module()));
+    // Otherwise GetDefinitiveRevision has logged it.
+    if source.source_definitive_revision.as_ref() != Some(&commit) {
+        context.info(&format!("{} is at {commit}", workspace.module()));
+    }
     context.note_facts(&Facts { engine_version: None, source_commit: Some(commit) });
     Ok(Prepared::Finished(Success::Done))
 }

@@ -19,6 +19,10 @@ pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<
     let now = jiff::Timestamp::now().as_millisecond();
     let set = declarations.variable_set(context.common.metadata.module_id, &extra_files, now);
     let count = set.as_ref().map_or(0, |set| set.variables.len());
-    context.info(&format!("The module declares {count} variables"));
+    context.info(&match count {
+        0 => "The module declares no variables".to_owned(),
+        1 => "The module declares 1 variable".to_owned(),
+        count => format!("The module declares {count} variables"),
+    });
     Ok(Prepared::Finished(Success::Variables(set)))
 }

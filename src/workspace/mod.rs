@@ -126,6 +126,7 @@ impl PrivateFile {
     pub const PULUMI_EXPORT: Self = Self("export.json");
     pub const OUTPUT: Self = Self("output.json");
     pub const SENSITIVE: Self = Self("sensitive.json");
+    pub const ENGINE: Self = Self("engine.json");
     pub const BACKEND_SETTINGS: Self = Self("backend-settings.json");
     pub const INIT_SCRIPT: Self = Self("init.sh");
     pub const VALIDATE_SCRIPT: Self = Self("validate.sh");

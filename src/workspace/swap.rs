@@ -70,14 +70,13 @@ impl Workspace {
         let revision = ModuleRevision { id, location, folder, init, request, is_module_file };
         let local = Marker::read(&self.module_root).filter(|local| local.is_at(&revision.id));
         if let Some(local) = local.filter(|_| !request.clean_init_enabled) {
-            let commit = &local.commit;
             let Some(damage) = self.damage(&local, &revision) else {
-                log(&format!("The local copy is already at {commit}"));
+                log("The local copy is up to date");
                 let tree = Tree::open(&self.module_root, &revision.init, &self.module_root)?;
                 self.place_extra_files(&tree, &revision, log)?;
                 return Ok(local.commit);
             };
-            log(&format!("The local copy is at {commit}, but must be fetched again: {damage}"));
+            log(&format!("The local copy must be fetched again: {damage}"));
         }
         let changed = self.change_revision(&revision, fetcher).await;
         if let Err(error) = self.clear_staging().await {
@@ -163,7 +162,6 @@ impl Workspace {
         if revision.id != commit {
             log(&format!("{} is an annotated tag of {commit}", revision.id));
         }
-        log(&format!("{} is at {commit} of {}", self.module, revision.location.url));
         Ok(commit)
     }
 

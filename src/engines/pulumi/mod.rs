@@ -2,6 +2,7 @@
 
 pub mod commands;
 mod leftovers;
+mod preview;
 mod state;
 
 use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, PulumiFlag, Task};
@@ -104,7 +105,8 @@ impl Engine for Pulumi {
                 Ok((plan_counts::count_pulumi(&plan), Vec::new()))
             }
             Direction::Destroy => {
-                Ok(plan_counts::count_pulumi_preview(&paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?))
+                let preview = paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?;
+                Ok((plan_counts::count_pulumi_preview(&preview), preview::lines(&preview)))
             }
         }
     }

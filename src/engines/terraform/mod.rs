@@ -177,10 +177,16 @@ impl Engine for Terraform {
     }
 
     fn failure_hint(&self, lines: &[String]) -> Option<&'static str> {
-        let asks_to_migrate = |line: &String| line.contains("Can't ask approval for state migration");
-        lines.iter().any(asks_to_migrate).then_some(
-            "The backend has changed and there is state: set the flag MigrateState to migrate the state, or Reconfigure to \
-             leave it where it is",
+        // Init without a flag, with a flag but without an answer, and every other task.
+        const CHANGED: [&str; 3] = [
+            "Error: Backend configuration changed",
+            "Can't ask approval for state migration",
+            "Reason: Backend configuration",
+        ];
+        let has_changed = |line: &String| CHANGED.iter().any(|text| line.contains(text));
+        lines.iter().any(has_changed).then_some(
+            "The backend has changed: on Init, set the flag MigrateState to migrate the state, or Reconfigure to leave it where \
+             it is",
         )
     }
 

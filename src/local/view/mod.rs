@@ -2,21 +2,23 @@
 //!
 //! [`View`] has two formats. *Live* is for a terminal: the engine's output scrolls by under a heading for each task, a
 //! row with the duration follows each task, and the last row shows the running task ([`View::status`]). *Plain* is for
-//! pipes and files: one line per event, prefixed with its task, without colors or redrawing. Both show the plan as a
-//! small table and the outputs at the end, with sensitive values masked.
+//! pipes and files: one line per event, prefixed with its task, without colors or redrawing. Both show the outputs at the
+//! end, with sensitive values masked. Everything else is in the job's log, and the view does not repeat it.
 
 mod event;
+mod outputs;
 mod paint;
+mod repeats;
 mod screen;
-mod tables;
 mod text;
 
 use std::time::Duration;
 
-use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, PlanData, Success, Task};
+use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, Success, Task};
 
 pub use event::{Event, JobEnding};
 pub use paint::Paint;
+use repeats::{LogLine, Repeats};
 pub use screen::{JobScreen, REFRESH, ask, can_ask, write_to_user};
 pub use text::clean;
 use text::{label, plural, short_duration};
@@ -66,6 +68,9 @@ pub struct View {
     heading: Option<Task>,
     /// The last line of output was empty. It is shown only if another line follows.
     gap: bool,
+    repeats: Repeats,
+    /// Errors of the runner at the end of the log. The last one is usually the reason why the task failed.
+    errors: Vec<LogLine>,
     outputs: Option<OutputSet>,
     resources: Option<u64>,
 }
@@ -80,6 +85,8 @@ impl View {
             running: None,
             heading: None,
             gap: false,
+            repeats: Repeats::default(),
+            errors: Vec::new(),
             outputs: None,
             resources: None,
         }
@@ -125,28 +132,50 @@ impl View {
         }
         self.started.push((task, now));
         self.running = Some(task);
+        self.repeats.clear_recent();
         if self.live { Vec::new() } else { vec![plain(task, "started")] }
     }
 
     fn line(&mut self, task: Task, level: LogLevel, text: &str, now: Duration) -> Vec<String> {
         // The first line of a task may arrive before the report that the task is running.
         let mut lines = self.started(task, now);
-        if !self.live {
-            let text = clean(text, false);
-            lines.push(plain(task, &format!("| {text}")).trim_end().to_owned());
+        let line = LogLine { level, text: text.to_owned() };
+        if matches!(level, LogLevel::Error | LogLevel::Fatal) {
+            lines.extend(self.flush(task));
+            self.errors.push(line);
             return lines;
         }
+        for error in std::mem::take(&mut self.errors) {
+            lines.extend(self.shown(task, &error));
+        }
+        for line in self.repeats.next(line) {
+            lines.extend(self.shown(task, &line));
+        }
+        lines
+    }
+
+    fn flush(&mut self, task: Task) -> Vec<String> {
+        let held = self.repeats.flush();
+        held.iter().flat_map(|line| self.shown(task, line)).collect()
+    }
+
+    /// A line of output. Empty lines are shown between others, one at a time.
+    fn shown(&mut self, task: Task, line: &LogLine) -> Vec<String> {
+        let mut lines = Vec::new();
         let is_first = self.heading != Some(task);
         if is_first {
             self.gap = false;
             self.heading = Some(task);
-            lines.push(self.paint.bold(label(task)));
+            if self.live {
+                lines.push(self.paint.bold(label(task)));
+            }
         }
-        if clean(text, false).trim().is_empty() {
+        if clean(&line.text, false).trim().is_empty() {
             self.gap = !is_first;
             return lines;
         }
-        let bar = match level {
+        let bar = match line.level {
+            _ if !self.live => plain(task, "|"),
             LogLevel::Error | LogLevel::Fatal => self.paint.red("│"),
             LogLevel::Warning => self.paint.yellow("│"),
             LogLevel::Verbose | LogLevel::Debug | LogLevel::Information => self.paint.dim("│"),
@@ -154,12 +183,19 @@ impl View {
         if std::mem::take(&mut self.gap) {
             lines.push(bar.clone());
         }
-        lines.push(format!("{bar} {}", clean(text, true)));
+        lines.push(format!("{bar} {}", clean(&line.text, self.live)).trim_end().to_owned());
         lines
     }
 
     fn ended(&mut self, task: Task, outcome: &Outcome, now: Duration) -> Vec<String> {
         let mut lines = self.started(task, now);
+        lines.extend(self.flush(task));
+        let errors = std::mem::take(&mut self.errors);
+        let error = errors.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join("\n");
+        // The end of the job shows the reason of the failure.
+        if !matches!(outcome, Outcome::Faulted(fault) if fault.message.trim() == error.trim()) {
+            lines.extend(errors.iter().flat_map(|line| self.shown(task, line)));
+        }
         let duration = self.duration(task, now);
         self.running = None;
         self.heading = None;
@@ -169,7 +205,6 @@ impl View {
             plain_end(task, outcome, duration)
         });
         match outcome {
-            Outcome::Completed(Success::Plan(data)) => lines.extend(self.plan(data)),
             Outcome::Completed(Success::Outputs(set)) => self.outputs.clone_from(set),
             Outcome::Completed(Success::Resources(count)) => self.resources = Some(*count),
             Outcome::Faulted(fault) => self.resources = fault.resources,
@@ -178,26 +213,19 @@ impl View {
         lines
     }
 
-    fn plan(&self, data: &PlanData) -> Vec<String> {
-        let mut lines = vec![String::new()];
-        lines.extend(tables::plan(data, self.paint));
-        lines.push(String::new());
+    fn note(&mut self, text: &str) -> Vec<String> {
+        let mut lines = self.running.map(|task| self.flush(task)).unwrap_or_default();
+        self.heading = None;
+        let text = clean(text, false);
+        lines.push(if self.live { self.paint.yellow(&format!("! {text}")) } else { format!("note: {text}") });
         lines
     }
 
-    fn note(&mut self, text: &str) -> Vec<String> {
-        self.heading = None;
-        let text = clean(text, false);
-        let line = if self.live { self.paint.yellow(&format!("! {text}")) } else { format!("note: {text}") };
-        vec![line]
-    }
-
     fn finished(&mut self, ending: &JobEnding, now: Duration) -> Vec<String> {
-        // An empty line already follows the plan.
-        let follows_plan = self.title.verb == Verb::Plan && *ending == JobEnding::Completed;
-        let mut lines = if follows_plan { Vec::new() } else { vec![String::new()] };
+        let mut lines = self.running.map(|task| self.flush(task)).unwrap_or_default();
+        lines.push(String::new());
         if let (JobEnding::Completed, Some(set)) = (ending, &self.outputs) {
-            lines.extend(tables::outputs(set, self.paint));
+            lines.extend(outputs::lines(set, self.paint));
             lines.push(String::new());
         }
         lines.extend(self.summary(ending, now));
@@ -242,7 +270,7 @@ impl View {
             lines.push(format!("  {} in the state.", plural(count, "resource")));
         }
         let details = fault.details.trim();
-        if !details.is_empty() && details != fault.message.trim() {
+        if details != fault.message.trim() && !self.repeats.has_shown(details) {
             let details = indented(details);
             lines.extend(details.into_iter().map(|line| self.paint.dim(&line)));
         }
@@ -280,10 +308,7 @@ impl View {
         let paint = self.paint;
         let time = paint.dim(&format!("{:>TIME$}", short_duration(time)));
         match outcome {
-            Outcome::Completed(success) => {
-                let detail = paint.dim(&detail(success));
-                format!("{} {name}{time}  {detail}", paint.green("✔")).trim_end().to_owned()
-            }
+            Outcome::Completed(_) => format!("{} {name}{time}", paint.green("✔")),
             Outcome::Faulted(_) => format!("{} {}{time}", paint.red("✘"), paint.red(&name)),
             Outcome::Cancelled => {
                 format!("{} {name}{time}  {}", paint.yellow("■"), paint.yellow("cancelled"))
@@ -299,28 +324,11 @@ fn plain(task: Task, text: &str) -> String {
 fn plain_end(task: Task, outcome: &Outcome, time: Duration) -> String {
     let time = short_duration(time);
     let text = match outcome {
-        Outcome::Completed(success) => match detail(success).as_str() {
-            "" => format!("done in {time}"),
-            detail => format!("done in {time} ({detail})"),
-        },
+        Outcome::Completed(_) => format!("done in {time}"),
         Outcome::Faulted(_) => format!("failed after {time}"),
         Outcome::Cancelled => format!("cancelled after {time}"),
     };
     plain(task, &text)
-}
-
-/// The result of a completed task in a few words.
-fn detail(success: &Success) -> String {
-    match success {
-        Success::Done => String::new(),
-        Success::Revision(revision) => clean(revision.get(..12).unwrap_or(revision), false),
-        Success::Variables(None) => "none declared".to_owned(),
-        Success::Variables(Some(set)) => plural(set.variables.len(), "variable"),
-        Success::Plan(data) => tables::plan_summary(data),
-        Success::Resources(count) => format!("{} in the state", plural(*count, "resource")),
-        Success::Outputs(None) => "none".to_owned(),
-        Success::Outputs(Some(set)) => plural(set.outputs.len(), "output"),
-    }
 }
 
 fn indented(text: &str) -> Vec<String> {

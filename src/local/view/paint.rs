@@ -13,10 +13,6 @@ impl Paint {
         Self { color }
     }
 
-    pub fn is_colored(self) -> bool {
-        self.color
-    }
-
     pub fn bold(self, text: &str) -> String {
         self.with(Style::new().bold(), text)
     }
@@ -31,10 +27,6 @@ impl Paint {
 
     pub fn yellow(self, text: &str) -> String {
         self.with(Style::new().yellow(), text)
-    }
-
-    pub fn magenta(self, text: &str) -> String {
-        self.with(Style::new().magenta(), text)
     }
 
     pub fn red(self, text: &str) -> String {

@@ -94,7 +94,7 @@ pub fn can_ask() -> bool {
 
 /// Asks, and waits for a line on stdin. Only `y` and `yes` count as yes; end of file counts as no.
 pub fn ask(question: &str) -> bool {
-    write_to_user(&format!("{question} [y/N] "));
+    write_to_user(&format!("\n{question} [y/N] "));
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")

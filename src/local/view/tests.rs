@@ -1,4 +1,4 @@
-use hawser_contract::{OutputValue, Variable, VariableSet};
+use hawser_contract::{OutputValue, PlanData, Variable, VariableSet};
 
 use super::*;
 
@@ -48,18 +48,6 @@ fn outputs() -> OutputSet {
     }
 }
 
-fn plan_data() -> PlanData {
-    PlanData {
-        create_count: 12,
-        modify_count: 1,
-        recreate_count: 3,
-        total_unchanged_count: 40,
-        outputs_create_count: 7,
-        outputs_total_changed_count: 7,
-        ..PlanData::default()
-    }
-}
-
 /// A complete apply, one event every 300 ms.
 fn an_apply() -> Vec<Event> {
     let variable = Variable {
@@ -99,7 +87,7 @@ fn an_apply() -> Vec<Event> {
         done(Task::Variables, Success::Variables(Some(set))),
         Event::Started(Task::Plan),
         info(Task::Plan, &format!("a long line {}", "0123456789".repeat(9))),
-        done(Task::Plan, Success::Plan(Box::new(plan_data()))),
+        done(Task::Plan, Success::Plan(Box::default())),
         Event::Started(Task::ApplyFromPlan),
         // The second report of the same task changes nothing.
         Event::Started(Task::ApplyFromPlan),
@@ -210,16 +198,6 @@ fn the_last_line_summarizes_plan_apply_and_destroy() {
 }
 
 #[test]
-fn a_plan_is_summarized_in_a_few_words() {
-    let none = PlanData { total_unchanged_count: 2, ..PlanData::default() };
-    assert_eq!(tables::plan_summary(&none), "no changes");
-    let outputs = PlanData { outputs_total_changed_count: 1, ..PlanData::default() };
-    assert_eq!(tables::plan_summary(&outputs), "1 output to change");
-    let all = PlanData { create_count: 1, destroy_count: 2, ..PlanData::default() };
-    assert_eq!(tables::plan_summary(&all), "1 to create, 2 to destroy");
-}
-
-#[test]
 fn the_first_line_of_a_task_starts_it() {
     let events = [info(Task::Init, "hello"), Event::Started(Task::Init)];
     let shown = transcript(PLAIN, Verb::Apply, &events);
@@ -227,8 +205,49 @@ fn the_first_line_of_a_task_starts_it() {
 }
 
 #[test]
-fn one_empty_line_separates_the_plan_from_the_summary() {
-    let plan = done(Task::Plan, Success::Plan(Box::new(plan_data())));
-    let shown = transcript(PLAIN, Verb::Plan, &[plan, Event::Finished(JobEnding::Completed)]);
-    assert!(!shown.contains("\n\n\n") && shown.contains("\n\nPlanned"), "{shown}");
+fn the_plan_is_shown_in_the_words_of_the_engine_only() {
+    let events = [
+        info(Task::Plan, "Plan: 2 to add, 0 to change, 1 to destroy."),
+        done(Task::Plan, Success::Plan(Box::new(PlanData { create_count: 1, ..PlanData::default() }))),
+        Event::Finished(JobEnding::Completed),
+    ];
+    let shown = transcript(PLAIN, Verb::Plan, &events);
+    assert_eq!(shown.matches("to add").count(), 1, "{shown}");
+    assert!(
+        !shown.contains("create") && shown.ends_with("\n\nPlanned in 0.6s. Nothing was changed."),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_warning_that_the_engine_repeats_is_shown_once() {
+    let warning = ["╷", "│ Warning: deprecated", "╵", ""];
+    let of = |task| warning.map(|text| info(task, text));
+    let mut events = Vec::from(of(Task::Validate));
+    events.push(done(Task::Validate, Success::Done));
+    events.extend(of(Task::Plan));
+    events.push(info(Task::Plan, "No changes."));
+    for live in [PLAIN, LIVE] {
+        let shown = transcript(live, Verb::Plan, &events);
+        assert_eq!(shown.matches("Warning: deprecated").count(), 1, "{shown}");
+        assert!(shown.contains("No changes."), "{shown}");
+    }
+}
+
+#[test]
+fn a_reason_that_the_log_does_not_contain_is_shown_in_full() {
+    let message = "cannot find terraform on PATH";
+    let fault = Fault { message: message.into(), details: "PATH is /bin".into(), resources: None };
+    let events = [
+        line(Task::Init, LogLevel::Error, message),
+        Event::Ended(Task::Init, Outcome::Faulted(fault.clone())),
+        Event::Finished(JobEnding::Failed(Some(Task::Init), fault)),
+    ];
+    let shown = transcript(PLAIN, Verb::Apply, &events);
+    assert_eq!(shown.matches(message).count(), 1, "{shown}");
+    assert!(shown.contains("PATH is /bin"), "{shown}");
+    // An error that is not the reason stays where it was.
+    let events = [line(Task::Init, LogLevel::Error, "another"), info(Task::Init, "next")];
+    let shown = transcript(PLAIN, Verb::Apply, &events);
+    assert!(shown.ends_with("Init       | another\nInit       | next"), "{shown}");
 }

@@ -1,5 +1,6 @@
 //! `hawser local` end to end: the real program, the real engine, signals, pipes, and a terminal.
 
+mod output;
 mod terminal;
 
 use std::fs;
@@ -140,11 +141,13 @@ fn the_built_in_example_is_applied_and_destroyed_from_any_directory() {
     fs::create_dir_all(elsewhere.join("examples/hello")).unwrap();
     fs::write(elsewhere.join("examples/hello/main.tf"), "resource \"terraform_data\" \"theirs\" {}").unwrap();
     let from_elsewhere = case.command(&["--plan"]).current_dir(&elsewhere).output().unwrap();
-    Done::from(from_elsewhere).succeeds().prints("plan the example").prints("no changes");
+    Done::from(from_elsewhere).succeeds().prints("plan the example").prints("No changes.");
 
-    case.run(&["--plan"]).succeeds().prints("no changes").prints("Nothing was changed");
+    case.run(&["--plan"]).succeeds().prints("No changes.").prints("Nothing was changed");
     // A value on the command line changes the plan, and a plan changes nothing.
-    case.run(&["--plan", "--var", "name=Ada"]).succeeds().prints("1 to change, 2 to replace");
+    case.run(&["--plan", "--var", "name=Ada"])
+        .succeeds()
+        .prints("Plan: 2 to add, 1 to change, 2 to destroy.");
     case.run(&["--plan", "--destroy"]).succeeds().prints("3 to destroy").prints("Nothing was changed");
     assert!(case.state().contains("Hello, world!"));
 
@@ -188,19 +191,19 @@ fn a_directory_keeps_its_state_when_the_repository_around_it_changes() {
     let case = Case::with("resource \"terraform_data\" \"x\" { input = \"kept\" }\n");
     let module = case.module();
     let module = module.to_str().unwrap();
-    case.run(&[module, "--yes"]).succeeds().prints("1 to create");
+    case.run(&[module, "--yes"]).succeeds().prints("1 to add");
     let init = |folder: &Path| {
         let git = Command::new("git").args(["init", "--quiet"]).current_dir(folder).status().unwrap();
         assert!(git.success());
     };
     init(case.root.path());
-    case.run(&[module, "--plan"]).succeeds().prints("no changes");
+    case.run(&[module, "--plan"]).succeeds().prints("No changes.");
     init(&case.module());
-    case.run(&[module, "--plan"]).succeeds().prints("no changes");
+    case.run(&[module, "--plan"]).succeeds().prints("No changes.");
     for root in [case.root.path(), &case.module()] {
         fs::remove_dir_all(root.join(".git")).unwrap();
     }
-    case.run(&[module, "--plan"]).succeeds().prints("no changes");
+    case.run(&[module, "--plan"]).succeeds().prints("No changes.");
     init(case.root.path());
     case.run(&[module, "--destroy", "--yes"])
         .succeeds()

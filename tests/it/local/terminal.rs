@@ -104,7 +104,7 @@ fn nothing_is_changed_without_a_yes() {
     let (status, shown) = Terminal::open(&case, &[module], &[]).answer("y\n");
     assert!(status.success(), "{shown}");
     assert!(case.state().contains("made"));
-    for part in ["\u{1b}[", "✔", "Apply this plan?", "+1"] {
+    for part in ["\u{1b}[", "✔", "Apply this plan?", "1 to add"] {
         assert!(shown.contains(part), "no {part:?} in {shown}");
     }
     // The time decides which of them is drawn.

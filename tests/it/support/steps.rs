@@ -31,6 +31,7 @@ pub(crate) struct Bench {
     pub(crate) root: tempfile::TempDir,
     pub(crate) settings: serde_json::Value,
     steps: AtomicU32,
+    job: AtomicU32,
 }
 
 /// A task that was prepared, executed, and concluded.
@@ -86,6 +87,7 @@ impl Bench {
             }),
             root,
             steps: AtomicU32::new(0),
+            job: AtomicU32::new(3),
         };
         if !files.is_empty() {
             fs::create_dir_all(bench.module()).unwrap();
@@ -126,6 +128,12 @@ impl Bench {
         self
     }
 
+    /// The next tasks belong to this job.
+    pub(crate) fn of_job(&self, job: u32) -> &Self {
+        self.job.store(job, Ordering::Relaxed);
+        self
+    }
+
     pub(crate) fn context(&self) -> TaskContext {
         let step = self.steps.fetch_add(1, Ordering::Relaxed);
         let folder = self.root.path().join(format!("step {step}"));
@@ -136,7 +144,7 @@ impl Bench {
             policy: Arc::new(Policy::new(&settings)),
             settings: Arc::new(settings),
             common: Common {
-                job_id: Uuid::from_u128(3),
+                job_id: Uuid::from_u128(self.job.load(Ordering::Relaxed).into()),
                 organization_id: Uuid::from_u128(2),
                 metadata: Metadata {
                     stack_name: "stack".into(),

@@ -2,6 +2,7 @@
 
 mod hooks;
 mod initializing;
+mod log_lines;
 mod plugins;
 mod pulumi;
 mod rescuing;
@@ -121,7 +122,7 @@ async fn a_module_goes_through_all_ten_tasks() {
     assert_eq!(set.unwrap().variables[0].name, "name");
 
     let ran = bench.run(plan_with(&[("name", "\"it's $HOME\"")], FlagLists::default())).await;
-    assert!(ran.says("Plan: 1 to create, 0 to modify"), "{:#?}", ran.log);
+    assert!(ran.says("1 to add, 0 to change"), "{:#?}", ran.log);
     let data = counts(ran);
     assert_eq!((data.create_count, data.total_count_before, data.total_count_after), (1, 0, 1));
     assert_eq!(data.outputs_create_list, ["greeting"]);

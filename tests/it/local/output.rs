@@ -1,0 +1,67 @@
+//! What `hawser local` prints, with the real engines.
+
+use std::process::Command;
+
+use super::{Case, Done};
+use crate::support::real_engines::terraform_and_tofu;
+
+const MODULE: &str = r#"
+resource "terraform_data" "it" {
+  provisioner "local-exec" {
+    command = "echo found ${abspath(path.module)}/main.tf; echo data ${abspath(path.module)}/.terraform"
+  }
+}
+"#;
+
+/// A run of one engine whose settings file is missing, about which it complains on every call.
+fn run(case: &Case, engine: &str, folder: &std::path::Path, arguments: &[&str]) -> Done {
+    let mut command: Command = case.command(&[&["module", "--engine", engine], arguments].concat());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path)));
+    command.env("PATH", path.unwrap()).env("TF_CLI_CONFIG_FILE", case.root.path().join("missing.rc"));
+    Done::from(command.output().unwrap())
+}
+
+#[test]
+fn every_fact_is_printed_once() {
+    for engine in terraform_and_tofu() {
+        let case = Case::with(MODULE);
+        let name = engine.name.as_str();
+        let done = run(&case, name, &engine.folder, &["--plan"]);
+        // OpenTofu fails to read its results while it complains about its settings.
+        let done = if name == "terraform" { done.succeeds() } else { done };
+        let count = |text: &str| done.out.matches(text).count();
+        let out = &done.out;
+        let commit = out.split("The definitive revision is ").nth(1).unwrap_or_default();
+        for once in [
+            "Unable to open CLI configuration file",
+            "There are some problems with the CLI configuration",
+            &format!("{name} 1."),
+            "1 to add, 0 to change, 0 to destroy",
+            commit.lines().next().unwrap(),
+        ] {
+            assert_eq!(count(once), 1, "{once:?} in\n{out}");
+        }
+        assert!(!out.contains("|\nPlan       |\n"), "{out}");
+    }
+}
+
+#[test]
+fn paths_below_the_directory_are_relative_to_it() {
+    let case = Case::with(MODULE);
+    let Some(engine) = terraform_and_tofu().next() else { return };
+    let done = run(&case, engine.name.as_str(), &engine.folder, &["--yes"]).succeeds();
+    let done = done.prints(" in module\n").prints("Cloning a snapshot of module\n").prints("found main.tf\n");
+    // It is in the checkout only.
+    assert!(!done.out.contains("data .terraform"), "{}", done.out);
+}
+
+#[test]
+fn the_reason_of_a_failure_is_printed_once() {
+    let case = Case::with("resource \"terraform_data\" \"it\" {\n  wrong = 1\n}\n");
+    let Some(engine) = terraform_and_tofu().next() else { return };
+    let done = run(&case, engine.name.as_str(), &engine.folder, &["--plan"]).fails(1);
+    for once in ["failed with exit code 1", "An argument named \"wrong\" is not expected here"] {
+        assert_eq!(done.out.matches(once).count(), 1, "{once:?} in\n{}", done.out);
+    }
+}
