@@ -20,7 +20,8 @@ import termios
 from pathlib import Path
 
 COLUMNS, ROWS = 96, 50
-KEPT = 2  # lines of engine output that stay of each task
+SHORT = 3  # a task with at most this many lines of output is shown whole
+KEPT = re.compile(r"terraform \d|Terraform has been|Plan: |Apply complete|\d+ resources in")  # of the others, these lines
 
 HERE = Path(__file__).resolve().parent
 FOREGROUND, BACKGROUND, DIM = "#d7dae0", "#1e2127", "#7f8794"
@@ -130,14 +131,22 @@ def fold(lines):
     folded, output = [], []
     for line in [*lines, []]:
         if line and line[0][0] == "│":
-            if "".join(character for character, _ in line[1:]).strip():
+            if text_of(line[1:]).strip():
                 output.append(line)
             continue
-        if len(output) > KEPT + 1:
-            note = f"│ … {len(output) - KEPT} lines"
-            folded.append([(character, (2,)) for character in note])
-            output = output[-KEPT:]
-        folded += [*output, line]
+        if len(output) <= SHORT:
+            folded += output
+        else:
+            left_out = 0
+            for kept in [*output, None]:
+                if kept and not KEPT.match(text_of(kept[2:])):
+                    left_out += 1
+                    continue
+                if left_out:
+                    folded.append([(character, (2,)) for character in f"│ … {left_out} line{'s' if left_out > 1 else ''}"])
+                left_out = 0
+                folded += [kept] if kept else []
+        folded.append(line)
         output = []
     return folded[:-1]
 
@@ -147,13 +156,17 @@ def clip(line):
     return line if len(line) <= COLUMNS else [*line[: COLUMNS - 1], ("…", (2,))]
 
 
+def text_of(line):
+    return "".join(character for character, _ in line)
+
+
 def main():
     default = HERE.parent.parent / "target" / "debug" / "hawser"
     program = Path(sys.argv[1] if len(sys.argv) > 1 else default).resolve()
     prompt = [("$", (32,))] + [(character, (1,)) for character in " hawser local --yes"]
     lines = [prompt, *map(clip, fold(screen(capture(str(program)))))]
     (HERE / "local.svg").write_text("\n".join(draw(lines)) + "\n", encoding="utf-8")
-    print("\n".join("".join(character for character, _ in line) for line in lines))
+    print("\n".join(map(text_of, lines)))
 
 
 if __name__ == "__main__":

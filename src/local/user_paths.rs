@@ -39,7 +39,9 @@ impl UserPaths {
         let mut parts = text.split(self.checkout.as_str());
         let mut shown = parts.next().unwrap_or_default().to_owned();
         for after in parts {
-            if after.is_empty() || after.starts_with('\n') {
+            let is_whole = after.chars().next().is_none_or(ends_path);
+            // The argument of `cd` is part of a command to paste.
+            if is_whole && !shown.ends_with(['`', '=']) && !shown.trim_end_matches(['\'', '"']).ends_with("cd ") {
                 shown.push_str(&self.subject);
                 shown.push_str(after);
             } else if let Some(below) = after.strip_prefix('/').filter(|below| self.is_of_user(below)) {
@@ -54,10 +56,13 @@ impl UserPaths {
 
     /// Whether a text starts with the path of a file in the user's directory.
     fn is_of_user(&self, text: &str) -> bool {
-        let ends_path = |it: char| it.is_whitespace() || "\"'`:;,()[]{}<>\u{1b}".contains(it);
         let path = text.split(ends_path).next().unwrap_or_default().trim_end_matches('.');
         !path.is_empty() && self.directory.join(Path::new(path)).exists()
     }
+}
+
+fn ends_path(character: char) -> bool {
+    character.is_whitespace() || "\"'`:;,()[]{}<>\u{1b}".contains(character)
 }
 
 #[cfg(test)]
@@ -80,12 +85,15 @@ mod tests {
             ("see '/data/work/module/home/user/infra/main.tf'.", "see 'main.tf'."),
             ("\u{1b}[1m/data/work/module/home/user/infra/main.tf\u{1b}[0m", "\u{1b}[1mmain.tf\u{1b}[0m"),
             ("/data/work/module/home/user/infra\nnext", "infra\nnext"),
+            ("ls /data/work/module/home/user/infra; exit", "ls infra; exit"),
             ("Cloning file:///data/source.git", "Cloning a snapshot of infra"),
         ] {
             assert_eq!(paths.in_text(text), shown);
         }
         for kept in [
             "`cd /data/work/module/home/user/infra && terraform state list`",
+            "`cd '/data/work/module/home/user/infra' && terraform state list`",
+            "terraform -chdir=/data/work/module/home/user/infra state list",
             "/data/work/module/home/user/infra/.snapcd/plan.out",
             "/data/work/module/home/user/infra/",
             "/data/work/module/home/user/infrastructure/main.tf",

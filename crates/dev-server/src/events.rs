@@ -197,7 +197,12 @@ impl fmt::Display for HubEvent {
             Self::LogBatch { job, instance, entries } => {
                 write!(f, "job {job} {entries} log entries from {instance}")
             }
-            Self::Log(entry) => write!(f, "job {} {} | {}", entry.job_id, entry.task_name, entry.message),
+            // The start of the ID is enough to tell jobs apart and to search for one.
+            Self::Log(entry) => {
+                let job = entry.job_id.simple().to_string();
+                let line = format!("job {} {} | {}", &job[..8], entry.task_name, entry.message);
+                write!(f, "{}", line.trim_end())
+            }
             Self::LogsRepeated { job, task, instance, entries } => {
                 write!(f, "job {job} {task}: {instance} sent {entries} log entries again after a reconnect")
             }

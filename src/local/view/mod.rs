@@ -163,16 +163,16 @@ impl View {
     fn shown(&mut self, task: Task, line: &LogLine) -> Vec<String> {
         let mut lines = Vec::new();
         let is_first = self.heading != Some(task);
+        if clean(&line.text, false).trim().is_empty() {
+            self.gap = !is_first;
+            return lines;
+        }
         if is_first {
             self.gap = false;
             self.heading = Some(task);
             if self.live {
                 lines.push(self.paint.bold(label(task)));
             }
-        }
-        if clean(&line.text, false).trim().is_empty() {
-            self.gap = !is_first;
-            return lines;
         }
         let bar = match line.level {
             _ if !self.live => plain(task, "|"),
