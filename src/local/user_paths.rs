@@ -41,7 +41,10 @@ impl UserPaths {
         for after in parts {
             let is_whole = after.chars().next().is_none_or(ends_path);
             // The argument of `cd` is part of a command to paste.
-            if is_whole && !shown.ends_with(['`', '=']) && !shown.trim_end_matches(['\'', '"']).ends_with("cd ") {
+            if is_whole
+                && !shown.ends_with(['`', '='])
+                && !shown.trim_end_matches(['\'', '"']).ends_with("cd ")
+            {
                 shown.push_str(&self.subject);
                 shown.push_str(after);
             } else if let Some(below) = after.strip_prefix('/').filter(|below| self.is_of_user(below)) {

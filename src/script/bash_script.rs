@@ -44,6 +44,7 @@ use std::path::{Path, PathBuf};
 use hawser_contract::Hook;
 
 use super::command::{EngineCommand, path_word, word};
+use crate::step::COLLECT;
 
 /// The exit code of an interrupted script, as usual in shells.
 pub const INTERRUPTED: i32 = 130;
@@ -88,7 +89,7 @@ impl ScriptPhase {
         match self {
             Self::Before => "before",
             Self::Engine => "engine",
-            Self::Collect => "collect",
+            Self::Collect => COLLECT,
             Self::After => "after",
             Self::Done => "done",
         }

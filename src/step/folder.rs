@@ -173,6 +173,9 @@ pub struct StepFolder {
     path: PathBuf,
 }
 
+/// The phase in which a script reads the results of the engine, see [`crate::script::bash_script`].
+pub const COLLECT: &str = "collect";
+
 impl StepFolder {
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }

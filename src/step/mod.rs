@@ -43,7 +43,7 @@ pub mod scratch;
 pub mod store;
 
 pub use folder::{
-    Audited, Cancel, CancelledBy, Exit, Facts, FolderError, RecoveryPhase, StepFolder, StepRequest,
+    Audited, COLLECT, Cancel, CancelledBy, Exit, Facts, FolderError, RecoveryPhase, StepFolder, StepRequest,
     SupervisorNote,
 };
 pub use identity::{Step, StepId, StepWork};

@@ -26,10 +26,12 @@ use super::session::{Signals, inherited_lock, leave_session};
 use super::stuck::Stuck;
 use crate::base::process::find_program;
 use crate::base::retry::Delays;
-use crate::step::{CancelledBy, Exit, FolderError, StepFolder, Stream, SupervisorNote};
+use crate::step::{COLLECT, CancelledBy, Exit, FolderError, StepFolder, Stream, SupervisorNote};
 
 /// How often to check for `cancel.json`. A cancel must reach the engine within a second.
 const TICK: Duration = Duration::from_millis(100);
+/// How many ticks the results may be read before the log says so. Engines print nothing while they do that.
+const LONG_READ: u32 = 30;
 /// How often to check for processes that have missed an interrupt.
 const LOOK: Duration = Duration::from_millis(500);
 /// Enough for the exit, the last records and the outcome.
@@ -100,6 +102,8 @@ struct RunningScript<'a> {
     cancel_seen: Option<(u64, SystemTime)>,
     /// Set once the script was interrupted.
     interrupted: Option<Interrupted>,
+    /// The number of ticks in which the script was reading the results of the engine.
+    reading: u32,
 }
 
 /// The state after an interrupt.
@@ -154,7 +158,18 @@ impl<'a> RunningScript<'a> {
             .spawn()
             .map_err(failed("start the script with bash"))?;
         let pid = Pid::from_child(&child);
-        Ok(Self { folder, pid, reaped: false, log, pump, stop, events, cancel_seen: None, interrupted: None })
+        Ok(Self {
+            folder,
+            pid,
+            reaped: false,
+            log,
+            pump,
+            stop,
+            events,
+            cancel_seen: None,
+            interrupted: None,
+            reading: 0,
+        })
     }
 
     async fn supervise(mut self, mut signals: Signals) -> Exit {
@@ -174,6 +189,7 @@ impl<'a> RunningScript<'a> {
                     events.extend(self.cancel());
                     self.reap(&mut events);
                     self.interrupt_again();
+                    self.report_reading();
                     events.push(Event::Tick);
                 }
             }
@@ -210,6 +226,16 @@ impl<'a> RunningScript<'a> {
         };
         if linux::is_alone(self.pid, childless) {
             events.push(Event::Alone);
+        }
+    }
+
+    /// Logs once that the results are being read, if that takes long.
+    fn report_reading(&mut self) {
+        if self.reading < LONG_READ && self.folder.part().as_deref() == Some(COLLECT) {
+            self.reading += 1;
+            if self.reading == LONG_READ {
+                self.say(Stream::Information, "Reading the results");
+            }
         }
     }
 

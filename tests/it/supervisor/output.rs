@@ -55,6 +55,30 @@ async fn a_flood_of_empty_lines_is_recorded_in_little_memory() {
 }
 
 #[tokio::test]
+async fn a_script_that_takes_long_to_read_the_results_reports_that_once() {
+    let reading = |meanwhile: &str| {
+        let step = Step::new("");
+        let part = step.folder.part_path().display().to_string();
+        let script = format!("echo collect >>'{part}'\n{meanwhile}\necho after >>'{part}'\nexit 0");
+        step.folder.set_script(&script).unwrap();
+        step
+    };
+    let reports = |step: &Step| {
+        let lines = step.lines(Stream::Information);
+        lines.iter().filter(|line| *line == "Reading the results").count()
+    };
+    let step = reading(AWAIT_GO);
+    step.launch();
+    eventually("the report", || reports(&step) == 1).await;
+    step.go();
+    step.wait().await;
+    assert_eq!((step.exit(), reports(&step)), (Exit::Code(0), 1));
+
+    let step = reading("");
+    assert_eq!((step.run().await, reports(&step)), (Exit::Code(0), 0));
+}
+
+#[tokio::test]
 async fn a_script_that_closes_its_output_runs_to_its_end() {
     let step = Step::new(&format!("echo before; exec >&- 2>&-; touch closed; {AWAIT_GO} exit 5"));
     step.launch();
