@@ -21,7 +21,7 @@ use tokio::signal::unix::SignalKind;
 use crate::base::signals::Signals;
 pub use exit::Failure;
 
-/// A self-hosted runner for Terraform, OpenTofu and Pulumi.
+/// A self-hosted runner for Terraform, OpenTofu, and Pulumi.
 #[derive(Debug, Parser)]
 #[command(name = "hawser", version, about, propagate_version = true)]
 struct Cli {

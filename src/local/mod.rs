@@ -31,7 +31,7 @@ pub enum LocalError {
     NoEngine { engines: Vec<EngineName> },
     #[error("{} is not a directory", path.display())]
     NotADirectory { path: PathBuf },
-    #[error("{} contains no configuration (no .tf, .tofu or Pulumi.yaml file)", path.display())]
+    #[error("{} contains no configuration (no .tf, .tofu, or Pulumi.yaml file)", path.display())]
     NoConfiguration { path: PathBuf },
     #[error("git ignores every configuration file in {}", path.display())]
     AllIgnored { path: PathBuf },

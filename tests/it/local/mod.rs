@@ -251,7 +251,7 @@ fn a_missing_project_or_engine_is_reported_with_a_hint() {
     let case = Case::new();
     let module = case.module();
     let module = module.to_str().unwrap();
-    case.run(&[module, "--yes"]).fails(64).reports("no .tf, .tofu or Pulumi.yaml");
+    case.run(&[module, "--yes"]).fails(64).reports("no .tf, .tofu, or Pulumi.yaml");
     case.run(&["nowhere", "--yes"]).fails(64).reports("nowhere is not a directory");
     case.run(&[module, "--engine", "ansible"]).fails(64).reports("expected one of tofu, terraform, pulumi");
 
