@@ -4,8 +4,9 @@
 //! {WorkingDirectory}/plugincache/terraform/{host}/{namespace}/{type}/{version}/{platform}/   TF_PLUGIN_CACHE_DIR
 //! {WorkingDirectory}/plugincache/terraform.lock         locked during an init, until its script has ended
 //! {WorkingDirectory}/plugincache/terraform.unfinished   the packages that were there before an init began
+//! {WorkingDirectory}/plugincache/terraform.hashes       checksums of packages
 //! ```
-//! and the same for `tofu`. An init links cached packages into the module and downloads missing ones into the cache. The
+//! and the same for `tofu`, which leaves an empty `{platform}.lock` beside each package. An init links cached packages into the module and downloads missing ones into the cache. The
 //! engines do not coordinate this, so the runner does:
 //!
 //! * Only one init runs at a time, across all runners that share the working directory.
@@ -19,9 +20,10 @@
 //! * Packages of an init that did not complete are removed before the next init: they may be incomplete, and no other module
 //!   uses them yet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use base64::Engine as _;
@@ -77,6 +79,10 @@ impl PluginCache {
         self.directory.with_extension("unfinished")
     }
 
+    fn hashes_path(&self) -> PathBuf {
+        self.directory.with_extension("hashes")
+    }
+
     fn lock_path(&self) -> PathBuf {
         self.directory.with_extension("lock")
     }
@@ -120,7 +126,7 @@ impl PluginCache {
         Ok(removed)
     }
 
-    /// A provider whose cached package is not in the module's dependency lock file.
+    /// A provider whose cached package is not in the module's dependency lock file. The caller holds the lock.
     pub fn mismatch(&self, module: &Path) -> Result<Option<String>, PluginCacheError> {
         let path = module.join(".terraform.lock.hcl");
         let text = match open_regular(&path).and_then(|file| read_limited(file, LARGEST_LOCK_FILE)) {
@@ -130,6 +136,7 @@ impl PluginCache {
         };
         let body = hcl_edit::parser::parse_body(&text)
             .map_err(|error| failed("read", &path)(io::Error::other(error.message().to_owned())))?;
+        let mut hashes = KnownHashes::load(self.hashes_path());
         for block in body.blocks().filter(|block| block.ident.as_str() == "provider") {
             let [label] = block.labels.as_slice() else { continue };
             let attribute = |name: &str| block.body.get_attribute(name).map(|attribute| &attribute.value);
@@ -144,7 +151,7 @@ impl PluginCache {
             let listed: Vec<String> = listed.into_iter().flatten().filter_map(hcl_values::string).collect();
             for platform in here {
                 let package = folder.join(platform);
-                let hash = hash(&package).map_err(failed("read", &package))?;
+                let hash = hashes.of(&package).map_err(failed("read", &package))?;
                 if !listed.contains(&hash) {
                     return Ok(Some(label.as_str().to_owned()));
                 }
@@ -156,8 +163,8 @@ impl PluginCache {
     /// Removes a module's links into the cache. `data` is the engine's data folder, `.terraform`.
     pub fn unlink(&self, data: &Path) -> Result<(), PluginCacheError> {
         let folder = data.join("providers");
-        for package in packages(&folder, DEPTH).map_err(failed("list", &folder))? {
-            let link = folder.join(package);
+        for entry in entries(&folder, DEPTH).map_err(failed("list", &folder))? {
+            let link = folder.join(entry);
             if fs::read_link(&link).is_ok_and(|target| target.starts_with(&self.directory)) {
                 fs::remove_file(&link).map_err(failed("remove", &link))?;
             }
@@ -166,8 +173,15 @@ impl PluginCache {
     }
 }
 
-/// The entries `depth` levels below a folder, by their paths below it.
+/// The folders `depth` levels below a folder, and links to folders, by their paths below it.
 fn packages(folder: &Path, depth: usize) -> io::Result<BTreeSet<String>> {
+    let mut found = entries(folder, depth)?;
+    found.retain(|entry| folder.join(entry).is_dir());
+    Ok(found)
+}
+
+/// Everything `depth` levels below a folder, by its path below it.
+fn entries(folder: &Path, depth: usize) -> io::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     walk(folder, "", depth, &mut |path, at_depth| {
         if at_depth {
@@ -196,20 +210,64 @@ fn walk(folder: &Path, below: &str, depth: usize, visit: &mut impl FnMut(String,
     Ok(())
 }
 
-/// The checksum of an unpacked package in a dependency lock file: `h1:` and the SHA-256 of a list of the SHA-256 of each file,
-/// ordered by name.
-fn hash(package: &Path) -> io::Result<String> {
+/// The files of a package, ordered by name.
+fn files(package: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     walk(package, "", usize::MAX, &mut |path, _| {
         names.insert(path);
     })?;
+    Ok(names)
+}
+
+/// The checksum of an unpacked package in a dependency lock file: `h1:` and the SHA-256 of a list of the SHA-256 of each file,
+/// ordered by name.
+fn hash(package: &Path) -> io::Result<String> {
     let mut list = Sha256::new();
-    for name in names {
+    for name in files(package)? {
         let mut file = Sha256::new();
         io::copy(&mut File::open(package.join(&name))?, &mut file)?;
         list.update(format!("{}  {name}\n", hex(&file.finalize())));
     }
     Ok(format!("h1:{}", STANDARD.encode(list.finalize())))
+}
+
+/// Checksums of packages that were read before: a package has hundreds of megabytes, and every init checks it.
+#[derive(Debug)]
+struct KnownHashes {
+    path: PathBuf,
+    /// By package. Each is valid for files that look like this.
+    known: BTreeMap<PathBuf, (Vec<FileLook>, String)>,
+}
+
+/// The name of a file, its inode, size and modification time in seconds and nanoseconds.
+type FileLook = (String, u64, u64, i64, i64);
+
+impl KnownHashes {
+    /// Empty if the file cannot be read.
+    fn load(path: PathBuf) -> Self {
+        let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Self { known: known.unwrap_or_default(), path }
+    }
+
+    fn of(&mut self, package: &Path) -> io::Result<String> {
+        let look = |name: String| {
+            let it = fs::metadata(package.join(&name))?;
+            Ok((name, it.ino(), it.len(), it.mtime(), it.mtime_nsec()))
+        };
+        let now = files(package)?.into_iter().map(look).collect::<io::Result<Vec<FileLook>>>()?;
+        if let Some((_, hash)) = self.known.get(package).filter(|(then, _)| *then == now) {
+            return Ok(hash.clone());
+        }
+        let hash = hash(package)?;
+        self.known.retain(|package, _| package.is_dir());
+        self.known.insert(package.to_owned(), (now, hash.clone()));
+        // It is only a shortcut.
+        let saved = serde_json::to_vec(&self.known).map_err(io::Error::from);
+        if let Err(error) = saved.and_then(|text| write_private_atomic(&self.path, &text)) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to save the checksums of providers");
+        }
+        Ok(hash)
+    }
 }
 
 #[cfg(test)]

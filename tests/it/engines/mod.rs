@@ -2,6 +2,7 @@
 //! `tests/standin`).
 
 mod pulumi;
+mod tofu_plugins;
 
 use std::collections::BTreeMap;
 use std::fs;

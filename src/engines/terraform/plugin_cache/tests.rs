@@ -41,6 +41,9 @@ fn packages_of_an_incomplete_init_are_removed() {
     add(&cache, half);
     assert_eq!(cache.begin().unwrap(), [half]);
     assert!(cache.directory().join(FAKE).is_dir() && !cache.directory().join(half).exists());
+    // OpenTofu leaves its locks there.
+    fs::write(cache.directory().join(format!("{half}.lock")), "").unwrap();
+    assert_eq!(cache.begin().unwrap(), Vec::<String>::new());
     // Nobody has completed yet, and what was removed is not taken for something that was there.
     add(&cache, half);
     assert_eq!(cache.begin().unwrap(), [half]);
@@ -62,4 +65,36 @@ fn a_cached_package_must_match_the_checksum_in_the_lock_file() {
     assert_eq!(cache.mismatch(root.path()).unwrap().unwrap(), "example.test/acme/fake");
     lock_file(&hash(&cache.directory().join(FAKE)).unwrap());
     assert_eq!(cache.mismatch(root.path()).unwrap(), None);
+}
+
+#[test]
+fn a_package_is_only_read_again_if_it_has_changed() {
+    let (root, cache) = cache();
+    add(&cache, FAKE);
+    let package = cache.directory().join(FAKE);
+    let program = package.join("terraform-provider-fake_v1.0.0");
+    let seen = || KnownHashes::load(cache.hashes_path()).of(&package).unwrap();
+    let first = hash(&package).unwrap();
+    assert_eq!(seen(), first);
+    // A change that shows in nothing but the contents.
+    let time = fs::metadata(&program).unwrap().modified().unwrap();
+    fs::write(&program, "PROGRAM").unwrap();
+    File::options().append(true).open(&program).unwrap().set_modified(time).unwrap();
+    assert_eq!(seen(), first, "it was read again");
+    fs::write(package.join("LICENSE"), "a second file").unwrap();
+    let second = seen();
+    assert_eq!(second, hash(&package).unwrap());
+    assert_ne!(second, first);
+    fs::write(cache.hashes_path(), "damaged").unwrap();
+    assert_eq!(seen(), second);
+    // A package behind a link, as an administrator may provide it.
+    let linked = root.path().join("linked/linux_amd64");
+    fs::create_dir_all(linked.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&package, &linked).unwrap();
+    fs::write(root.path().join("linked/linux_amd64.lock"), "").unwrap();
+    assert_eq!(
+        packages(&root.path().join("linked"), 1).unwrap().into_iter().collect::<Vec<_>>(),
+        ["linux_amd64"]
+    );
+    assert_eq!(KnownHashes::load(cache.hashes_path()).of(&linked).unwrap(), second);
 }
