@@ -32,6 +32,8 @@ pub struct Declarations {
     variables: BTreeMap<String, Declared>,
     /// Each output and its file.
     outputs: BTreeMap<String, String>,
+    /// Whether the module has settings for OpenTofu's encryption of plans and states.
+    has_encryption: bool,
     pub warnings: Vec<String>,
 }
 
@@ -43,6 +45,8 @@ struct Declared {
     description: Option<String>,
     /// True if the expression cannot be evaluated here.
     sensitive: Option<bool>,
+    /// True if the expression cannot be evaluated here.
+    ephemeral: Option<bool>,
     nullable: Option<bool>,
     /// Whether the default, if there is one, is not null.
     default: Option<bool>,
@@ -55,6 +59,7 @@ impl Declared {
         self.kind = other.kind.or(self.kind.take());
         self.description = other.description.or(self.description.take());
         self.sensitive = other.sensitive.or(self.sensitive);
+        self.ephemeral = other.ephemeral.or(self.ephemeral);
         self.nullable = other.nullable.or(self.nullable);
         self.default = other.default.or(self.default);
         self.default_texts.extend(other.default_texts);
@@ -103,6 +108,9 @@ impl Declarations {
         let body = hcl_edit::parser::parse_body(text)
             .map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;
         for block in body.blocks() {
+            if block.ident.as_str() == "terraform" {
+                self.has_encryption |= block.body.get_blocks("encryption").next().is_some();
+            }
             let [label] = block.labels.as_slice() else { continue };
             let name = label.as_str().to_owned();
             match block.ident.as_str() {
@@ -116,6 +124,10 @@ impl Declarations {
 
     fn json(&mut self, file: &str, text: &str) -> Result<(), serde_json::Error> {
         for (kind, blocks) in bodies(text)?.into_iter().flat_map(|root| root.0) {
+            if kind == "terraform" {
+                let mut settings = bodies(blocks.get())?.into_iter().flat_map(|block| block.0);
+                self.has_encryption |= settings.any(|(name, _)| name == "encryption");
+            }
             if !["variable", "output"].contains(&kind.as_str()) {
                 continue;
             }
@@ -147,13 +159,32 @@ impl Declarations {
         self.outputs.entry(name).or_insert_with(|| file.to_owned());
     }
 
-    /// Whether the values of this variable are secret: it is declared sensitive, or it is not declared and a file could not be
-    /// parsed.
+    /// Whether the values of this variable are secret: it is declared sensitive or ephemeral, or it is not declared and a file
+    /// could not be parsed.
     pub fn is_sensitive(&self, variable: &str) -> bool {
         match self.variables.get(variable) {
-            Some(declared) => declared.sensitive == Some(true),
+            Some(declared) => declared.sensitive == Some(true) || declared.ephemeral == Some(true),
             None => !self.warnings.is_empty(),
         }
+    }
+
+    /// Whether the engine forgets the values of this variable after a plan.
+    pub fn is_ephemeral(&self, variable: &str) -> bool {
+        self.variables.get(variable).is_some_and(|declared| declared.ephemeral == Some(true))
+    }
+
+    pub fn has_encryption(&self) -> bool {
+        self.has_encryption
+    }
+
+    pub fn declares(&self, variable: &str) -> bool {
+        self.variables.contains_key(variable)
+    }
+
+    /// Whether a value for this variable on a command line is a plain text. Otherwise it is HCL.
+    pub fn takes_text(&self, variable: &str) -> bool {
+        let kind = self.variables.get(variable).and_then(|declared| declared.kind.as_deref());
+        kind.is_none_or(|kind| ["string", "number", "bool"].contains(&kind.trim_matches('"')))
     }
 
     /// Each variable with the strings and numbers in its default.
@@ -242,6 +273,7 @@ fn hcl_variable(body: &Body, text: &str) -> Declared {
         kind: attribute("type").and_then(|it| source(it).or_else(|| Some(it.to_string().trim().to_owned()))),
         description: attribute("description").and_then(hcl_values::string),
         sensitive: attribute("sensitive").map(|it| switch(it).unwrap_or(true)),
+        ephemeral: attribute("ephemeral").map(|it| switch(it).unwrap_or(true)),
         nullable: attribute("nullable").and_then(switch),
         default: attribute("default").map(|value| !value.is_null()),
         default_texts: attribute("default").map(hcl_values::texts).unwrap_or_default(),
@@ -280,12 +312,13 @@ fn json_variable(attributes: &Members) -> Result<Declared, serde_json::Error> {
         Some(Value::String(text)) => switch_text(text),
         _ => None,
     };
-    let is_sensitive = || switch("sensitive").unwrap_or(true);
+    let is_set = |name: &str| members.contains_key(name).then(|| switch(name).unwrap_or(true));
     Ok(Declared {
         file: String::new(),
         kind: text("type"),
         description: text("description"),
-        sensitive: members.contains_key("sensitive").then(is_sensitive),
+        sensitive: is_set("sensitive"),
+        ephemeral: is_set("ephemeral"),
         nullable: switch("nullable"),
         default: members.get("default").map(|value| !value.is_null()),
         default_texts: members.get("default").map(json_texts).unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
@@ -29,6 +29,7 @@ pub struct EngineCommands {
     pub collect: Vec<EngineCommand>,
     /// Copies results to the private folder, where users look for them. No result depends on these copies.
     pub publish: Vec<EngineCommand>,
+    /// Whether to collect after a failure too. Then a failure to collect does not fail the task.
     pub collect_after_failure: bool,
     /// Files that the engine writes by itself. They are removed first, so that no file of an earlier task is taken for a
     /// result of this one. Files that receive the stdout of a command are emptied anyway.
@@ -77,6 +78,22 @@ impl ResultPaths {
         self.read(name, |file| Ok(serde_json::from_reader(BufReader::with_capacity(64 * 1024, file))?))
     }
 
+    /// Reads JSON that an engine has printed. OpenTofu prints warnings about its own configuration on stdout, before the JSON.
+    pub fn read_printed_json<T: DeserializeOwned>(&self, name: &str) -> Result<T, EngineError> {
+        self.read(name, |file| {
+            let mut reader = BufReader::with_capacity(64 * 1024, file);
+            skip_to_object(&mut reader)?;
+            Ok(serde_json::from_reader(reader)?)
+        })
+    }
+
+    /// Whether a private file exists and is not empty.
+    pub fn has_text(&self, file: PrivateFile) -> bool {
+        let opened =
+            ConfinedDir::open(Path::new(&self.private)).and_then(|it| it.open_file(OsStr::new(file.name())));
+        opened.and_then(|file| file.metadata()).is_ok_and(|found| found.len() > 0)
+    }
+
     /// Copies a result from the step folder to the private folder.
     pub(super) fn publish(&self, file: PrivateFile) -> EngineCommand {
         copy(self.step(file.name()), self.private(file))
@@ -86,6 +103,14 @@ impl ResultPaths {
     pub(super) fn collect(&self, file: PrivateFile) -> EngineCommand {
         copy(self.private(file), self.step(file.name()))
     }
+}
+
+/// Skips the lines before the first one that starts with `{`.
+pub(super) fn skip_to_object(reader: &mut impl BufRead) -> io::Result<()> {
+    while reader.fill_buf()?.first().is_some_and(|first| *first != b'{') {
+        reader.skip_until(b'\n')?;
+    }
+    Ok(())
 }
 
 /// The copy has the mode of the original. If the target exists, it keeps its own mode, so the target must be listed in

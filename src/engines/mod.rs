@@ -27,7 +27,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::script::ScriptError;
-use crate::workspace::{Tree, Workspace, WorkspaceError};
+use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 use declarations::Declarations;
 use directory::EngineDirectory;
 use engine_commands::printed;
@@ -141,6 +141,16 @@ pub trait Engine: Debug + Send + Sync {
         Ok(None)
     }
 
+    /// Values of variables that later commands of the module need, as files of its private folder. They are written before the
+    /// script of a task starts.
+    fn kept_variables(
+        &self,
+        _task: &EngineTask,
+        _tree: &Tree,
+    ) -> Result<Vec<(PrivateFile, String)>, EngineError> {
+        Ok(Vec::new())
+    }
+
     /// The commands of a task.
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError>;
 
@@ -168,7 +178,8 @@ pub trait Engine: Debug + Send + Sync {
     /// Parses the printed outputs.
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error>;
 
-    /// The sensitive outputs in the plan or state that a task has left; `None` if the engine does not mark them there.
+    /// The sensitive outputs and attributes in the plan or state that a task has left; `None` if the engine does not mark them
+    /// there.
     fn sensitive_outputs(
         &self,
         _task: Task,

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::Engine;
+use super::engine_commands::skip_to_object;
 use crate::base::confined_dir::read_limited;
 use crate::base::digest::hex;
 
@@ -37,15 +38,19 @@ pub fn read(
     from_extra_files: &BTreeSet<String>,
     timestamp: i64,
 ) -> io::Result<Option<OutputSet>> {
-    let raw = read_limited(file, LARGEST)?;
+    let printed = read_limited(file, LARGEST)?;
+    let mut raw = printed.as_slice();
+    skip_to_object(&mut raw)?;
+    // Without any JSON, parsing reports what is there instead.
+    let raw = if raw.is_empty() { &printed } else { raw };
     if raw.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let mut outputs = engine.parse_outputs(&raw)?;
+    let mut outputs = engine.parse_outputs(raw)?;
     for output in &mut outputs {
         output.from_extra_file = from_extra_files.contains(&output.name);
     }
-    Ok(Some(OutputSet { timestamp, checksum: hex(&Sha256::digest(&raw)), outputs }))
+    Ok(Some(OutputSet { timestamp, checksum: hex(&Sha256::digest(raw)), outputs }))
 }
 
 pub fn parse_terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {

@@ -15,7 +15,8 @@
 //!   file `place`, each followed by a NUL byte. A hook may have changed all of them.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a failing after
 //!   hook fails the script. `collect` commands print results for the runner (the plan or the state as JSON). They run here,
-//!   so that they have the same environment, survive the runner and are cancelled like everything else. `publish` commands
+//!   so that they have the same environment, survive the runner and are cancelled like everything else. After an apply,
+//!   nothing depends on them, because the changes are made: a failure does not fail the step. `publish` commands
 //!   make copies for users: a failure is reported on stderr and does not fail the step.
 //! * **Open files**: only stdin (which is empty), stdout and stderr are open in hooks and engines. The runner's own files are
 //!   never inherited, but the process that started the runner may have left files open.
@@ -43,7 +44,7 @@ use std::path::{Path, PathBuf};
 
 use hawser_contract::Hook;
 
-use super::command::{EngineCommand, path_word, word};
+use super::command::{EngineCommand, Retry, path_word, word};
 use crate::step::COLLECT;
 
 /// The exit code of an interrupted script, as usual in shells.
@@ -111,7 +112,7 @@ pub struct Script<'a> {
     pub collect: Vec<EngineCommand>,
     /// Make copies of the results for users. The last word of each is the destination.
     pub publish: Vec<EngineCommand>,
-    /// Whether to collect as much as possible if the engine fails.
+    /// Whether to collect as much as possible if the engine fails. Then the script also continues if collecting fails.
     pub collect_after_failure: bool,
     pub after: Option<Hook<'a>>,
 }
@@ -196,7 +197,12 @@ impl Script<'_> {
             if let Some(hidden) = &command.hidden {
                 text.push_str(&hidden.lines()?);
             }
-            let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
+            match &command.retry {
+                None => {
+                    let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
+                }
+                Some(retry) => text.push_str(&with_retry(command, retry)?),
+            }
             if let Some((code, file)) = &command.also_success {
                 let file = path_word(file)?;
                 let _ =
@@ -216,7 +222,11 @@ impl Script<'_> {
             let _ = writeln!(text, "\nhawser_at {} || :", ScriptPhase::Collect.word());
             for command in self.collect.iter().filter(|it| !it.only_after_failure) {
                 let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
-                let _ = writeln!(text, "{} || exit $?", command.line()?);
+                let line = command.line()?;
+                let _ = match self.collect_after_failure {
+                    true => writeln!(text, "{line} || hawser_go || exit {INTERRUPTED}"),
+                    false => writeln!(text, "{line} || exit $?"),
+                };
             }
             self.publish(&mut text, false)?;
         }
@@ -260,6 +270,24 @@ impl Script<'_> {
         let _ = writeln!(text, "if [[ $hawser_code != 0 ]]; then exit \"$hawser_code\"; fi");
         Ok(())
     }
+}
+
+/// The lines for a command that may be followed by another one.
+fn with_retry(command: &EngineCommand, retry: &Retry) -> Result<String, ScriptError> {
+    let (file, wanted) = (path_word(&retry.stderr)?, word("a text", retry.text)?);
+    // A pipe to a second process would need that process to survive an interrupt, so stderr goes to a file.
+    Ok(format!(
+        "{} 2>|{file} || hawser_code=$?\n\
+         hawser_stderr=$(<{file}) || :\n\
+         if [[ $hawser_code != 0 && $hawser_stderr == *{wanted}* ]] && hawser_go; then\n\
+         hawser_code=0\n\
+         {} || hawser_code=$?\n\
+         elif [[ -n $hawser_stderr ]]; then\n\
+         printf '%s\\n' \"$hawser_stderr\" >&2 || :\n\
+         fi\n",
+        command.line()?,
+        retry.command.line()?
+    ))
 }
 
 #[cfg(test)]

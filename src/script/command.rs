@@ -23,6 +23,18 @@ pub struct EngineCommand {
     pub known_as: Option<&'static str>,
     /// For commands in `collect`: run only after the engine has failed.
     pub only_after_failure: bool,
+    /// For commands in `engine`: what to run instead if this one fails for a certain reason.
+    pub retry: Option<Box<Retry>>,
+}
+
+/// A command for the case that another one fails and its stderr contains a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    pub text: &'static str,
+    /// Receives the stderr of the first command, which is copied to the log if there is no retry.
+    pub stderr: PathBuf,
+    /// It has the same hidden arguments as the first command.
+    pub command: EngineCommand,
 }
 
 /// Arguments that may contain secrets. Every user of the machine can read argument lists, so these are passed in an
@@ -137,6 +149,11 @@ impl EngineCommand {
 
     pub fn only_after_failure(mut self) -> Self {
         self.only_after_failure = true;
+        self
+    }
+
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(Box::new(retry));
         self
     }
 

@@ -6,5 +6,5 @@ pub mod quote;
 
 pub(crate) use bash_script::LONGEST_WORD;
 pub use bash_script::{Script, ScriptError, ScriptPhase};
-pub use command::{EngineCommand, HiddenArguments, Piece};
+pub use command::{EngineCommand, HiddenArguments, Piece, Retry};
 pub use quote::quote;

@@ -86,6 +86,15 @@ impl<'a> OpenModule<'a> {
         if let Some((path, text)) = engine.input(task, &self.paths)? {
             self.write(Path::new(&path), text.as_bytes())?;
         }
+        // An older plan must not be applied with the variables of this one.
+        if matches!(task.task, Task::Plan | Task::PlanDestroy)
+            && let Some(plan) = engine.plan_file(task.task, &self.paths)
+        {
+            self.remove(Path::new(&plan))?;
+        }
+        for (file, text) in engine.kept_variables(task, &self.workspace.tree()?)? {
+            self.workspace.write_private(file, text.as_bytes())?;
+        }
         let mut work = engine.commands(task, &self.paths)?;
         let mut environment = environment(context, engine, variables);
         for (name, value) in &work.environment {
@@ -117,11 +126,8 @@ impl<'a> OpenModule<'a> {
             Task::Init => plugins::share(self, &mut environment, &mut work).await?,
             _ => None,
         };
-        for path in work.writes.iter().map(Path::new) {
-            self.at(path, ConfinedDir::remove_file).map_err(|error| {
-                let path = path.display();
-                Fault::new(format!("failed to remove {path} of an earlier task: {error}"))
-            })?;
+        for path in &work.writes {
+            self.remove(Path::new(path))?;
         }
         // A hook may change PATH or define a function with that name. The results of the engine must not depend on that.
         for name in [COPY, REMOVE] {
@@ -134,7 +140,9 @@ impl<'a> OpenModule<'a> {
             }
         }
         // bash redirects output to existing files without changing their mode, so the files are created here.
-        for path in work.engine.iter().chain(&work.collect).filter_map(|command| command.stdout.as_deref()) {
+        let stdout = work.engine.iter().chain(&work.collect).filter_map(|command| command.stdout.as_deref());
+        let retries = work.engine.iter().filter_map(|command| command.retry.as_deref());
+        for path in stdout.chain(retries.map(|retry| retry.stderr.as_path())) {
             self.write(path, b"")?;
         }
         let TaskContext { common, folder, .. } = context;
@@ -159,6 +167,15 @@ impl<'a> OpenModule<'a> {
     fn write(&self, path: &Path, contents: &[u8]) -> Result<(), Fault> {
         let written = self.at(path, |folder, name| folder.write(name, contents));
         written.map_err(|error| Fault::new(format!("failed to write {}: {error}", path.display())))
+    }
+
+    /// Removes a file of an earlier task, if there is one.
+    fn remove(&self, path: &Path) -> Result<(), Fault> {
+        let removed = self.at(path, ConfinedDir::remove_file);
+        removed.map(drop).map_err(|error| {
+            let path = path.display();
+            Fault::new(format!("failed to remove {path} of an earlier task: {error}"))
+        })
     }
 
     fn give_scratch(&self, environment: &mut Environment) -> Result<(), TaskError> {

@@ -1,4 +1,7 @@
 //! Reads the results of a script: the plan, the state, the outputs.
+//!
+//! An apply that has succeeded is never a fault because its state cannot be read: then the count of its plan is reported, which
+//! the plan has left in `planned-count.json` of the private folder.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -7,7 +10,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use hawser_contract::{EngineTask, Fault, Success};
+use hawser_contract::{EngineTask, Fault, Success, Task};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::prepare_script::OpenModule;
 use super::{TaskContext, TaskError};
@@ -42,14 +47,57 @@ pub(super) async fn applied(
     engine: &Arc<dyn Engine>,
     task: &EngineTask,
 ) -> Result<Success, TaskError> {
-    let removed = engine.removes_state(task);
-    let count = if removed { 0 } else { resources(context, engine).await? };
-    context.info(&match count {
-        0 => "No resources in the state".to_owned(),
-        1 => "1 resource in the state".to_owned(),
-        count => format!("{count} resources in the state"),
-    });
-    Ok(Success::Resources(count))
+    let counted = if engine.removes_state(task) { Ok(0) } else { resources(context, engine).await };
+    let error = match counted {
+        Ok(count) => {
+            context.info(&match count {
+                0 => "No resources in the state".to_owned(),
+                1 => "1 resource in the state".to_owned(),
+                count => format!("{count} resources in the state"),
+            });
+            return Ok(Success::Resources(count));
+        }
+        Err(error) => error,
+    };
+    let destroys = task.task == Task::DestroyFromPlan;
+    match (PlannedCount::load(context, destroys), error) {
+        (Some(count), TaskError::Faulted(fault)) => {
+            let reason = fault.message;
+            context.warn(&format!(
+                "Failed to count the resources in the state, using the count of the plan ({count}): {reason}"
+            ));
+            Ok(Success::Resources(count))
+        }
+        (_, error) => Err(error),
+    }
+}
+
+/// `planned-count.json`: how many resources there are after the apply of a plan.
+#[derive(Debug, Serialize, Deserialize)]
+struct PlannedCount {
+    job: Uuid,
+    destroys: bool,
+    resources: u64,
+}
+
+impl PlannedCount {
+    /// A failure only matters if the state cannot be read either.
+    fn save(self, context: &TaskContext) {
+        let saved = context
+            .workspace()
+            .and_then(|workspace| workspace.tree()?.write_json(PrivateFile::PLANNED_COUNT, &self));
+        if let Err(error) = saved {
+            tracing::warn!(step = context.folder.name(), %error, "failed to record the count of a plan");
+        }
+    }
+
+    /// The count that the same job has planned.
+    fn load(context: &TaskContext, destroys: bool) -> Option<u64> {
+        let tree = context.workspace().and_then(|workspace| workspace.tree()).ok()?;
+        let planned: Self = tree.read_json(PrivateFile::PLANNED_COUNT).ok()??;
+        let is_ours = planned.job == context.common.job_id && planned.destroys == destroys;
+        is_ours.then_some(planned.resources)
+    }
 }
 
 pub(super) async fn planned(
@@ -68,6 +116,9 @@ pub(super) async fn planned(
     for line in lines {
         context.info(&line);
     }
+    let job = context.common.job_id;
+    PlannedCount { job, destroys: task == Task::PlanDestroy, resources: data.total_count_after }
+        .save(context);
     Ok(Success::Plan(Box::new(data)))
 }
 

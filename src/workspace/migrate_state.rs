@@ -4,8 +4,8 @@
 //! - The state file that a local backend was configured with, its backup, and the folder in `TF_DATA_DIR`.
 //! - `.pulumi/`, where Pulumi stores stacks in files, and every `Pulumi.{stack}.yaml` that is not in the repository: its salt
 //!   encrypts the secrets in the state.
-//! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json` and `.snapcd/backend-settings.json`. Plans and the list of extra files belong
-//!   to the old revision.
+//! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json`, `.snapcd/backend-settings.json` and `.snapcd/init.tfvars`. Plans and the list
+//!   of extra files belong to the old revision.
 //!
 //! A clean init drops all of this except `snapcd.env` and `sensitive.json`. A state with resources is then copied to the rescued
 //! states, and the log names the copy: the user may not have known about that state.
@@ -177,7 +177,8 @@ impl Walk {
         if is_ours(PrivateFile::EXTRA_FILES) {
             self.extra_files.extend(extra_files::listed(private).into_iter().map(|name| below.join(name)));
         }
-        let of_engine = (!self.migration.clean).then_some(PrivateFile::BACKEND_SETTINGS);
+        let of_engine = [PrivateFile::BACKEND_SETTINGS, PrivateFile::INIT_VARIABLES];
+        let of_engine = of_engine.into_iter().filter(|_| !self.migration.clean);
         let ours = [PrivateFile::ENVIRONMENT, PrivateFile::SENSITIVE].into_iter().chain(of_engine);
         for name in ours.filter(|file| is_ours(*file)).map(PrivateFile::name).collect::<Vec<_>>() {
             let path = below.join(PRIVATE_FOLDER).join(name);

@@ -119,8 +119,12 @@ pub struct PrivateFile(&'static str);
 impl PrivateFile {
     pub const ENVIRONMENT: Self = Self("snapcd.env");
     pub const INPUTS: Self = Self("inputs.tfvars");
+    pub const INIT_VARIABLES: Self = Self("init.tfvars");
+    pub const PLAN_VARIABLES: Self = Self("plan.tfvars");
+    pub const DESTROY_VARIABLES: Self = Self("destroy.tfvars");
     pub const PLAN: Self = Self("plan.out");
     pub const DESTROY: Self = Self("destroy.out");
+    pub const PLANNED_COUNT: Self = Self("planned-count.json");
     pub const PULUMI_PLAN: Self = Self("plan.json");
     pub const DESTROY_PREVIEW: Self = Self("destroy_preview.json");
     pub const PULUMI_EXPORT: Self = Self("export.json");

@@ -51,6 +51,32 @@ fn types_keep_their_source_text() {
 }
 
 #[test]
+fn ephemeral_variables_and_encryption_are_recognized() {
+    let module = Module::new(&[
+        (
+            "a.tf",
+            "variable \"one\" {\n  ephemeral = true\n  type = list(string)\n}\nvariable \"two\" {}\nvariable \"no\" {\n  ephemeral = false\n}\n",
+        ),
+        ("b_override.tf", "variable \"two\" {\n  ephemeral = true\n}\n"),
+        ("c.tf.json", r#"{"variable": {"three": {"ephemeral": true, "type": "string"}}}"#),
+    ]);
+    let declarations = module.declarations(false);
+    assert_eq!(
+        ["one", "two", "three", "no", "gone"].map(|it| declarations.is_ephemeral(it)),
+        [true, true, true, false, false]
+    );
+    assert!(declarations.is_sensitive("one") && !declarations.is_sensitive("no"));
+    assert_eq!(["one", "two", "three"].map(|it| declarations.takes_text(it)), [false, true, true]);
+    assert!(!declarations.has_encryption());
+    for file in [
+        ("a.tf", "terraform {\n  encryption {}\n}\n"),
+        ("a.tf.json", r#"{"terraform": [{"encryption": {}}]}"#),
+    ] {
+        assert!(Module::new(&[file]).declarations(true).has_encryption(), "{file:?}");
+    }
+}
+
+#[test]
 fn nullable_is_declared_or_follows_from_the_default() {
     for (body, nullable) in [
         ("", false),

@@ -1,26 +1,53 @@
 //! The commands of Terraform and OpenTofu, which are identical except for the program name.
 //!
 //! Prompts of `init`: with `-migrate-state` the answer is yes, given as `-force-copy`, so that it cannot answer another prompt.
-//! With `-reconfigure` the answer is no. There is no flag for that, and `-input=false` makes init fail instead of prompting
-//! (tested with 1.11), so the answer goes to its stdin. Without either flag, init fails.
+//! With `-reconfigure` the answer is no. There is no flag for that, so init runs with `-input=false`, which makes it fail instead
+//! of prompting, and if it fails because of this very prompt, it runs again with the answer on its stdin. Without either flag,
+//! init fails.
 
 use hawser_contract::{EngineTask, Flag, FlagLists, TerraformArrayFlag, TerraformFlag};
 
-use super::switches;
+use super::{switches, variables};
 use crate::engines::flags::{self, is_on, terraform_argument};
 use crate::engines::{Direction, EngineCommands, EngineError, ResultPaths, SHOWN_PLAN, SHOWN_STATE, printed};
-use crate::script::{EngineCommand, HiddenArguments, Piece};
+use crate::script::{EngineCommand, HiddenArguments, Piece, Retry};
 use crate::workspace::PrivateFile;
 
 /// The exit code of `plan -detailed-exitcode` if there are changes. A crash has the same code, but leaves no plan.
 const CHANGES_PRESENT: i32 = 2;
+/// What init reports if it may not ask whether to migrate the state.
+pub(super) const MIGRATION_PROMPT: &str = "Can't ask approval for state migration";
+/// Receives the stderr of the first init, in the step folder.
+const INIT_STDERR: &str = "init-stderr";
 
-fn command(program: &str, words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
-    let words = std::iter::once(program).chain(words.iter().copied()).map(str::to_owned);
-    EngineCommand::new(words.chain(flags))
+/// An engine and the files that its commands use.
+#[derive(Debug, Clone, Copy)]
+pub struct Program<'a> {
+    pub name: &'a str,
+    /// See [`Terraform`](super::Terraform).
+    pub evaluates_early: bool,
+    pub paths: &'a ResultPaths,
 }
 
-pub fn init(program: &str, request: &EngineTask) -> EngineCommands {
+impl Program<'_> {
+    /// An argument for each of these files that has values.
+    fn variable_files(&self, files: &[PrivateFile]) -> Vec<String> {
+        let files = files.iter().filter(|file| self.paths.has_text(**file));
+        files.map(|file| format!("-var-file={}", self.paths.private(*file))).collect()
+    }
+
+    /// The same for commands that only need values if the engine evaluates variables early.
+    fn early_files(&self, files: &[PrivateFile]) -> Vec<String> {
+        if self.evaluates_early { self.variable_files(files) } else { Vec::new() }
+    }
+
+    fn command(&self, words: &[&str], more: impl IntoIterator<Item = String>) -> EngineCommand {
+        let words = std::iter::once(self.name).chain(words.iter().copied()).map(str::to_owned);
+        EngineCommand::new(words.chain(more))
+    }
+}
+
+pub fn init(program: Program<'_>, request: &EngineTask) -> EngineCommands {
     let given = &request.flags.terraform_flags.known;
     let mut flags: Vec<Flag<TerraformFlag>> = switches(request).map(|flag| Flag::new(flag, None)).collect();
     for flag in given {
@@ -33,29 +60,24 @@ pub fn init(program: &str, request: &EngineTask) -> EngineCommands {
     if migrates && !flags.iter().any(|it| it.flag == TerraformFlag::ForceCopy) {
         flags.push(Flag::new(TerraformFlag::ForceCopy, None));
     }
-    let answers_no = answers_no(request);
-
-    let mut words: Vec<String> = Vec::new();
-    if !answers_no {
-        words.push("-input=false".to_owned());
-    }
-    words.extend(flags.iter().map(terraform_argument));
+    let mut words: Vec<String> = flags.iter().map(terraform_argument).collect();
     let array = &request.flags.terraform_array_flags.known;
     let hides = |flag| matches!(flag, TerraformArrayFlag::BackendConfig | TerraformArrayFlag::Var);
     words.extend(array.iter().filter(|it| !hides(it.flag)).map(terraform_argument));
 
-    let mut init = command(program, &["init"], words);
+    let mut init = program.command(&["init", "-input=false"], words.clone());
     let mut arguments = backend_arguments(request);
     arguments.extend(flags::terraform_variables(array).map(literal));
     if !arguments.is_empty() {
         init.hidden = Some(HiddenArguments { variable: "TF_CLI_ARGS_init", arguments });
     }
-    let mut environment = Vec::new();
-    if answers_no {
-        init = init.stdin("no");
-        environment.push(("TF_INPUT", "1"));
+    if answers_no(request) {
+        let asking = program.command(&["init"], words).variable("TF_INPUT", "1").stdin("no");
+        let command = EngineCommand { hidden: init.hidden.clone(), ..asking };
+        let stderr = program.paths.step(INIT_STDERR).into();
+        init = init.retry(Retry { text: MIGRATION_PROMPT, stderr, command });
     }
-    EngineCommands { engine: vec![init], environment, ..EngineCommands::default() }
+    EngineCommands { engine: vec![init], ..EngineCommands::default() }
 }
 
 /// An argument without references to variables.
@@ -63,20 +85,19 @@ fn literal(argument: String) -> Vec<Piece> {
     vec![Piece::Text(argument)]
 }
 
-/// Passes the values of variables to a command through the environment, where other users cannot read them. `before` are
-/// arguments that must come before them, and so are passed in the same way. Without such values, nothing changes.
-fn hide_variables(
-    command: EngineCommand,
+/// Splits the variables of a command into arguments for its command line and for the environment variable, where other users
+/// cannot read them. Files are no secrets, but their values must not win over those of the flags, so they stay before them.
+fn variable_arguments(
     variable: &'static str,
-    before: &[String],
+    files: Vec<String>,
     flags: &FlagLists,
-) -> EngineCommand {
-    let variables: Vec<_> = flags::terraform_variables(&flags.terraform_array_flags.known).collect();
-    if variables.is_empty() {
-        return command;
+) -> (Vec<String>, Option<HiddenArguments>) {
+    let values: Vec<_> = flags::terraform_variables(&flags.terraform_array_flags.known).collect();
+    if values.is_empty() {
+        return (files, None);
     }
-    let arguments = before.iter().cloned().chain(variables).map(literal).collect();
-    EngineCommand { hidden: Some(HiddenArguments { variable, arguments }), ..command }
+    let arguments = files.into_iter().chain(values).map(literal).collect();
+    (Vec::new(), Some(HiddenArguments { variable, arguments }))
 }
 
 /// Whether init may prompt, and the answer is no.
@@ -137,8 +158,9 @@ fn backend_arguments(request: &EngineTask) -> Vec<Vec<Piece>> {
     merged_settings(request).into_iter().map(argument).collect()
 }
 
-pub fn validate(program: &str) -> EngineCommands {
-    EngineCommands { engine: vec![command(program, &["validate"], [])], ..EngineCommands::default() }
+pub fn validate(program: Program<'_>) -> EngineCommands {
+    let files = program.early_files(&[PrivateFile::INIT_VARIABLES]);
+    EngineCommands { engine: vec![program.command(&["validate"], files)], ..EngineCommands::default() }
 }
 
 pub fn plan_file(direction: Direction, places: &ResultPaths) -> String {
@@ -148,41 +170,52 @@ pub fn plan_file(direction: Direction, places: &ResultPaths) -> String {
     }
 }
 
-pub fn plan(program: &str, direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let file = plan_file(direction, places);
+pub fn plan(program: Program<'_>, direction: Direction, flags: &FlagLists) -> EngineCommands {
+    let file = plan_file(direction, program.paths);
     let mut words = vec!["plan".to_owned()];
     if direction == Direction::Destroy {
         words.push("-destroy".to_owned());
     }
     words.extend([format!("-out={file}"), "-input=false".to_owned()]);
-    let inputs = format!("-var-file={}", places.private(PrivateFile::INPUTS));
-    if flags::terraform_variables(&flags.terraform_array_flags.known).next().is_none() {
-        words.push(inputs.clone());
-    }
+    let mut files = program.early_files(&[PrivateFile::INIT_VARIABLES]);
+    files.push(format!("-var-file={}", program.paths.private(PrivateFile::INPUTS)));
+    let (files, hidden) = variable_arguments("TF_CLI_ARGS_plan", files, flags);
+    words.extend(files);
     words.extend(flags::terraform(flags));
-    let plan = command(program, &[], words).also_success(CHANGES_PRESENT, file.clone().into());
-    let plan = hide_variables(plan, "TF_CLI_ARGS_plan", &[inputs], flags);
-    let show = command(program, &["show", "-json", &file], []).stdout(places.step(SHOWN_PLAN).into());
-    let writes = vec![file];
-    EngineCommands { engine: vec![plan], collect: vec![show], writes, ..EngineCommands::default() }
+    let plan = program.command(&[], words).also_success(CHANGES_PRESENT, file.clone().into());
+    let shown = program.early_files(&[variables::of_apply(direction)]);
+    let show = program.command(&["show", "-json"], shown.into_iter().chain([file.clone()]));
+    EngineCommands {
+        engine: vec![EngineCommand { hidden, ..plan }],
+        collect: vec![show.stdout(program.paths.step(SHOWN_PLAN).into())],
+        writes: vec![file],
+        ..EngineCommands::default()
+    }
 }
 
-pub fn apply(program: &str, direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
+pub fn apply(program: Program<'_>, direction: Direction, flags: &FlagLists) -> EngineCommands {
+    let kept = variables::of_apply(direction);
+    let (files, hidden) = variable_arguments("TF_CLI_ARGS_apply", program.variable_files(&[kept]), flags);
     // The plan is an argument, and flags after it would be arguments too.
-    let words = flags::terraform(flags).into_iter().chain([plan_file(direction, places)]);
-    let apply = hide_variables(command(program, &["apply"], words), "TF_CLI_ARGS_apply", &[], flags);
-    let show = command(program, &["show", "-json"], []).stdout(places.step(SHOWN_STATE).into());
+    let words = files.into_iter().chain(flags::terraform(flags));
+    let words = words.chain([plan_file(direction, program.paths)]);
+    let apply = EngineCommand { hidden, ..program.command(&["apply"], words) };
+    let shown = program.early_files(&[PrivateFile::INIT_VARIABLES, PrivateFile::INPUTS, kept]);
+    let show = program.command(&["show", "-json"], shown);
     EngineCommands {
         engine: vec![apply],
-        collect: vec![show],
+        collect: vec![show.stdout(program.paths.step(SHOWN_STATE).into())],
         collect_after_failure: true,
         ..EngineCommands::default()
     }
 }
 
-pub fn output(program: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let output = command(program, &["output", "-json"], flags::terraform(flags));
-    printed(PrivateFile::OUTPUT, hide_variables(output, "TF_CLI_ARGS_output", &[], flags), places)
+pub fn output(program: Program<'_>, flags: &FlagLists) -> EngineCommands {
+    let files = program.early_files(&[PrivateFile::INIT_VARIABLES, PrivateFile::INPUTS]);
+    let (files, hidden) = variable_arguments("TF_CLI_ARGS_output", files, flags);
+    let words = files.into_iter().chain(flags::terraform(flags));
+    let output = EngineCommand { hidden, ..program.command(&["output", "-json"], words) };
+    printed(PrivateFile::OUTPUT, output, program.paths)
 }
 
 /// The parameters as a file of variables. The server encodes the values as HCL. Each line must be one assignment to its name

@@ -5,6 +5,7 @@ mod leftovers;
 pub mod locks;
 pub mod plugin_cache;
 mod shown;
+mod variables;
 
 use std::path::Path;
 
@@ -22,6 +23,7 @@ use super::{
     outputs, plan_counts,
 };
 use crate::workspace::{PrivateFile, Tree, Workspace};
+use commands::Program;
 use plugin_cache::PluginCache;
 use shown::ShownJson;
 
@@ -31,6 +33,8 @@ pub struct Terraform {
     install_hint: &'static str,
     /// Whether it reads `.tofu` files too.
     reads_tofu: bool,
+    /// Whether variables may be used in backends, module sources and encryption, so that every command needs their values.
+    evaluates_early: bool,
 }
 
 impl Terraform {
@@ -39,6 +43,7 @@ impl Terraform {
             name: EngineName::TERRAFORM,
             install_hint: "install Terraform: https://developer.hashicorp.com/terraform/install",
             reads_tofu: false,
+            evaluates_early: false,
         }
     }
 
@@ -47,6 +52,7 @@ impl Terraform {
             name: EngineName::TOFU,
             install_hint: "install OpenTofu: https://opentofu.org/docs/intro/install/",
             reads_tofu: true,
+            evaluates_early: true,
         }
     }
 }
@@ -130,15 +136,27 @@ impl Engine for Terraform {
         })
     }
 
+    fn kept_variables(
+        &self,
+        task: &EngineTask,
+        tree: &Tree,
+    ) -> Result<Vec<(PrivateFile, String)>, EngineError> {
+        match task.task {
+            Task::Init | Task::Plan | Task::PlanDestroy => {
+                variables::kept(task, tree, &self.declarations(tree)?, self.evaluates_early)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
-        let (program, direction) = (self.name.as_str(), Direction::of(task.task));
+        let program = Program { name: self.name.as_str(), evaluates_early: self.evaluates_early, paths };
+        let direction = Direction::of(task.task);
         Ok(match task.task {
             Task::Init => commands::init(program, task),
-            Task::Plan | Task::PlanDestroy => commands::plan(program, direction, &task.flags, paths),
-            Task::ApplyFromPlan | Task::DestroyFromPlan => {
-                commands::apply(program, direction, &task.flags, paths)
-            }
-            Task::Output => commands::output(program, &task.flags, paths),
+            Task::Plan | Task::PlanDestroy => commands::plan(program, direction, &task.flags),
+            Task::ApplyFromPlan | Task::DestroyFromPlan => commands::apply(program, direction, &task.flags),
+            Task::Output => commands::output(program, &task.flags),
             _ => commands::validate(program),
         })
     }
@@ -152,11 +170,11 @@ impl Engine for Terraform {
     }
 
     fn read_plan(&self, _task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
-        Ok((plan_counts::count_terraform(paths.read_json(SHOWN_PLAN)?), Vec::new()))
+        Ok((plan_counts::count_terraform(paths.read_printed_json(SHOWN_PLAN)?), Vec::new()))
     }
 
     fn count_resources(&self, paths: &ResultPaths) -> Result<u64, EngineError> {
-        Ok(paths.read_json::<ShownJson>(SHOWN_STATE)?.resources())
+        Ok(paths.read_printed_json::<ShownJson>(SHOWN_STATE)?.resources())
     }
 
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
@@ -173,14 +191,14 @@ impl Engine for Terraform {
             Task::ApplyFromPlan | Task::DestroyFromPlan => SHOWN_STATE,
             _ => return None,
         };
-        Some(paths.read_json(file).map(ShownJson::sensitive_outputs))
+        Some(paths.read_printed_json(file).map(ShownJson::sensitive_values))
     }
 
     fn failure_hint(&self, lines: &[String]) -> Option<&'static str> {
         // Init without a flag, with a flag but without an answer, and every other task.
         const CHANGED: [&str; 3] = [
             "Error: Backend configuration changed",
-            "Can't ask approval for state migration",
+            commands::MIGRATION_PROMPT,
             "Reason: Backend configuration",
         ];
         let has_changed = |line: &String| CHANGED.iter().any(|text| line.contains(text));

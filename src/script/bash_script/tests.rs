@@ -297,15 +297,48 @@ fn collecting_after_a_failure_does_not_change_the_exit_code() {
         (ran.code, ran.part, ran.stdout.as_str()),
         (Some(4), Some(ScriptPhase::Engine), "collected\n")
     );
+    // Nor does it after a success.
     wanted.engine = vec![sh("exit 0")];
     let ran = run(&wanted);
+    assert_eq!(
+        (ran.code, ran.part, ran.stdout.as_str()),
+        (Some(0), Some(ScriptPhase::Done), "collected\nafter\n")
+    );
+    wanted.collect_after_failure = false;
+    let ran = run(&wanted);
     assert_eq!((ran.code, ran.part), (Some(1), Some(ScriptPhase::Collect)));
+    wanted.collect_after_failure = true;
 
     wanted.collect = vec![sh("echo collected").only_after_failure()];
     let ran = run(&wanted);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
     wanted.engine = vec![sh("exit 4")];
     assert_eq!(run(&wanted).stdout, "collected\n");
+}
+
+#[test]
+fn a_command_is_only_retried_for_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    for hook in ["true", "set -euo pipefail; set -C", "trap 'exit 99' ERR; set -E"] {
+        for (first, code, stdout, stderr) in [
+            ("echo it\\'s the \\* reason, really >&2; exit 3", 7, "again\n", ""),
+            ("echo its the reason >&2; exit 3", 3, "", "its the reason\n"),
+            ("echo it\\'s the \\* reason >&2", 0, "after\n", "it's the * reason\n"),
+            ("exit 4", 4, "", ""),
+        ] {
+            let retry = Retry {
+                text: "it's the * reason",
+                stderr: folder.path().join("std err"),
+                command: sh("cat; exit 7").stdin("again"),
+            };
+            let ran = run(&script(before(hook), sh(first).retry(retry), after("echo after")));
+            assert_eq!(
+                (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
+                (Some(code), stdout, stderr),
+                "{hook}: {first}"
+            );
+        }
+    }
 }
 
 #[test]

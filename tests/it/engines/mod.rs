@@ -2,6 +2,7 @@
 //! `tests/standin`).
 
 mod pulumi;
+mod terraform_variables;
 mod tofu_plugins;
 
 use std::collections::BTreeMap;

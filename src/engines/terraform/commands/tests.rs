@@ -1,11 +1,18 @@
 use std::path::Path;
+use std::sync::LazyLock;
 
 use hawser_contract::{BackendConfig, BackendConfiguration, EngineName, InitFlags, InitOptions, Task};
 
 use super::*;
 
-fn places() -> ResultPaths {
-    ResultPaths::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap()
+/// There are no files with variables at these paths.
+static PATHS: LazyLock<ResultPaths> =
+    LazyLock::new(|| ResultPaths::new(Path::new("/m/.snapcd"), Path::new("/step")).unwrap());
+
+fn program(engine: &EngineName) -> Program<'static> {
+    let evaluates_early = *engine == EngineName::TOFU;
+    let name = if evaluates_early { "tofu" } else { "terraform" };
+    Program { name, evaluates_early, paths: &PATHS }
 }
 
 fn words(work: &EngineCommands) -> Vec<&str> {
@@ -44,22 +51,24 @@ fn duplicate_flags_of_init_are_passed_once() {
     };
     let expected =
         ["terraform", "init", "-input=false", "-upgrade", "-migrate-state", "-lock=true", "-force-copy"];
-    assert_eq!(words(&init(request.engine.as_str(), &request)), expected);
+    assert_eq!(words(&init(program(&request.engine), &request)), expected);
 }
 
 #[test]
 fn only_the_reconfigure_prompt_is_answered_with_no() {
     let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
-    assert_eq!(words(&init(request.engine.as_str(), &request)), ["tofu", "init", "-input=false"]);
+    assert_eq!(words(&init(program(&request.engine), &request)), ["tofu", "init", "-input=false"]);
     request.init.flags.auto_reconfigure_enabled = true;
-    let work = init(request.engine.as_str(), &request);
-    assert_eq!(words(&work), ["tofu", "init", "-reconfigure"]);
-    assert_eq!(work.engine[0].stdin.as_deref(), Some("no"));
+    let work = init(program(&request.engine), &request);
+    assert_eq!(words(&work), ["tofu", "init", "-input=false", "-reconfigure"]);
+    let retry = work.engine[0].retry.as_ref().unwrap();
+    assert_eq!(retry.command.words, ["tofu", "init", "-reconfigure"]);
+    assert_eq!(retry.command.stdin.as_deref(), Some("no"));
     // The flag list has the last word over the deprecated switch.
     request.flags.terraform_flags = vec![flag(TerraformFlag::Reconfigure, Some("false"))].into();
-    let work = init(request.engine.as_str(), &request);
+    let work = init(program(&request.engine), &request);
     assert_eq!(words(&work), ["tofu", "init", "-input=false", "-reconfigure=false"]);
-    assert_eq!(work.engine[0].stdin, None);
+    assert_eq!(work.engine[0].retry, None);
 }
 
 #[test]
@@ -103,7 +112,7 @@ fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
     let mut request = EngineTask::new(Task::Init, EngineName::TOFU);
     request.init.backend_configuration.module_backend_configs = vec![backend("access_key", "hush")];
     request.flags.terraform_array_flags = vec![Flag::new(TerraformArrayFlag::Var, Some("a=b"))].into();
-    let work = init(request.engine.as_str(), &request);
+    let work = init(program(&request.engine), &request);
     assert_eq!(words(&work), ["tofu", "init", "-input=false"]);
     let arguments =
         |work: &EngineCommands| format!("{:?}", work.engine[0].hidden.as_ref().unwrap().arguments);
@@ -114,16 +123,19 @@ fn backend_settings_and_values_of_variables_are_in_no_argument_list() {
         Flag::new(TerraformArrayFlag::Target, Some("x.y")),
     ];
     let flags = FlagLists { terraform_array_flags: array.into(), ..FlagLists::default() };
-    let planned = plan("tofu", Direction::Apply, &flags, &places());
+    let planned = plan(program(&EngineName::TOFU), Direction::Apply, &flags);
     assert_eq!(words(&planned), ["tofu", "plan", "-out=/m/.snapcd/plan.out", "-input=false", "-target=x.y"]);
     // The file comes along, or it would count after the values.
     assert_eq!(
         arguments(&planned),
         r#"[[Text("-var-file=/m/.snapcd/inputs.tfvars")], [Text("-var=a=hush")]]"#
     );
-    let applied = apply("tofu", Direction::Apply, &flags, &places());
+    let applied = apply(program(&EngineName::TOFU), Direction::Apply, &flags);
     assert_eq!(words(&applied), ["tofu", "apply", "-target=x.y", "/m/.snapcd/plan.out"]);
-    assert_eq!(words(&output("tofu", &flags, &places())), ["tofu", "output", "-json", "-target=x.y"]);
+    assert_eq!(
+        words(&output(program(&EngineName::TOFU), &flags)),
+        ["tofu", "output", "-json", "-target=x.y"]
+    );
 }
 
 #[test]
@@ -132,7 +144,7 @@ fn plan_and_apply_use_the_same_file() {
         terraform_flags: vec![flag(TerraformFlag::Parallelism, Some("4"))].into(),
         ..FlagLists::default()
     };
-    let planned = plan("terraform", Direction::Destroy, &flags, &places());
+    let planned = plan(program(&EngineName::TERRAFORM), Direction::Destroy, &flags);
     assert_eq!(
         words(&planned),
         [
@@ -146,10 +158,70 @@ fn plan_and_apply_use_the_same_file() {
         ]
     );
     assert_eq!(planned.collect[0].words, ["terraform", "show", "-json", "/m/.snapcd/destroy.out"]);
-    let applied = apply("terraform", Direction::Apply, &flags, &places());
+    let applied = apply(program(&EngineName::TERRAFORM), Direction::Apply, &flags);
     assert_eq!(words(&applied), ["terraform", "apply", "-parallelism=4", "/m/.snapcd/plan.out"]);
     assert!(applied.collect_after_failure);
-    assert_eq!(words(&output("tofu", &flags, &places())), ["tofu", "output", "-json", "-parallelism=4"]);
+    assert_eq!(
+        words(&output(program(&EngineName::TOFU), &flags)),
+        ["tofu", "output", "-json", "-parallelism=4"]
+    );
+}
+
+#[test]
+fn files_with_variables_reach_the_commands_that_need_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ResultPaths::new(folder.path(), Path::new("/step")).unwrap();
+    for file in ["init.tfvars", "inputs.tfvars", "plan.tfvars"] {
+        std::fs::write(folder.path().join(file), "a=1\n").unwrap();
+    }
+    std::fs::write(folder.path().join("destroy.tfvars"), "").unwrap();
+    let array = vec![Flag::new(TerraformArrayFlag::Var, Some("a=b"))];
+    let flags = FlagLists { terraform_array_flags: array.into(), ..FlagLists::default() };
+    let folder = format!("{}/", folder.path().display());
+    let seen = |command: &EngineCommand| -> String {
+        let hidden = command.hidden.iter().flat_map(|hidden| &hidden.arguments).flatten();
+        let hidden = hidden.map(|piece| format!("{piece:?}"));
+        command.words.iter().cloned().chain(hidden).collect::<Vec<_>>().join(" ").replace(&folder, "")
+    };
+    let commands = |name, evaluates_early| {
+        let program = Program { name, evaluates_early, paths: &paths };
+        let none = FlagLists::default();
+        let applied = apply(program, Direction::Apply, &none);
+        [
+            seen(&validate(program).engine[0]),
+            seen(&plan(program, Direction::Apply, &none).collect[0]),
+            seen(&applied.engine[0]),
+            seen(&applied.collect[0]),
+            seen(&apply(program, Direction::Apply, &flags).engine[0]),
+            seen(&apply(program, Direction::Destroy, &none).engine[0]),
+            seen(&output(program, &none).engine[0]),
+        ]
+    };
+    let hidden = r#"Text("-var-file=plan.tfvars") Text("-var=a=b")"#;
+    assert_eq!(
+        commands("terraform", false),
+        [
+            "terraform validate",
+            "terraform show -json plan.out",
+            "terraform apply -var-file=plan.tfvars plan.out",
+            "terraform show -json",
+            &format!("terraform apply plan.out {hidden}"),
+            "terraform apply destroy.out",
+            "terraform output -json",
+        ]
+    );
+    assert_eq!(
+        commands("tofu", true),
+        [
+            "tofu validate -var-file=init.tfvars",
+            "tofu show -json -var-file=plan.tfvars plan.out",
+            "tofu apply -var-file=plan.tfvars plan.out",
+            "tofu show -json -var-file=init.tfvars -var-file=inputs.tfvars -var-file=plan.tfvars",
+            &format!("tofu apply plan.out {hidden}"),
+            "tofu apply destroy.out",
+            "tofu output -json -var-file=init.tfvars -var-file=inputs.tfvars",
+        ]
+    );
 }
 
 #[test]
