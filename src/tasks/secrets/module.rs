@@ -1,7 +1,7 @@
 //! The secrets in a module's folder, before and after a step.
 //!
 //! The requests of later tasks do not contain the parameters of the plan, but their logs may. So the secrets of a plan's
-//! request, and the sensitive outputs in its plan and state, are saved for the module's next task in `sensitive.json` of its
+//! request, and the sensitive outputs and attributes in its plan and state, are saved for the module's next task in `sensitive.json` of its
 //! private folder.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::cli_args::{self, Arguments};
-use super::{SecretCollector, request};
+use super::{SecretCollector, encryption, request};
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
 use crate::engines::{Engine, Engines, ResultPaths, hcl_values, outputs};
@@ -30,9 +30,11 @@ const VARIABLE_PREFIX: &str = "TF_VAR_";
 struct SavedSecrets {
     /// From the request of the last plan.
     parameters: BTreeSet<String>,
-    /// Sensitive outputs in the last plan.
+    /// Sensitive outputs and attributes in the last plan.
     planned: BTreeSet<String>,
-    /// Sensitive outputs in the state.
+    /// Sensitive outputs and attributes in the state after the last apply.
+    state: BTreeSet<String>,
+    /// From the last Output task since then.
     outputs: BTreeSet<String>,
 }
 
@@ -123,6 +125,9 @@ pub(crate) fn before(
             found.text_or_hcl(value);
         }
     }
+    for (_, settings) in environment.iter().chain(host).filter(|(name, _)| *name == encryption::VARIABLE) {
+        found.texts(encryption::secrets(settings));
+    }
     let arguments = environment.iter().chain(host).filter(|(name, _)| name.starts_with(cli_args::VARIABLE));
     let arguments: Vec<Arguments> = arguments.map(|(_, text)| Arguments::of(text)).collect();
     for (name, value) in arguments.iter().flat_map(|it| &it.variables) {
@@ -144,11 +149,12 @@ pub(crate) fn before(
         saved.parameters = given.iter().cloned().collect();
         saved.save(workspace)?;
     }
-    found.extend(given.into_iter().chain(saved.parameters).chain(saved.planned).chain(saved.outputs));
+    let of_results = saved.planned.into_iter().chain(saved.state).chain(saved.outputs);
+    found.extend(given.into_iter().chain(saved.parameters).chain(of_results));
     Ok(found.into_secrets())
 }
 
-/// The secrets that are known when the script has ended: the sensitive outputs in its results.
+/// The secrets that are known when the script has ended: the sensitive outputs and attributes in its results.
 pub(crate) fn after(
     engines: &Engines,
     request: &TaskRequest,
@@ -176,8 +182,12 @@ pub(crate) fn after(
     }
     let secrets = found.into_secrets();
     let mut saved = SavedSecrets::load(workspace);
-    let is_plan = matches!(task.task, Task::Plan | Task::PlanDestroy);
-    *if is_plan { &mut saved.planned } else { &mut saved.outputs } = secrets.iter().cloned().collect();
+    let own = secrets.iter().cloned().collect();
+    match task.task {
+        Task::Plan | Task::PlanDestroy => saved.planned = own,
+        Task::Output => saved.outputs = own,
+        _ => (saved.state, saved.outputs) = (own, BTreeSet::new()),
+    }
     if let Err(error) = saved.save(workspace) {
         tracing::warn!(module = workspace.module(), %error, "failed to save secrets for the next task");
     }
@@ -220,8 +230,13 @@ impl ModuleSecrets<'_> {
         found: &mut SecretCollector<'_>,
     ) {
         let names = tree.file_names().unwrap_or_default();
-        for name in names.into_iter().filter(|name| has_values(name)).chain(named.cloned()) {
-            let read = tree.open_file(&name).and_then(|file| read_limited(file, LARGEST_FILE));
+        let names = names.into_iter().filter(|name| has_values(name)).chain(named.cloned());
+        let files = names.map(|name| (tree.open_file(&name), name));
+        // Of an earlier task.
+        let kept = [PrivateFile::INIT_VARIABLES];
+        let kept = kept.into_iter().map(|file| (tree.open_private(file), file.name().to_owned()));
+        for (file, name) in files.chain(kept) {
+            let read = file.and_then(|file| read_limited(file, LARGEST_FILE));
             let Some(text) = read.ok().and_then(|text| String::from_utf8(text).ok()) else { continue };
             if name.ends_with(".json") {
                 let members = serde_json::from_str::<BTreeMap<String, &RawValue>>(&text);

@@ -1,6 +1,7 @@
 //! No secret leaves the host: with a real hub, runner, git, and Terraform, and all text that reaches the hub and stdout.
 
 mod attacks;
+mod engine_values;
 mod origins;
 mod settings;
 

@@ -197,6 +197,41 @@ fn an_apply_masks_the_secrets_of_its_plan() {
 }
 
 #[test]
+fn sensitive_attributes_are_masked_until_the_next_apply() {
+    let bench = Bench::new(&[("main.tf", "")]);
+    let state = |value: &str| {
+        format!(
+            r#"Warning: something
+            {{"values": {{"root_module": {{"resources": [{{"mode": "managed", "values": {{"a": "{value}", "b": "open"}},
+            "sensitive_values": {{"a": true}}}}]}}}}}}"#
+        )
+        .replace("\n            {", "\n{")
+    };
+    assert_eq!(bench.after(&apply(), "state.json", &state("first-value")), ["first-value"]);
+    assert_eq!(bench.before(&output()), ["first-value"]);
+    // Outputs are not all of the state.
+    let printed = r#"{"o": {"sensitive": true, "type": "string", "value": "an-output"}}"#;
+    assert_eq!(bench.after(&output(), "output.json", printed), ["an-output"]);
+    assert_eq!(bench.before(&apply()), ["an-output", "first-value"]);
+    assert_eq!(bench.after(&apply(), "state.json", &state("second-value")), ["second-value"]);
+    assert_eq!(bench.before(&output()), ["second-value"]);
+}
+
+#[test]
+fn values_for_ephemeral_variables_of_init_and_for_encryption_are_masked() {
+    let declared = "variable \"token\" {\n  ephemeral = true\n}\nvariable \"open\" {}\n";
+    let bench = Bench::new(&[("main.tf", declared)]);
+    bench.workspace.save_environment(&map(&[(encryption::VARIABLE, "a {\n  b = \"of-module\"\n}")])).unwrap();
+    let request = plan(&[("token", "\"from-parameter\"")], &["token=from-flag", "open=open-flag"]);
+    let host = [(encryption::VARIABLE, r#"{"b": "of-host"}"#)];
+    assert_eq!(bench.before_with(&request, &host), ["from-flag", "from-parameter", "of-host", "of-module"]);
+    // They are known to later tasks, also those of an earlier Init.
+    let kept = "token=\"from-init\"\nopen=\"open-init\"\n";
+    bench.workspace.write_private(PrivateFile::INIT_VARIABLES, kept.as_bytes()).unwrap();
+    assert_eq!(bench.before(&apply()), ["from-flag", "from-init", "from-parameter", "of-module"]);
+}
+
+#[test]
 fn the_outputs_of_an_earlier_output_task_are_masked() {
     let bench = Bench::new(&[("main.tf", "")]);
     bench.workspace.tree().unwrap().private_made().unwrap();
