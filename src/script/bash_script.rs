@@ -35,6 +35,7 @@
 //! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
 //!   names (`TF_VAR_my-var`); other shells than bash drop both. The bash that becomes the engine runs no code from the
 //!   environment or the home directory (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are reset.
+//! * **A killed engine**: bash reports it with the line of the script, unless SIGKILL has a trap (which never runs).
 //! * **Job control**, if a hook enables it, would put the engine into its own process group, where no interrupt reaches it.
 //!   It is disabled again after the hook.
 
@@ -50,6 +51,10 @@ pub const INTERRUPTED: i32 = 130;
 
 /// How the message for a missing program starts, after `hawser: `.
 pub const NO_PROGRAM: &str = "cannot find program";
+
+/// The line on stderr before commands that read results after the engine has failed. What follows on stderr is not the
+/// engine's own error.
+pub const READS_AFTER_FAILURE: &str = "hawser: reading the state after the failure";
 
 /// The variables that, besides the configuration, determine the location of the state.
 pub const PLACE_VARIABLES: [&str; 2] = ["TF_WORKSPACE", "TF_DATA_DIR"];
@@ -151,6 +156,7 @@ hawser_must_be_set() {
   if [[ -z $2 ]]; then echo "hawser: \$$1 is not set, using an empty value" >&2; fi
 }
 trap hawser_interrupt INT
+trap : KILL
 exec </dev/null
 for hawser_fd in /dev/fd/*; do
   if [[ ${hawser_fd##*/} -gt 2 && ! $hawser_fd -ef $0 ]]; then eval "exec ${hawser_fd##*/}>&-"; fi
@@ -205,6 +211,8 @@ impl Script<'_> {
         }
         text.push_str("if [[ $hawser_code != 0 ]]; then\n");
         if self.collect_after_failure {
+            let reading = word("a text", READS_AFTER_FAILURE)?;
+            let _ = writeln!(text, "if hawser_go; then printf '%s\\n' {reading} >&2 || :; fi");
             for command in &self.collect {
                 let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
             }
