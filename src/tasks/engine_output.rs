@@ -1,13 +1,10 @@
 //! The engine's own part of a step's output.
 //!
 //! Hooks and the engine write to the same two pipes, so `output.log` does not record which of them a line is from. The script
-//! writes the file `place` right before the engine runs: older records are from the before hook. The last lines of a hook
-//! may still be in the pipe at that time, so a few of them may be taken for the engine's; never the other way around. After a
-//! failure, what commands of ours print on stderr comes after [`READS_AFTER_FAILURE`].
+//! records when it starts the engine: older records are from the before hook. The last lines of a hook may still be in the
+//! pipe at that time, so a few of them may be taken for the engine's; never the other way around. After a failure, what commands of ours print on stderr comes after [`READS_AFTER_FAILURE`].
 
 use std::fs;
-
-use jiff::Timestamp;
 
 use crate::engines::diagnostics::EngineOutput;
 use crate::engines::failed_step::began;
@@ -20,16 +17,10 @@ const TAIL: u64 = 1024 * 1024;
 
 /// The part of the engine, or everything if the engine never ran.
 pub(super) fn read(folder: &StepFolder, phase: Option<ScriptPhase>) -> EngineOutput {
-    let since = engine_start(folder).filter(|_| began(phase));
+    let since = folder.engine_started().filter(|_| began(phase));
     let own = since.map(|since| read_since(folder, since)).filter(|own| !own.0.is_empty());
     // No lines: there are none, or the clock was set back in between.
     own.unwrap_or_else(|| read_since(folder, i64::MIN))
-}
-
-/// When the engine was started, in microseconds since 1970.
-fn engine_start(folder: &StepFolder) -> Option<i64> {
-    let written = fs::metadata(folder.place_path()).ok()?.modified().ok()?;
-    Some(Timestamp::try_from(written).ok()?.as_microsecond())
 }
 
 fn read_since(folder: &StepFolder, since: i64) -> EngineOutput {
