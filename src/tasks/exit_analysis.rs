@@ -216,4 +216,32 @@ mod tests {
         let cut = format!("{}***", "x".repeat(LINE_LENGTH - 3));
         assert_eq!(masked_lines(&text, &masker), [&cut, "end"]);
     }
+
+    fn error(text: String) -> Diagnostic {
+        Diagnostic { summary: text.replace('\n', " "), text }
+    }
+
+    #[test]
+    fn secrets_in_errors_are_masked_before_anything_is_cut() {
+        let masker = Masker::new(["correct horse battery"], &Rules::new(&Default::default()).unwrap());
+        let text = format!("{}correct\nhorse battery", "x".repeat(SUMMARY_LENGTH - 5));
+        let first = first(&[error(text)], &masker).unwrap();
+        assert!(first.ends_with("x***"), "{first}");
+        let text = format!("{}correct horse battery", "x".repeat(DETAILS_LENGTH / 2 - 5));
+        let all = all(&[error(text.clone()), error(text)], &masker);
+        assert!(!all.contains("correct") && all.matches("***").count() == 2, "{all}");
+    }
+
+    #[test]
+    fn every_error_has_its_share_of_the_details() {
+        let masker = Masker::new([""; 0], &Rules::new(&Default::default()).unwrap());
+        let errors: Vec<_> =
+            (0..100).map(|at| error(format!("error {at}: {}", "long ".repeat(1000)))).collect();
+        let some = all(&errors[..30], &masker);
+        assert!((0..30).all(|at| some.contains(&format!("error {at}: "))), "{some}");
+        let many = all(&errors, &masker);
+        assert!(many.ends_with("19 more errors are in the log"), "{many}");
+        assert!(some.len().max(many.len()) < DETAILS_LENGTH + 1024);
+        assert!(first(&errors, &masker).unwrap().starts_with("100 errors, the first: error 0: long "));
+    }
 }

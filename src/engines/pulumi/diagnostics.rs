@@ -127,13 +127,15 @@ fn resource(urn: &str) -> String {
 /// The errors of a resource. Each starts with `error:`, or `Error:` in the output of a language host.
 fn errors_of(resource: &str, lines: &[&str]) -> Vec<Diagnostic> {
     let starts = |line: &str| line.starts_with("error: ") || line.starts_with("Error: ");
-    let (mut errors, mut in_heading) = (Vec::<Vec<&str>>::new(), false);
+    let (mut errors, mut open, mut in_heading) = (Vec::<Vec<&str>>::new(), false, false);
     for line in lines {
         // Node prints the error itself below the heading.
         if starts(line) && !in_heading {
             errors.push(Vec::new());
+            open = true;
         }
-        if let Some(error) = errors.last_mut() {
+        open &= !line.starts_with("warning: ");
+        if open && let Some(error) = errors.last_mut() {
             error.push(line);
         }
         in_heading = line.ends_with(':') && starts(line);
@@ -167,7 +169,7 @@ mod tests {
     fn a_mere_heading_does_not_hide_the_errors_of_resources() {
         let stdout = "Diagnostics:\n  pulumi:pulumi:Stack (program-dev):\n    error: preview failed\n\n  pulumi:index:Stash (a):\n    \
             error: cannot be deleted\n    because it is protected\n\n  pulumi:index:Stash (b):\n    warning: old\n    \
-            error: b fails\n\nResources:\n    3 errored\n";
+            error: b fails\n    warning: older\n\nResources:\n    3 errored\n";
         let expected = [
             "pulumi:index:Stash (a): cannot be deleted because it is protected",
             "pulumi:index:Stash (b): b fails",

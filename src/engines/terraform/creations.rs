@@ -69,7 +69,7 @@ impl Creations {
         let more = self.addresses.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more, see the log") } else { String::new() };
         Some(format!(
-            "{engine} was killed before it could save its state, so resources may exist that the state does not have. It had \
+            "{engine} was killed and could not save its state, so resources may exist that the state does not have. It had \
              started to create: {named}{more}. Before the next run, import those that exist or delete them"
         ))
     }
