@@ -20,7 +20,7 @@ pub struct FailedStep {
     pub phase: Option<ScriptPhase>,
     /// Whether the processes of the step were killed.
     pub killed: bool,
-    /// The last lines on stderr, without colors.
+    /// The last lines of the engine on stderr, without colors, secrets and empty lines.
     pub stderr: Vec<String>,
 }
 

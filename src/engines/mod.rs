@@ -6,6 +6,7 @@
 //! under the supervisor and writes the results to files. Concluding a task reads these files, and is safe to repeat.
 
 pub mod declarations;
+pub mod diagnostics;
 pub mod directory;
 mod engine_commands;
 pub mod environment;
@@ -29,6 +30,7 @@ use uuid::Uuid;
 use crate::script::ScriptError;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 use declarations::Declarations;
+use diagnostics::{Diagnostic, EngineOutput};
 use directory::EngineDirectory;
 use engine_commands::printed;
 pub use engine_commands::{
@@ -188,7 +190,12 @@ pub trait Engine: Debug + Send + Sync {
         None
     }
 
-    /// How to fix a failure, judging by the last lines that the engine printed.
+    /// The errors that the engine of a failed task reported. The first is the most important one.
+    fn diagnostics(&self, _task: Task, _output: &EngineOutput, _paths: &ResultPaths) -> Vec<Diagnostic> {
+        Vec::new()
+    }
+
+    /// How to fix a failure, judging by the lines that the engine printed.
     fn failure_hint(&self, _lines: &[String]) -> Option<&'static str> {
         None
     }

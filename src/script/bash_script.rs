@@ -12,7 +12,7 @@
 //!   hook ended it (`exit 0`): the engine never ran, and the step is not a success. An after hook may call `exit 0`, because
 //!   nothing follows it. The file `command` names the running engine command, if it is not the main command of the task.
 //! * **Place**: before the engine runs, the script writes its working directory and the values of [`PLACE_VARIABLES`] to the
-//!   file `place`, each followed by a NUL byte. A hook may have changed all of them.
+//!   file `place`, each followed by a NUL byte. A hook may have changed all of them. The time goes to the file `started`.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a failing after
 //!   hook fails the script. `collect` commands print results for the runner (the plan or the state as JSON). They run here,
 //!   so that they have the same environment, survive the runner and are cancelled like everything else. After an apply,
@@ -36,6 +36,7 @@
 //! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
 //!   names (`TF_VAR_my-var`); other shells than bash drop both. The bash that becomes the engine runs no code from the
 //!   environment or the home directory (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are reset.
+//! * **A killed engine**: bash reports it with the line of the script, unless SIGKILL has a trap (which never runs).
 //! * **Job control**, if a hook enables it, would put the engine into its own process group, where no interrupt reaches it.
 //!   It is disabled again after the hook.
 
@@ -52,6 +53,10 @@ pub const INTERRUPTED: i32 = 130;
 
 /// How the message for a missing program starts, after `hawser: `.
 pub const NO_PROGRAM: &str = "cannot find program";
+
+/// The line on stderr before commands that read results after the engine has failed. What follows on stderr is not the
+/// engine's own error.
+pub const READS_AFTER_FAILURE: &str = "hawser: reading the state after the failure";
 
 /// The variables that, besides the configuration, determine the location of the state.
 pub const PLACE_VARIABLES: [&str; 2] = ["TF_WORKSPACE", "TF_DATA_DIR"];
@@ -153,6 +158,7 @@ hawser_must_be_set() {
   if [[ -z $2 ]]; then echo "hawser: \$$1 is not set, using an empty value" >&2; fi
 }
 trap hawser_interrupt INT
+trap : KILL
 exec </dev/null
 for hawser_fd in /dev/fd/*; do
   if [[ ${hawser_fd##*/} -gt 2 && ! $hawser_fd -ef $0 ]]; then eval "exec ${hawser_fd##*/}>&-"; fi
@@ -169,7 +175,7 @@ impl Script<'_> {
         let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
         let _ = writeln!(text, "hawser_noticed_file={}", path_word(&part.with_file_name("noticed"))?);
         // Created with the supervisor's umask, so that they are private.
-        let beside = ["place", "command", "noticed"].map(|name| part.with_file_name(name));
+        let beside = ["place", "started", "command", "noticed"].map(|name| part.with_file_name(name));
         for file in [part.to_owned()].iter().chain(&beside) {
             let _ = writeln!(text, "{{ : >>{}; }} 2>/dev/null || :", path_word(file)?);
         }
@@ -181,6 +187,8 @@ impl Script<'_> {
         let variables = PLACE_VARIABLES.map(|name| format!("\"${{{name}-}}\"")).join(" ");
         let place = path_word(&part.with_file_name("place"))?;
         let _ = writeln!(text, "printf '%s\\0' \"${{PWD-}}\" {variables} >|{place} || :");
+        let started = path_word(&part.with_file_name("started"))?;
+        let _ = writeln!(text, "printf '%s\\n' \"${{EPOCHREALTIME-}}\" >|{started} || :");
         let _ = writeln!(text, "hawser_at {} || {{", ScriptPhase::Engine.word());
         let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", NOT_RECORDED)?);
         let mut known_as = None;
@@ -212,6 +220,8 @@ impl Script<'_> {
         }
         text.push_str("if [[ $hawser_code != 0 ]]; then\n");
         if self.collect_after_failure {
+            let reading = word("a text", READS_AFTER_FAILURE)?;
+            let _ = writeln!(text, "if hawser_go; then printf '%s\\n' {reading} >&2 || :; fi");
             for command in &self.collect {
                 let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
             }

@@ -10,22 +10,34 @@
 //! | 0 | `before` | fault: the before hook ended the script and the engine never ran |
 //! | not 0, or a signal | any | fault: that part failed |
 
-use std::fs;
-
 use hawser_contract::{EngineTask, Fault, Task};
 
-use super::{TaskContext, TaskError};
-use crate::engines::Engine;
+use super::{TaskContext, TaskError, engine_output};
+use crate::engines::diagnostics::{Diagnostic, EngineOutput};
+use crate::engines::{Engine, ResultPaths};
 use crate::masking::Masker;
 use crate::script::ScriptPhase;
 use crate::script::bash_script::{INTERRUPTED, NO_PROGRAM};
-use crate::step::{Exit, FoundRecord, RecordReader, Stream};
+use crate::step::{Exit, Stream};
 
 /// The number of last lines in a fault, and their maximum length. A fault must fit into one message.
 const LINES: usize = 20;
 const LINE_LENGTH: usize = 300;
-/// How far back in the log to look for them.
-const TAIL: u64 = 256 * 1024;
+/// The maximum length of the first error in the message, and of all errors in the details.
+const SUMMARY_LENGTH: usize = 1000;
+const DETAILS_LENGTH: usize = 16 * 1024;
+/// No error in the details is cut shorter than this.
+const SHORTEST_ERROR: usize = 200;
+
+/// The signal that no process survives, and the exit code that it causes.
+const KILL: i32 = 9;
+const KILLED: i32 = 128 + KILL;
+const WHO_KILLS: &str = "usually because the machine or the container ran out of memory";
+
+/// Whether the script or the engine was killed and could not clean up.
+pub(super) fn is_kill(exit: &Exit) -> bool {
+    matches!(exit, Exit::Signal(KILL) | Exit::Code(KILLED))
+}
 
 /// Whether the script completed.
 pub(super) fn judge(
@@ -58,23 +70,69 @@ pub(super) fn judge(
         }
         return Err(TaskError::Cancelled);
     }
-    let lines = last_lines(context);
-    let not_found = not_found(&lines);
+    let output = engine_output::read(folder, phase);
+    let masker = context.secrets.masker();
+    let lines = last_lines(&output, &masker);
+    let errors = match phase {
+        Some(ScriptPhase::Engine | ScriptPhase::Collect) => errors(context, engine, task, &output),
+        _ => Vec::new(),
+    };
     let mut message = match exit {
         Exit::Code(0) if engine_succeeded => {
             format!("{command} succeeded, but the script ended with exit code 0 before its end")
         }
         _ => what_failed(context, &command, task, phase, exit),
     };
-    if let Some(error) = not_found.or_else(|| first_error(&lines)) {
+    let reason = not_found(&lines).map(str::to_owned).or_else(|| first(&errors, &masker));
+    if let Some(reason) = reason.or_else(|| first_error(&lines).map(str::to_owned)) {
         message.push_str(": ");
-        message.push_str(error);
+        message.push_str(&reason);
     }
-    if let Some(hint) = engine.failure_hint(&lines) {
-        message.push_str(". ");
+    let said: Vec<String> = output.0.iter().map(|(_, line)| line.clone()).collect();
+    if let Some(hint) = engine.failure_hint(&said) {
+        message.push_str(if message.ends_with('.') { " " } else { ". " });
         message.push_str(hint);
     }
-    Err(Fault { message, details: lines.join("\n"), resources: None }.into())
+    let details = if errors.is_empty() { lines.join("\n") } else { all(&errors, &masker) };
+    Err(Fault { message, details, resources: None }.into())
+}
+
+fn errors(
+    context: &TaskContext,
+    engine: &dyn Engine,
+    task: &EngineTask,
+    output: &EngineOutput,
+) -> Vec<Diagnostic> {
+    let Ok(workspace) = context.workspace() else { return Vec::new() };
+    let paths = ResultPaths::new(&workspace.private_dir(), context.folder.path());
+    paths.map(|paths| engine.diagnostics(task.task, output, &paths)).unwrap_or_default()
+}
+
+/// The number of errors and the first of them.
+fn first(errors: &[Diagnostic], masker: &Masker) -> Option<String> {
+    let first = cut(&masker.text(&errors.first()?.summary), SUMMARY_LENGTH);
+    Some(if errors.len() == 1 { first } else { format!("{} errors, the first: {first}", errors.len()) })
+}
+
+/// All errors, each with the same share of the space if they are too long.
+fn all(errors: &[Diagnostic], masker: &Masker) -> String {
+    let share = (DETAILS_LENGTH / errors.len().max(1)).max(SHORTEST_ERROR);
+    let texts: Vec<String> = errors.iter().map(|error| masker.text(&error.text).into_owned()).collect();
+    let fits = texts.iter().map(String::len).sum::<usize>() <= DETAILS_LENGTH;
+    let shown: Vec<String> = match fits {
+        true => texts,
+        false => texts.iter().take(DETAILS_LENGTH / share).map(|text| cut(text, share)).collect(),
+    };
+    let more = errors.len() - shown.len();
+    let more = (more > 0).then(|| format!("{more} more errors are in the log"));
+    shown.into_iter().chain(more).collect::<Vec<_>>().join("\n\n")
+}
+
+fn cut(text: &str, length: usize) -> String {
+    if text.len() <= length {
+        return text.to_owned();
+    }
+    format!("{} …", text[..text.floor_char_boundary(length)].trim_end())
 }
 
 fn what_failed(
@@ -102,6 +160,8 @@ fn what_failed(
         ),
         Exit::Code(0) => format!("the script ended early, during {who}"),
         Exit::Code(INTERRUPTED) => format!("{who} was interrupted (exit code {INTERRUPTED})"),
+        Exit::Code(KILLED) => format!("{who} was killed (exit code {KILLED}, SIGKILL; {WHO_KILLS})"),
+        Exit::Signal(KILL) => format!("{who} was killed (SIGKILL; {WHO_KILLS})"),
         Exit::Code(code) => format!("{who} failed with exit code {code}"),
         Exit::Signal(signal) => format!("{who} was ended by signal {signal}"),
         Exit::Failure(reason) => format!("{who} failed: {reason}"),
@@ -123,32 +183,18 @@ fn first_error(lines: &[String]) -> Option<&str> {
 }
 
 /// The last lines of stderr, or of stdout if stderr is empty.
-fn last_lines(context: &TaskContext) -> Vec<String> {
-    let mut lines = tail(context, Stream::Stderr);
+fn last_lines(output: &EngineOutput, masker: &Masker) -> Vec<String> {
+    let mut lines = plain(output, Stream::Stderr, masker);
     if lines.is_empty() {
-        lines = tail(context, Stream::Stdout);
+        lines = plain(output, Stream::Stdout, masker);
     }
     lines.drain(..lines.len().saturating_sub(LINES));
     lines
 }
 
-/// The end of a stream of the script, as plain text without empty lines and without secrets.
-pub(super) fn tail(context: &TaskContext, stream: Stream) -> Vec<String> {
-    let path = context.folder.output_path();
-    let length = fs::metadata(&path).map_or(0, |found| found.len());
-    let start = length.saturating_sub(TAIL);
-    let mut reader = RecordReader::new(path, start);
-    let mut text = String::new();
-    while let Ok(Some(FoundRecord { record, at, next })) = reader.peek(false) {
-        // The first record is probably cut off at its start.
-        let is_whole = start == 0 || at > start;
-        if is_whole && record.stream == stream {
-            text.push_str(&console::strip_ansi_codes(&String::from_utf8_lossy(record.text)));
-            text.push('\n');
-        }
-        reader.pass(next);
-    }
-    masked_lines(&text, &context.secrets.masker())
+/// The lines of a stream without empty lines and without secrets.
+pub(super) fn plain(output: &EngineOutput, stream: Stream, masker: &Masker) -> Vec<String> {
+    masked_lines(&output.lines(stream).collect::<Vec<_>>().join("\n"), masker)
 }
 
 /// Masks before it cuts anything, because half of a secret would not be recognized.
@@ -169,5 +215,33 @@ mod tests {
         let text = format!("{}first-half-\nsecond-half \x20\n\nend", "x".repeat(LINE_LENGTH - 3));
         let cut = format!("{}***", "x".repeat(LINE_LENGTH - 3));
         assert_eq!(masked_lines(&text, &masker), [&cut, "end"]);
+    }
+
+    fn error(text: String) -> Diagnostic {
+        Diagnostic { summary: text.replace('\n', " "), text }
+    }
+
+    #[test]
+    fn secrets_in_errors_are_masked_before_anything_is_cut() {
+        let masker = Masker::new(["correct horse battery"], &Rules::new(&Default::default()).unwrap());
+        let text = format!("{}correct\nhorse battery", "x".repeat(SUMMARY_LENGTH - 5));
+        let first = first(&[error(text)], &masker).unwrap();
+        assert!(first.ends_with("x***"), "{first}");
+        let text = format!("{}correct horse battery", "x".repeat(DETAILS_LENGTH / 2 - 5));
+        let all = all(&[error(text.clone()), error(text)], &masker);
+        assert!(!all.contains("correct") && all.matches("***").count() == 2, "{all}");
+    }
+
+    #[test]
+    fn every_error_has_its_share_of_the_details() {
+        let masker = Masker::new([""; 0], &Rules::new(&Default::default()).unwrap());
+        let errors: Vec<_> =
+            (0..100).map(|at| error(format!("error {at}: {}", "long ".repeat(1000)))).collect();
+        let some = all(&errors[..30], &masker);
+        assert!((0..30).all(|at| some.contains(&format!("error {at}: "))), "{some}");
+        let many = all(&errors, &masker);
+        assert!(many.ends_with("19 more errors are in the log"), "{many}");
+        assert!(some.len().max(many.len()) < DETAILS_LENGTH + 1024);
+        assert!(first(&errors, &masker).unwrap().starts_with("100 errors, the first: error 0: long "));
     }
 }

@@ -9,6 +9,7 @@
 //! The caller holds the lock of the module's directory ([`crate::workspace::Workspace::lock`]) from `prepare` to the end of
 //! `conclude`, except for tasks that do not use it (revision, refresh).
 
+mod engine_output;
 mod exit_analysis;
 mod fault;
 mod init;

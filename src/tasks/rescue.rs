@@ -23,8 +23,9 @@ use std::sync::Arc;
 
 use hawser_contract::{EngineTask, Fault, TaskRequest};
 
+use super::exit_analysis::{is_kill, plain};
 use super::prepare_script::environment;
-use super::{TaskContext, TaskError, exit_analysis, scripted};
+use super::{TaskContext, TaskError, engine_output, scripted};
 use crate::base::blocking::blocking;
 use crate::engines::directory::EngineDirectory;
 use crate::engines::failed_step::{FailedStep, Leftovers};
@@ -79,7 +80,8 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
     let phase = context.folder.part().and_then(|word| ScriptPhase::from_word(&word));
     let (context, searching, searched) = (context.clone(), Arc::clone(engine), task.clone());
     let found = blocking(move || {
-        let stderr = exit_analysis::tail(&context, Stream::Stderr);
+        let output = engine_output::read(&context.folder, phase);
+        let stderr = plain(&output, Stream::Stderr, &context.secrets.masker());
         let (folder, job_id, task) = (context.folder, context.common.job_id, searched);
         searching.leftovers(&FailedStep { folder, job_id, workspace, directory, task, phase, killed, stderr })
     });
@@ -94,12 +96,6 @@ fn search_failed(engine: &dyn Engine, task: &EngineTask, error: &dyn Error) -> L
         engine.to_check(task.task)
     );
     Leftovers { notes: vec![note], resources: None }
-}
-
-/// Whether the script or the engine was killed and could not clean up.
-fn is_kill(exit: &Exit) -> bool {
-    const KILL: i32 = 9;
-    matches!(exit, Exit::Signal(KILL)) || *exit == Exit::Code(128 + KILL)
 }
 
 fn add(mut fault: Fault, found: &Leftovers) -> Fault {

@@ -88,6 +88,12 @@ impl StoredState {
     }
 }
 
+/// Whether this is a state that OpenTofu has encrypted.
+pub fn is_encrypted(state: &[u8]) -> bool {
+    let state: Option<Value> = serde_json::from_slice(state).ok();
+    state.is_some_and(|state| state["encrypted_data"].is_string())
+}
+
 /// Counts the managed resources in a state as the engine stores it; None if it is not such a state.
 pub fn stored_resources(state: &[u8]) -> Option<u64> {
     let state = StoredState::parse(state)?;

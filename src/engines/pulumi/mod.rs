@@ -1,12 +1,14 @@
 //! Pulumi.
 
 pub mod commands;
+mod diagnostics;
 mod leftovers;
 mod preview;
 mod state;
 
 use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, PulumiFlag, Task};
 
+use super::diagnostics::{Diagnostic, EngineOutput};
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on, value_of};
 use super::{
@@ -121,6 +123,14 @@ impl Engine for Pulumi {
 
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
         outputs::parse_pulumi(printed)
+    }
+
+    /// A preview of a destroy prints JSON to a file.
+    fn diagnostics(&self, task: Task, output: &EngineOutput, paths: &ResultPaths) -> Vec<Diagnostic> {
+        let report = (task == Task::PlanDestroy)
+            .then(|| paths.read_json(PrivateFile::DESTROY_PREVIEW.name()).ok())
+            .flatten();
+        diagnostics::errors(output, report)
     }
 
     fn to_check(&self, task: Task) -> &'static str {

@@ -9,6 +9,7 @@ use hawser_contract::{EngineTask, Task, TerraformFlag};
 use uuid::Uuid;
 
 use super::Terraform;
+use super::creations::Creations;
 use super::locks::{self, ERRORED_STATE, LockTrouble, says_errored_state};
 use crate::base::files::write_private_atomic;
 use crate::engines::EngineError;
@@ -43,6 +44,9 @@ impl Terraform {
         if step.task.task.applies() {
             self.find_errored_state(step, &mut found);
         }
+        if step.task.task.applies() && step.killed && step.phase == Some(ScriptPhase::Engine) {
+            found.notes.extend(Creations::of(&step.folder).note(self.name.as_str()));
+        }
         found.notes.extend(self.find_lock(step));
         found
     }
@@ -51,18 +55,44 @@ impl Terraform {
         directory.command(&format!("{} state push {}", self.name, quote(&state.to_string_lossy())))
     }
 
+    /// What to do with a rescued state before the next run. The engine refuses to push an encrypted one.
+    fn push_advice(&self, directory: &EngineDirectory, state: &Path, encrypted: bool) -> String {
+        if !encrypted {
+            return self.push_command(directory, state);
+        }
+        let folder = state.with_extension("decrypted");
+        let plain = folder.join("plain.tfstate");
+        let [quoted_folder, from] = [&folder, state].map(|path| quote(&path.to_string_lossy()));
+        // In another folder, without the variables that would lead back to the module's own state.
+        let pull = format!(
+            "mkdir -p {quoted_folder} && cd {quoted_folder} && cp {from} terraform.tfstate && env -u TF_WORKSPACE -u TF_DATA_DIR \
+             {} state pull >plain.tfstate",
+            self.name
+        );
+        format!(
+            "decrypt it, because state push refuses an encrypted state: {}. If the module configures the encryption itself, \
+             and not TF_ENCRYPTION, first copy its encryption block to a .tf file in {folder}. Then push it: {}, and remove \
+             {folder}, where the state is in plain text",
+            directory.command(&format!("sh -c {}", quote(&pull))),
+            self.push_command(directory, &plain),
+            folder = folder.display()
+        )
+    }
+
     fn find_errored_state(&self, step: &FailedStep, found: &mut Leftovers) {
         let (engine, directory) = (&self.name, &step.directory);
         found.notes.extend(match rescue_errored_state(step) {
             Ok(Some((kept, state))) => {
+                let encrypted = state.as_ref().is_ok_and(|state| stored_state::is_encrypted(state));
                 let resources = state.map(|state| stored_state::stored_resources(&state));
                 found.resources = resources.as_ref().ok().copied().flatten();
                 let contents = match resources {
                     Ok(Some(count)) => format!("{count} resources"),
+                    Ok(None) if encrypted => "encrypted".to_owned(),
                     Ok(None) => "damaged".to_owned(),
                     Err(error) => format!("unreadable: {error}"),
                 };
-                let push = self.push_command(directory, &kept);
+                let push = self.push_advice(directory, &kept, encrypted);
                 let kept = kept.display();
                 Some(format!(
                     "The backend did not accept the new state. The only copy is {kept} ({contents}). Before the next run: {push}"
@@ -147,12 +177,12 @@ impl Terraform {
         let init = workspace.tree()?.init_folder();
         let moved = init.and_then(|init| {
             let kept = keep(&init, ERRORED_STATE, workspace.rescued_dir(), &name, true)?;
-            let Some((kept, _)) = kept else { return Ok(()) };
+            let Some((kept, state)) = kept else { return Ok(()) };
             warn(&format!(
                 "An earlier apply left an {ERRORED_STATE}, a state that its backend did not accept. It is kept in {}. If you \
                  have not pushed it yet: {}",
                 kept.display(),
-                self.push_command(directory, &kept)
+                self.push_advice(directory, &kept, stored_state::is_encrypted(&state))
             ));
             init.remove_file(OsStr::new(ERRORED_STATE)).map(drop)
         });

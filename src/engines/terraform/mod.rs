@@ -1,6 +1,8 @@
 //! Terraform and OpenTofu, which differ only in their names and in the files that they read.
 
 pub mod commands;
+mod creations;
+mod diagnostics;
 mod leftovers;
 pub mod locks;
 pub mod plugin_cache;
@@ -15,6 +17,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::declarations::Declarations;
+use super::diagnostics::{Diagnostic, EngineOutput};
 use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on};
@@ -22,6 +25,7 @@ use super::{
     BackendChange, Direction, Engine, EngineCommands, EngineError, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
     outputs, plan_counts,
 };
+use crate::step::Stream;
 use crate::workspace::{PrivateFile, Tree, Workspace};
 use commands::Program;
 use plugin_cache::PluginCache;
@@ -192,6 +196,10 @@ impl Engine for Terraform {
             _ => return None,
         };
         Some(paths.read_printed_json(file).map(ShownJson::sensitive_values))
+    }
+
+    fn diagnostics(&self, _task: Task, output: &EngineOutput, _paths: &ResultPaths) -> Vec<Diagnostic> {
+        diagnostics::errors(output.lines(Stream::Stderr))
     }
 
     fn failure_hint(&self, lines: &[String]) -> Option<&'static str> {

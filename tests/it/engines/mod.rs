@@ -1,6 +1,7 @@
 //! Whole jobs with each engine: Terraform, OpenTofu and Pulumi for real (`pulumi.rs`), and Pulumi's stand-in (see
 //! `tests/standin`).
 
+mod faults;
 mod pulumi;
 mod terraform_variables;
 mod tofu_plugins;
@@ -356,7 +357,7 @@ async fn an_unsupported_flag_fails_in_the_engine() {
     let flags =
         FlagLists { pulumi_flags: vec![Flag::new(PulumiFlag::Remove, None)].into(), ..FlagLists::default() };
     let fault = bench.run(pulumi_plan(&[], flags)).await.faulted();
-    assert!(fault.message.contains("error: unknown flag: --remove"), "{fault:?}");
+    assert!(fault.message.contains("unknown flag: --remove"), "{fault:?}");
 }
 
 #[tokio::test]

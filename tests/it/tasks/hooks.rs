@@ -172,7 +172,12 @@ async fn the_fault_names_the_phase_exit_code_and_last_lines() {
     let ran = bench.run(plan_hooks("echo fine", "echo after")).await;
     assert!(!ran.says("after"), "{:#?}", ran.log);
     let fault = ran.faulted();
-    assert!(fault.message.starts_with("terraform plan failed with exit code 1: Error: "), "{fault:?}");
+    assert!(
+        fault
+            .message
+            .starts_with("terraform plan failed with exit code 1: 2 errors, the first: broken.tf:1: "),
+        "{fault:?}"
+    );
 }
 
 #[tokio::test]

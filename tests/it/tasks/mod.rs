@@ -528,7 +528,7 @@ async fn a_failed_plan_leaves_no_older_plan_to_be_applied() {
     bench.write("main.tf", "output \"x\" { value = var.nothing }\n");
     let fault = bench.run(plan()).await.faulted();
     assert!(fault.message.starts_with("terraform plan failed with exit code 1"), "{fault:?}");
-    assert!(fault.message.contains("Error: Reference to undeclared input variable"), "{fault:?}");
+    assert!(fault.message.contains("main.tf:1: Reference to undeclared input variable: "), "{fault:?}");
     assert!(fault.details.contains("var.nothing") && !fault.details.contains('\u{1b}'), "{fault:?}");
     let fault = bench.run(apply()).await.faulted();
     assert!(fault.message.contains("run Plan first"), "{fault:?}");

@@ -69,12 +69,12 @@ async fn the_fault_names_the_command_that_failed() {
     let bench = module(&json!({"resources": {"a": {}}, "outputs": {"x": {"config": "key"}}}));
     let token = (PulumiFlag::OidcToken, Some("file:///no/such/token"));
     let fault = bench.run(init(&bench, &[(PulumiFlag::LoginCloud, None), token])).await.faulted();
-    assert!(fault.message.starts_with("pulumi login failed with exit code 255: error: open"), "{fault:?}");
+    assert!(fault.message.starts_with("pulumi login failed with exit code 255: open"), "{fault:?}");
 
     bench.run(init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
     let nowhere = given(&[(PulumiFlag::ConfigFile, Some("no/such/config.yaml"))], &[]);
     let fault = bench.run(plan(&[("key", "\"hush\"")], nowhere)).await.faulted();
-    let said = "pulumi config set failed with exit code 255: error: open no/such/config.yaml";
+    let said = "pulumi config set failed with exit code 255: open no/such/config.yaml";
     assert!(fault.message.starts_with(said) && !fault.message.contains("hush"), "{fault:?}");
 
     fs::rename(bench.module().join("program.json"), bench.module().join("elsewhere")).unwrap();

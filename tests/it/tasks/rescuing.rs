@@ -12,6 +12,7 @@ use hawser_contract::requests::CancelKind;
 
 use super::*;
 use crate::support::eventually::eventually_blocking;
+use crate::support::real_engines::real;
 use crate::support::steps::{Interrupt, execute};
 
 /// What a state server of Terraform's `http` backend knows, and what it refuses.
@@ -464,4 +465,49 @@ async fn leftovers_of_a_lost_step_are_found() {
     bench.write("errored.tfstate", "{}");
     let fault = explain_lost(&bench.context(), &plan(), Fault::new("unknown outcome.")).await;
     assert_eq!(fault.message, "unknown outcome.");
+}
+
+const ENCRYPTION: &str = r#"key_provider "pbkdf2" "key" {
+  passphrase = "correct-horse-battery"
+}
+method "aes_gcm" "method" {
+  keys = key_provider.pbkdf2.key
+}
+state {
+  method = method.aes_gcm.method
+}
+"#;
+
+#[tokio::test]
+async fn an_encrypted_state_is_decrypted_and_pushed_by_the_printed_commands() {
+    let Some(engine) = real(EngineName::TOFU) else { return };
+    let server = StateServer::start();
+    let bench = Bench::new(&[("main.tf", &server.module())]).with_engine(&engine);
+    // Not the settings of this machine, whose warnings OpenTofu prints on stdout.
+    let variables = [("TF_CLI_CONFIG_FILE", "/dev/null"), ("TF_ENCRYPTION", ENCRYPTION)];
+    let task = |task| EngineTask::new(task, EngineName::TOFU);
+    let resolved_env_vars = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let init = InitOptions { resolved_env_vars, ..InitOptions::default() };
+    bench.run(TaskRequest::Engine(EngineTask { init, ..task(Task::Init) })).await.completed();
+    bench.run(TaskRequest::Engine(task(Task::Plan))).await.completed();
+    server.kept.lock().unwrap().refuses_state = true;
+    let fault = bench.run(TaskRequest::Engine(task(Task::ApplyFromPlan))).await.faulted();
+    assert!(fault.message.contains("Failed to save state"), "{fault:?}");
+    let state = "errored.tfstate (encrypted). Before the next run: decrypt it";
+    assert!(fault.message.contains(state), "{fault:?}");
+
+    server.kept.lock().unwrap().refuses_state = false;
+    let path = format!("{}:{}", engine.folder.display(), std::env::var("PATH").unwrap());
+    let run = |command: &str| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", command]).current_dir(bench.module()).env("PATH", &path).envs(variables);
+        let output = bash.output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for start in ["sh -c ", "tofu state push "] {
+        let at = fault.message.find(start).unwrap();
+        run(fault.message[at..].split('`').next().unwrap());
+    }
+    assert_eq!(run("tofu state list"), "terraform_data.it\n");
 }

@@ -140,7 +140,7 @@ async fn an_unexpected_interrupt_is_a_fault() {
     let context = bench.context();
     let full = || Exit::Failure("no space left".to_owned());
     for (exit, part, expected) in [
-        (Exit::Signal(9), "engine", "terraform apply was ended by signal 9"),
+        (Exit::Signal(9), "engine", "terraform apply was killed (SIGKILL; usually because"),
         (Exit::Code(130), "engine", "terraform apply was interrupted (exit code 130)"),
         (Exit::Code(127), "engine", "failed with exit code 127"),
         (full(), "engine", "no space left"),
