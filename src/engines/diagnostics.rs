@@ -2,7 +2,7 @@
 
 use crate::step::Stream;
 
-/// What an engine printed itself, without the lines of hooks: both streams in order, without colors.
+/// What an engine printed: both streams in order, without colors. Stdout starts with what a before hook printed.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOutput(pub Vec<(Stream, String)>);
 

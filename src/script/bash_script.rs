@@ -12,7 +12,7 @@
 //!   hook ended it (`exit 0`): the engine never ran, and the step is not a success. An after hook may call `exit 0`, because
 //!   nothing follows it. The file `command` names the running engine command, if it is not the main command of the task.
 //! * **Place**: before the engine runs, the script writes its working directory and the values of [`PLACE_VARIABLES`] to the
-//!   file `place`, each followed by a NUL byte. A hook may have changed all of them. The time goes to the file `started`.
+//!   file `place`, each followed by a NUL byte. A hook may have changed all of them.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a failing after
 //!   hook fails the script. `collect` commands print results for the runner (the plan or the state as JSON). They run here,
 //!   so that they have the same environment, survive the runner and are cancelled like everything else. After an apply,
@@ -53,6 +53,9 @@ pub const INTERRUPTED: i32 = 130;
 
 /// How the message for a missing program starts, after `hawser: `.
 pub const NO_PROGRAM: &str = "cannot find program";
+
+/// The line on stderr after a before hook. What follows on stderr is the engine's.
+pub const BEFORE_HOOK_ENDED: &str = "hawser: the before hook succeeded";
 
 /// The line on stderr before commands that read results after the engine has failed. What follows on stderr is not the
 /// engine's own error.
@@ -175,7 +178,7 @@ impl Script<'_> {
         let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
         let _ = writeln!(text, "hawser_noticed_file={}", path_word(&part.with_file_name("noticed"))?);
         // Created with the supervisor's umask, so that they are private.
-        let beside = ["place", "started", "command", "noticed"].map(|name| part.with_file_name(name));
+        let beside = ["place", "command", "noticed"].map(|name| part.with_file_name(name));
         for file in [part.to_owned()].iter().chain(&beside) {
             let _ = writeln!(text, "{{ : >>{}; }} 2>/dev/null || :", path_word(file)?);
         }
@@ -184,11 +187,14 @@ impl Script<'_> {
             self.hook(&mut text, ScriptPhase::Before, hook)?;
         }
         let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}");
+        if self.before.is_some() {
+            let ended = word("a text", BEFORE_HOOK_ENDED)?;
+            // The final `:` is for `set -e`, because `printf` fails if a hook has closed stderr.
+            let _ = writeln!(text, "printf '%s\\n' {ended} >&2 || :");
+        }
         let variables = PLACE_VARIABLES.map(|name| format!("\"${{{name}-}}\"")).join(" ");
         let place = path_word(&part.with_file_name("place"))?;
         let _ = writeln!(text, "printf '%s\\0' \"${{PWD-}}\" {variables} >|{place} || :");
-        let started = path_word(&part.with_file_name("started"))?;
-        let _ = writeln!(text, "printf '%s\\n' \"${{EPOCHREALTIME-}}\" >|{started} || :");
         let _ = writeln!(text, "hawser_at {} || {{", ScriptPhase::Engine.word());
         let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", NOT_RECORDED)?);
         let mut known_as = None;

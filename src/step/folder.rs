@@ -390,13 +390,6 @@ impl StepFolder {
         Some(name.trim().to_owned()).filter(|name| !name.is_empty())
     }
 
-    /// When the engine was started, in microseconds since 1970; `None` if it was not, or if bash is too old to know.
-    pub fn engine_started(&self) -> Option<i64> {
-        let text = fs::read_to_string(self.path.join("started")).ok()?;
-        // The decimal separator depends on the locale.
-        text.chars().filter(char::is_ascii_digit).collect::<String>().parse().ok()
-    }
-
     /// Opens `output.log` for appending, and terminates a record that a crash has cut off.
     pub fn writer(&self) -> Result<RecordWriter, FolderError> {
         let path = self.output_path();

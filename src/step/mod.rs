@@ -14,7 +14,6 @@
 //!   part             the phases that the script has reached, one per line: `before`, `engine`, `collect`, `after`, `done`
 //!   command          the engine command that is running, if it differs from the task's main command
 //!   place            the engine's working directory, and the variables by which it finds the state
-//!   started          when the engine was started, after the before hook: seconds since 1970, with six decimals
 //!   noticed          not empty: the script has noticed an interrupt, or one of its hooks handles interrupts itself
 //!   reserve          disk space for the end of the step, released when exit.json is written
 //!   plan.json, state.json, output.json, destroy_preview.json, export.json

@@ -70,7 +70,7 @@ pub(super) fn judge(
         }
         return Err(TaskError::Cancelled);
     }
-    let output = engine_output::read(folder, phase);
+    let output = engine_output::read(folder);
     let masker = context.secrets.masker();
     let lines = last_lines(&output, &masker);
     let errors = match phase {

@@ -80,7 +80,7 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
     let phase = context.folder.part().and_then(|word| ScriptPhase::from_word(&word));
     let (context, searching, searched) = (context.clone(), Arc::clone(engine), task.clone());
     let found = blocking(move || {
-        let output = engine_output::read(&context.folder, phase);
+        let output = engine_output::read(&context.folder);
         let stderr = plain(&output, Stream::Stderr, &context.secrets.masker());
         let (folder, job_id, task) = (context.folder, context.common.job_id, searched);
         searching.leftovers(&FailedStep { folder, job_id, workspace, directory, task, phase, killed, stderr })
