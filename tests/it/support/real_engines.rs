@@ -30,6 +30,40 @@ pub(crate) fn real(name: EngineName) -> Option<RealEngine> {
     }
 }
 
+/// Terraform, which every test run needs.
+pub(crate) fn terraform() -> RealEngine {
+    real(EngineName::TERRAFORM).expect("terraform is in PATH")
+}
+
+/// Runs a test with an engine, unless the engine is missing.
+pub(crate) async fn with<F: Future<Output = ()>>(name: EngineName, test: impl FnOnce(RealEngine) -> F) {
+    if let Some(engine) = real(name) {
+        test(engine).await;
+    }
+}
+
+/// Makes two tests of each function that takes a [`RealEngine`]: `terraform::NAME` and `tofu::NAME` in its module.
+macro_rules! test_with_terraform_and_tofu {
+    ($($test:ident),+ $(,)?) => {
+        mod terraform {
+            $(#[tokio::test]
+            async fn $test() {
+                let engine = hawser_contract::EngineName::TERRAFORM;
+                $crate::support::real_engines::with(engine, super::$test).await;
+            })+
+        }
+
+        mod tofu {
+            $(#[tokio::test]
+            async fn $test() {
+                let engine = hawser_contract::EngineName::TOFU;
+                $crate::support::real_engines::with(engine, super::$test).await;
+            })+
+        }
+    };
+}
+pub(crate) use test_with_terraform_and_tofu;
+
 /// The engines that read Terraform's language, without those that are missing.
 pub(crate) fn terraform_and_tofu() -> impl Iterator<Item = RealEngine> {
     [EngineName::TERRAFORM, EngineName::TOFU].into_iter().filter_map(real)
