@@ -6,7 +6,7 @@
 //	key    a change of it replaces the resource
 //	gate   a path: the resource is created when there is a file
 //	fail   "create", "update" or "delete": that operation fails;
-//	       "unknown": the create fails, and Pulumi cannot know whether the resource exists
+//	       "crash": Pulumi is killed while it creates the resource
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	rpc "github.com/pulumi/pulumi/sdk/v3/proto/go"
@@ -48,8 +49,8 @@ func text(properties *structpb.Struct, name string) string {
 	return properties.GetFields()[name].GetStringValue()
 }
 
-func failure(code codes.Code, operation, urn string) error {
-	return status.Errorf(code, "%s of %s failed as its program asks", operation, urn)
+func failure(operation, urn string) error {
+	return status.Errorf(codes.FailedPrecondition, "%s of %s failed as its program asks", operation, urn)
 }
 
 func (p *provider) GetSchema(context.Context, *rpc.GetSchemaRequest) (*rpc.GetSchemaResponse, error) {
@@ -95,24 +96,22 @@ func (p *provider) Create(_ context.Context, r *rpc.CreateRequest) (*rpc.CreateR
 	if r.Preview {
 		return &rpc.CreateResponse{Properties: r.Properties}, nil
 	}
-	code := codes.FailedPrecondition
-	if text(r.Properties, "fail") == "unknown" {
-		// Pulumi keeps a pending operation after errors of this kind.
-		code = codes.Unknown
-	}
 	for gate := text(r.Properties, "gate"); gate != ""; {
 		if _, err := os.Stat(gate); err == nil {
 			break
 		}
 		select {
 		case <-p.cancelled:
-			return nil, failure(code, "cancelled create", r.Urn)
+			return nil, failure("cancelled create", r.Urn)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	switch text(r.Properties, "fail") {
-	case "create", "unknown":
-		return nil, failure(code, "create", r.Urn)
+	case "create":
+		return nil, failure("create", r.Urn)
+	case "crash":
+		_ = syscall.Kill(os.Getppid(), syscall.SIGKILL)
+		select {}
 	}
 	return &rpc.CreateResponse{Id: fmt.Sprintf("id-%d", time.Now().UnixNano()), Properties: r.Properties}, nil
 }
@@ -123,14 +122,14 @@ func (p *provider) Read(_ context.Context, r *rpc.ReadRequest) (*rpc.ReadRespons
 
 func (p *provider) Update(_ context.Context, r *rpc.UpdateRequest) (*rpc.UpdateResponse, error) {
 	if !r.Preview && text(r.News, "fail") == "update" {
-		return nil, failure(codes.FailedPrecondition, "update", r.Urn)
+		return nil, failure("update", r.Urn)
 	}
 	return &rpc.UpdateResponse{Properties: r.News}, nil
 }
 
 func (p *provider) Delete(_ context.Context, r *rpc.DeleteRequest) (*emptypb.Empty, error) {
 	if text(r.Properties, "fail") == "delete" {
-		return nil, failure(codes.FailedPrecondition, "delete", r.Urn)
+		return nil, failure("delete", r.Urn)
 	}
 	return &emptypb.Empty{}, nil
 }

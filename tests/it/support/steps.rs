@@ -127,13 +127,6 @@ impl Bench {
         fs::write(self.module().join(name), text).unwrap();
     }
 
-    /// Puts the stand-ins of `tests/standin` in front of PATH.
-    pub(crate) fn with_standins(mut self) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin");
-        self.settings["Engine"] = json!({"AdditionalBinaryPaths": [folder]});
-        self
-    }
-
     /// Puts a real engine in front of PATH.
     pub(crate) fn with_engine(mut self, engine: &RealEngine) -> Self {
         self.settings["Engine"] = json!({"AdditionalBinaryPaths": [engine.folder]});

@@ -70,7 +70,7 @@ async fn variables_that_no_shell_can_name_reach_the_engine(engine: RealEngine) {
 
 /// Where these words are in the log, each after the one before it.
 #[track_caller]
-fn in_order(ran: &Ran, words: &[&str]) {
+pub(super) fn in_order(ran: &Ran, words: &[&str]) {
     let mut lines = ran.log.iter();
     for word in words {
         assert!(lines.any(|(_, line)| line.contains(word)), "{word:?} is not there: {:#?}", ran.log);

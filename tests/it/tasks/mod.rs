@@ -1,10 +1,11 @@
-//! Every task with real Terraform: prepared, run by bash, concluded.
+//! Every task with the real engines: prepared, run by bash, concluded.
 
 mod hooks;
 mod initializing;
 mod log_lines;
 mod plugins;
 mod pulumi;
+mod pulumi_failures;
 mod rescuing;
 pub(crate) mod results;
 mod stopping;
