@@ -24,7 +24,9 @@ pub(crate) fn real(name: EngineName) -> Option<RealEngine> {
     match folder.filter(|folder| folder.join(name.as_str()).is_file()) {
         Some(folder) => Some(RealEngine { name, folder }),
         None => {
-            skip(name.as_str());
+            let hint = format!("{name} is missing: tests/engines/build builds it");
+            assert!(std::env::var_os("HAWSER_REQUIRE_ENGINES").is_none(), "{hint}");
+            skip(&hint);
             None
         }
     }
@@ -83,12 +85,11 @@ fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).find(|folder| folder.join(program).is_file())
 }
 
-fn skip(program: &str) {
-    static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let hint = format!("{program} is missing: tests/engines/build builds it");
-    assert!(std::env::var_os("HAWSER_REQUIRE_ENGINES").is_none(), "{hint}");
-    if SKIPPED.lock().unwrap().insert(program.to_owned()) {
+/// Says once why tests are skipped.
+pub(crate) fn skip(reason: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap().insert(reason.to_owned()) {
         // Not through `eprintln!`, which the test harness hides.
-        let _ = writeln!(std::io::stderr(), "skipping tests: {hint}");
+        let _ = writeln!(std::io::stderr(), "skipping tests: {reason}");
     }
 }

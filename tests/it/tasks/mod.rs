@@ -1,5 +1,6 @@
 //! Every task with the real engines: prepared, run by bash, concluded.
 
+mod aws;
 mod hooks;
 mod initializing;
 mod log_lines;
