@@ -2,7 +2,6 @@
 //! share.
 
 mod faults;
-mod pulumi;
 mod terraform_variables;
 mod tofu_plugins;
 

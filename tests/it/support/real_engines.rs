@@ -67,7 +67,6 @@ macro_rules! test_with_terraform_and_tofu {
 pub(crate) use test_with_terraform_and_tofu;
 
 /// The engines that read Terraform's language, without those that are missing.
-#[allow(dead_code, reason = "for a test that runs both engines itself")]
 pub(crate) fn terraform_and_tofu() -> impl Iterator<Item = RealEngine> {
     [EngineName::TERRAFORM, EngineName::TOFU].into_iter().filter_map(real)
 }

@@ -3,6 +3,7 @@
 use hawser_contract::{BackendConfig, BackendConfiguration, InitFlags};
 
 use super::*;
+use crate::support::real_engines::terraform_and_tofu;
 
 test_with_terraform_and_tofu! {
     variables_in_a_backend_setting_are_expanded_even_those_that_a_hook_exports,
@@ -97,6 +98,20 @@ async fn a_changed_backend_fails_init_with_a_hint(engine: RealEngine) {
     let bench = applied_and_moved(&engine).await;
     let fault = bench.run(TaskRequest::Engine(with_path("x.tfstate", InitFlags::default()))).await.faulted();
     assert!(fault.message.contains("MigrateState") && fault.message.contains("Reconfigure"), "{fault:?}");
+}
+
+#[tokio::test]
+async fn a_module_can_move_from_one_engine_to_another() {
+    let mut bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+    for (existing, engine) in (0..).zip(terraform_and_tofu()) {
+        bench = bench.with_engine(&engine);
+        bench.settings["Engine"]["EnvironmentAllowList"] = json!([]);
+        let task = |task| TaskRequest::Engine(EngineTask::new(task, engine.name.clone()));
+        bench.run(task(Task::Init)).await.completed();
+        let data = counts(bench.run(task(Task::Plan)).await);
+        assert_eq!((data.create_count, data.total_unchanged_count), (1 - existing, existing));
+        assert_eq!(bench.run(task(Task::ApplyFromPlan)).await.completed(), Success::Resources(1));
+    }
 }
 
 #[tokio::test]
