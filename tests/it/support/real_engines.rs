@@ -88,7 +88,7 @@ fn on_path(program: &str) -> Option<PathBuf> {
 pub(crate) fn skip(reason: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap().insert(reason.to_owned()) {
-        // Not through `eprintln!`, which the test harness hides.
-        let _ = writeln!(std::io::stderr(), "skipping tests: {reason}");
+        // Not through `eprintln!`, which the test harness hides. At once, because other tests write at the same time.
+        let _ = std::io::stderr().write_all(format!("skipping tests: {reason}\n").as_bytes());
     }
 }
