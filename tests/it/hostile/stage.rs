@@ -15,7 +15,7 @@ use crate::support::scripted_hub::{Peer, ScriptedHub};
 use crate::support::world::HAWSER;
 
 /// In the place of every engine, to see exactly what one would be given.
-const RECORDER: &str = include_str!("../../standin/recorder");
+const RECORDER: &str = include_str!("argument_recorder.sh");
 
 /// What a request came to.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use hawser_contract::{
@@ -17,8 +17,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{GATED, at_the_gate, gated};
 use crate::support::eventually::{eventually, in_time};
 use crate::support::processes::below;
+use crate::support::pulumi::{pulumi_flags, pulumi_init, pulumi_module};
 use crate::support::steps::Bench;
 use crate::support::world::{World, job};
+use crate::support::write_program;
 
 fn variables(values: &[&str]) -> FlagLists {
     let flags: Vec<_> = values.iter().map(|value| Flag::new(TerraformArrayFlag::Var, Some(*value))).collect();
@@ -32,10 +34,7 @@ async fn no_secret_of_a_job_is_in_the_arguments_of_any_process_below_the_runner(
     // A terraform that records its arguments.
     let (bin, calls) = (world.path("bin"), world.path("calls"));
     fs::create_dir(&bin).unwrap();
-    let real = which("terraform");
-    let wrapper = format!("#!/bin/sh\nprintf '%s ' \"$@\" >>'{}'\nexec '{real}' \"$@\"\n", calls.display());
-    fs::write(bin.join("terraform"), wrapper).unwrap();
-    fs::set_permissions(bin.join("terraform"), fs::Permissions::from_mode(0o755)).unwrap();
+    record(&bin.join("terraform"), &which("terraform"), &calls);
     let bin = bin.display().to_string();
     let runner = world.runner_with("one", &[("Engine__AdditionalBinaryPaths__0", &bin)]);
 
@@ -61,6 +60,12 @@ async fn no_secret_of_a_job_is_in_the_arguments_of_any_process_below_the_runner(
     assert!(world.path("canary-backend.tfstate").exists(), "the backend setting was not used");
     let calls = fs::read_to_string(calls).unwrap();
     assert!(calls.contains("plan") && calls.contains("init") && !calls.contains("canary"), "{calls}");
+}
+
+/// Writes a program that records its arguments and runs the real one.
+fn record(program: &Path, real: &str, calls: &Path) {
+    let script = format!("#!/bin/sh\nprintf '%s ' \"$@\" >>'{}'\nexec '{real}' \"$@\"\n", calls.display());
+    write_program(program, &script);
 }
 
 fn which(program: &str) -> String {
@@ -113,44 +118,79 @@ output "nasty" { value = var.nasty }
     assert_eq!(seen, [("list", "x+y z"), ("nasty", nasty), ("order", "second"), ("users", "own")]);
 }
 
-#[tokio::test]
-async fn pulumi_configuration_and_credentials_in_its_url_are_in_no_argument() {
-    let program = json!({"resources": {}, "outputs": {
-        "a": {"config": "a"}, "b": {"config": "ns:b"}, "c": {"config": "c"},
-    }});
-    let bench =
-        Bench::new(&[("Pulumi.yaml", "name: x\nruntime: yaml\n"), ("program.json", &program.to_string())])
-            .with_standins();
-    let (home, calls) = (bench.root.path().join("home"), bench.root.path().join("calls"));
-    let login = Flag::new(PulumiFlag::CloudUrl, Some("postgres://me:canary-url@db/state"));
-    let init = EngineTask {
-        init: InitOptions {
-            resolved_env_vars: BTreeMap::from([
-                ("PULUMI_HOME".to_owned(), home.display().to_string()),
-                ("STANDIN_ARGUMENTS".to_owned(), calls.display().to_string()),
-            ]),
-            ..InitOptions::default()
-        },
-        flags: FlagLists { pulumi_flags: vec![login].into(), ..FlagLists::default() },
-        ..EngineTask::new(Task::Init, EngineName::PULUMI)
-    };
-    bench.run(TaskRequest::Engine(init)).await.completed();
-    let stored = fs::read_to_string(home.join("credentials.json")).unwrap();
-    assert!(stored.contains("postgres://me:canary-url@db/state"), "{stored}");
+/// A module with Pulumi behind a program that records its arguments, and the file with them.
+fn recorded_pulumi(program: &str) -> Option<(Bench, PathBuf)> {
+    let mut bench = pulumi_module(program)?;
+    let folder = bench.settings["Engine"]["AdditionalBinaryPaths"][0].as_str().unwrap().to_owned();
+    let (bin, calls) = (bench.root.path().join("bin"), bench.root.path().join("calls"));
+    fs::create_dir(&bin).unwrap();
+    record(&bin.join("pulumi"), &format!("{folder}/pulumi"), &calls);
+    bench.settings["Engine"]["AdditionalBinaryPaths"] = json!([bin, folder]);
+    Some((bench, calls))
+}
 
-    let config = |pair: &str| Flag::new(PulumiArrayFlag::Config, Some(pair));
-    let flags = vec![config("ns:b=canary=two words 'quoted'"), config("c"), config("a=canary-flag")];
-    let flags = FlagLists { pulumi_array_flags: flags.into(), ..FlagLists::default() };
+#[tokio::test]
+async fn pulumi_configuration_is_in_no_argument() {
+    let program = "configuration: {a: {type: string}, 'ns:b': {type: string}, c: {type: string}}
+outputs: {a: '${a}', b: '${ns:b}', c: '${c}'}
+";
+    let Some((bench, calls)) = recorded_pulumi(program) else { return };
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    let config = [
+        (PulumiArrayFlag::Config, "ns:b=canary=two words 'quoted'"),
+        (PulumiArrayFlag::Config, "c"),
+        (PulumiArrayFlag::Config, "a=canary-flag"),
+    ];
     let plan = EngineTask {
         resolved_parameters: BTreeMap::from([("a".to_owned(), "\"canary-parameter\"".to_owned())]),
         ..EngineTask::new(Task::Plan, EngineName::PULUMI)
     };
-    let seen = outputs(&bench, plan, flags).await;
+    let seen = outputs(&bench, plan, pulumi_flags(&[], &config)).await;
     let seen: Vec<_> = seen.values().map(String::as_str).collect();
     assert_eq!(seen, ["canary-flag", "canary=two words 'quoted'", ""]);
     let calls = fs::read_to_string(calls).unwrap();
-    assert!(calls.contains("\"ns:b\"") && calls.contains("\"login\""), "{calls}");
-    assert!(!calls.contains("canary"), "{calls}");
+    assert!(calls.contains("preview") && !calls.contains("canary"), "{calls}");
+}
+
+#[tokio::test]
+async fn credentials_in_the_url_of_pulumis_backend_are_in_no_argument() {
+    let Some((bench, calls)) = recorded_pulumi("") else { return };
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://me:canary-url@{}/state?sslmode=disable", server.local_addr().unwrap());
+    let reached = std::thread::spawn(move || server.accept().is_ok());
+    // The database does not answer.
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::CloudUrl, Some(&url))])).await.faulted();
+    assert!(reached.join().unwrap());
+    let calls = fs::read_to_string(calls).unwrap();
+    assert!(!calls.is_empty() && !calls.contains("canary"), "{calls}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pulumi_token_is_in_no_argument_and_in_no_script() {
+    let Some((bench, calls)) = recorded_pulumi("") else { return };
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", server.local_addr().unwrap());
+    let flags = [
+        (PulumiFlag::CloudUrl, Some(url.as_str())),
+        (PulumiFlag::OidcOrg, Some("acme")),
+        // Pulumi accepts only what looks like a JSON Web Token.
+        (PulumiFlag::OidcToken, Some("eyJhbGciOiJIUzI1NiJ9.e30.canary00")),
+    ];
+    let exchanged = tokio::spawn(async move {
+        let (mut stream, _) = server.accept().await.unwrap();
+        let head = request(&mut stream).await.to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.parse().unwrap()];
+        stream.read_exact(&mut body).await.unwrap();
+        stream.write_all(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").await.unwrap();
+        String::from_utf8(body).unwrap()
+    });
+    bench.run(pulumi_init(&bench, &flags)).await.faulted();
+    let body = in_time("the token arrives", exchanged).await.unwrap();
+    assert!(body.contains("canary"), "{body}");
+    let calls = fs::read_to_string(calls).unwrap();
+    assert!(calls.contains("login") && !calls.contains("canary"), "{calls}");
+    assert!(!fs::read_to_string(bench.private("init.sh")).unwrap().contains("canary"));
 }
 
 /// Checks the arguments of git while it waits for a server that never answers.

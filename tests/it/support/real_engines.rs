@@ -24,11 +24,47 @@ pub(crate) fn real(name: EngineName) -> Option<RealEngine> {
     match folder.filter(|folder| folder.join(name.as_str()).is_file()) {
         Some(folder) => Some(RealEngine { name, folder }),
         None => {
-            skip(name.as_str());
+            let hint = format!("{name} is missing: tests/engines/build builds it");
+            assert!(std::env::var_os("HAWSER_REQUIRE_ENGINES").is_none(), "{hint}");
+            skip(&hint);
             None
         }
     }
 }
+
+/// Terraform, which every test run needs.
+pub(crate) fn terraform() -> RealEngine {
+    real(EngineName::TERRAFORM).expect("terraform is in PATH")
+}
+
+/// Runs a test with an engine, unless the engine is missing.
+pub(crate) async fn with<F: Future<Output = ()>>(name: EngineName, test: impl FnOnce(RealEngine) -> F) {
+    if let Some(engine) = real(name) {
+        test(engine).await;
+    }
+}
+
+/// Makes two tests of each function that takes a [`RealEngine`]: `terraform::NAME` and `tofu::NAME` in its module.
+macro_rules! test_with_terraform_and_tofu {
+    ($($test:ident),+ $(,)?) => {
+        mod terraform {
+            $(#[tokio::test]
+            async fn $test() {
+                let engine = hawser_contract::EngineName::TERRAFORM;
+                $crate::support::real_engines::with(engine, super::$test).await;
+            })+
+        }
+
+        mod tofu {
+            $(#[tokio::test]
+            async fn $test() {
+                let engine = hawser_contract::EngineName::TOFU;
+                $crate::support::real_engines::with(engine, super::$test).await;
+            })+
+        }
+    };
+}
+pub(crate) use test_with_terraform_and_tofu;
 
 /// The engines that read Terraform's language, without those that are missing.
 pub(crate) fn terraform_and_tofu() -> impl Iterator<Item = RealEngine> {
@@ -48,12 +84,11 @@ fn on_path(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).find(|folder| folder.join(program).is_file())
 }
 
-fn skip(program: &str) {
-    static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let hint = format!("{program} is missing: tests/engines/build builds it");
-    assert!(std::env::var_os("HAWSER_REQUIRE_ENGINES").is_none(), "{hint}");
-    if SKIPPED.lock().unwrap().insert(program.to_owned()) {
-        // Not through `eprintln!`, which the test harness hides.
-        let _ = writeln!(std::io::stderr(), "skipping tests: {hint}");
+/// Says once why tests are skipped.
+pub(crate) fn skip(reason: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap().insert(reason.to_owned()) {
+        // Not through `eprintln!`, which the test harness hides. At once, because other tests write at the same time.
+        let _ = std::io::stderr().write_all(format!("skipping tests: {reason}\n").as_bytes());
     }
 }

@@ -17,7 +17,7 @@ use hawser::step::{CancelledBy, Exit, RecordReader, RecordRef, RecordWriter, Ste
 use hawser::supervisor::Launch;
 use hawser::tasks::{Prepared, TaskContext, TaskError, conclude, prepare};
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{Common, Metadata, Success, TaskRequest};
+use hawser_contract::{Common, EngineName, Metadata, Success, TaskRequest};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,8 @@ use super::real_engines::RealEngine;
 pub(crate) struct Bench {
     pub(crate) root: tempfile::TempDir,
     pub(crate) settings: serde_json::Value,
+    /// Runs every task, whichever engine its request names.
+    engine: Option<EngineName>,
     steps: AtomicU32,
     job: AtomicU32,
 }
@@ -86,6 +88,7 @@ impl Bench {
                 },
             }),
             root,
+            engine: None,
             steps: AtomicU32::new(0),
             job: AtomicU32::new(3),
         };
@@ -95,6 +98,15 @@ impl Bench {
         for (name, text) in files {
             bench.write(name, text);
         }
+        bench
+    }
+
+    /// A module for this engine: it runs every task, whichever engine the request names. The engine does not see the
+    /// variables of the person who runs the tests.
+    pub(crate) fn of(engine: &RealEngine, files: &[(&str, &str)]) -> Self {
+        let mut bench = Self::new(files).with_engine(engine);
+        bench.settings["Engine"]["EnvironmentAllowList"] = json!([]);
+        bench.engine = Some(engine.name.clone());
         bench
     }
 
@@ -113,13 +125,6 @@ impl Bench {
 
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.module().join(name), text).unwrap();
-    }
-
-    /// Puts the stand-ins of `tests/standin` in front of PATH.
-    pub(crate) fn with_standins(mut self) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/standin");
-        self.settings["Engine"] = json!({"AdditionalBinaryPaths": [folder]});
-        self
     }
 
     /// Puts a real engine in front of PATH.
@@ -164,6 +169,14 @@ impl Bench {
         }
     }
 
+    /// The request as [`Self::run`] runs it.
+    pub(crate) fn request(&self, mut request: TaskRequest) -> TaskRequest {
+        if let (TaskRequest::Engine(task), Some(engine)) = (&mut request, &self.engine) {
+            task.engine = engine.clone();
+        }
+        request
+    }
+
     /// Prepare, execute, conclude.
     pub(crate) async fn run(&self, request: TaskRequest) -> Ran {
         self.run_interrupted(request, None).await
@@ -174,7 +187,7 @@ impl Bench {
         request: TaskRequest,
         interrupt: Option<Interrupt<'_>>,
     ) -> Ran {
-        let context = self.context();
+        let (context, request) = (self.context(), self.request(request));
         // The scheduler checks hooks before a task is prepared.
         let hooks = request.hooks().into_iter().flatten();
         let prepared = match context.policy.check_hooks(hooks) {
@@ -197,7 +210,7 @@ impl Bench {
 
     /// Prepares and executes, but does not conclude, like a runner that was stopped in between.
     pub(crate) async fn executed(&self, request: TaskRequest) -> Executed {
-        let context = self.context();
+        let (context, request) = (self.context(), self.request(request));
         let Ok(Prepared::Run(launch)) = prepare(&context, &request).await else {
             panic!("there is no script to run")
         };

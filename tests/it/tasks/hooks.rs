@@ -2,6 +2,14 @@
 
 use super::*;
 
+test_with_terraform_and_tofu! {
+    a_variable_that_a_before_hook_exports_is_used_by_the_plan,
+    variables_that_no_shell_can_name_reach_the_engine,
+    the_hooks_of_the_other_tasks_run_around_their_own_command,
+    a_missing_engine_is_reported_with_the_path_that_the_hook_has_set,
+    the_fault_names_the_phase_exit_code_and_last_lines,
+}
+
 fn plan_hooks(before: &str, after: &str) -> TaskRequest {
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let own = EngineTask {
@@ -12,30 +20,34 @@ fn plan_hooks(before: &str, after: &str) -> TaskRequest {
     TaskRequest::Engine(own)
 }
 
-async fn module() -> Bench {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "variable \"x\" { default = \"\" }\nresource \"terraform_data\" \"x\" {\n  count = var.x == \"\" ? 0 : 3\n}\n",
-    )]);
+async fn module(engine: &RealEngine) -> Bench {
+    let bench = Bench::of(
+        engine,
+        &[(
+            "main.tf",
+            "variable \"x\" { default = \"\" }\nresource \"terraform_data\" \"x\" {\n  count = var.x == \"\" ? 0 : 3\n}\n",
+        )],
+    );
     bench.run(init()).await.completed();
     bench
 }
 
-#[tokio::test]
-async fn a_variable_that_a_before_hook_exports_is_used_by_the_plan() {
-    let bench = module().await;
+async fn a_variable_that_a_before_hook_exports_is_used_by_the_plan(engine: RealEngine) {
+    let bench = module(&engine).await;
     let ran = bench.run(plan_hooks("export TF_VAR_x=yes", "echo \"after: $TF_VAR_x\"")).await;
     assert!(ran.says("after: yes"), "{:#?}", ran.log);
     assert_eq!(counts(ran).create_count, 3);
 }
 
-#[tokio::test]
-async fn variables_that_no_shell_can_name_reach_the_engine() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "variable \"my-var\" {}\noutput \"x\" { value = var.my-var }\nresource \"terraform_data\" \"x\" {\n  \
+async fn variables_that_no_shell_can_name_reach_the_engine(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[(
+            "main.tf",
+            "variable \"my-var\" {}\noutput \"x\" { value = var.my-var }\nresource \"terraform_data\" \"x\" {\n  \
          provisioner \"local-exec\" {\n    interpreter = [\"bash\", \"-c\"]\n    command = \"greet\"\n  }\n}\n",
-    )]);
+        )],
+    );
     let own = EngineTask {
         init: InitOptions {
             resolved_env_vars: BTreeMap::from([("TF_VAR_my-var".to_owned(), "hello".to_owned())]),
@@ -58,17 +70,18 @@ async fn variables_that_no_shell_can_name_reach_the_engine() {
 
 /// Where these words are in the log, each after the one before it.
 #[track_caller]
-fn in_order(ran: &Ran, words: &[&str]) {
+pub(super) fn in_order(ran: &Ran, words: &[&str]) {
     let mut lines = ran.log.iter();
     for word in words {
         assert!(lines.any(|(_, line)| line.contains(word)), "{word:?} is not there: {:#?}", ran.log);
     }
 }
 
-#[tokio::test]
-async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
-    let bench =
-        Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\noutput \"o\" { value = 7 }\n")]);
+async fn the_hooks_of_the_other_tasks_run_around_their_own_command(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[("main.tf", "resource \"terraform_data\" \"x\" {}\noutput \"o\" { value = 7 }\n")],
+    );
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
@@ -109,10 +122,9 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
     let ran = bench.run(TaskRequest::Engine(own)).await;
     in_order(&ran, &["before: Destroy", "1 destroyed", "after: Destroy"]);
     let fault = ran.faulted();
-    assert_eq!(
-        fault.message,
-        "terraform apply (destroy) succeeded, but DestroyAfterHook failed with exit code 5"
-    );
+    let name = engine.name;
+    let expected = format!("{name} apply (destroy) succeeded, but DestroyAfterHook failed with exit code 5");
+    assert_eq!(fault.message, expected);
     assert_eq!(fault.resources, Some(0));
 
     // After an engine that fails there is no after hook.
@@ -121,25 +133,25 @@ async fn the_hooks_of_the_other_tasks_run_around_their_own_command() {
         EngineTask { after_hook: hook("echo after: Validate"), ..EngineTask::new(Task::Validate, ENGINE) };
     let ran = bench.run(TaskRequest::Engine(own)).await;
     assert!(!ran.says("after: Validate"), "{:#?}", ran.log);
-    assert!(ran.faulted().message.starts_with("terraform validate failed with exit code 1"));
+    assert!(ran.faulted().message.starts_with(&format!("{name} validate failed with exit code 1")));
 }
 
-#[tokio::test]
-async fn a_missing_engine_is_reported_with_the_path_that_the_hook_has_set() {
-    let bench = module().await;
+async fn a_missing_engine_is_reported_with_the_path_that_the_hook_has_set(engine: RealEngine) {
+    let bench = module(&engine).await;
     let fault = bench.run(plan_hooks("PATH=/no/such:/folders", "")).await.faulted();
-    assert_eq!(
-        fault.message,
-        "terraform plan failed with exit code 127: cannot find program terraform in PATH (/no/such:/folders)"
+    let name = engine.name;
+    let expected = format!(
+        "{name} plan failed with exit code 127: cannot find program {name} in PATH (/no/such:/folders)"
     );
+    assert_eq!(fault.message, expected);
     assert!(!fault.details.contains("cancel.json"), "{fault:?}");
-    let fault = bench.run(plan_hooks("terraform() { return 127; }", "")).await.faulted();
+    let fault = bench.run(plan_hooks(&format!("{name}() {{ return 127; }}"), "")).await.faulted();
     assert!(fault.message.ends_with("exit code 127"), "{fault:?}");
 }
 
 #[tokio::test]
 async fn a_hook_with_every_kind_of_quote_runs_unchanged() {
-    let bench = module().await;
+    let bench = module(&terraform()).await;
     let hook = r#"
 x='single $HOME "double" `tick`'
 y="double 'single' \$HOME \`tick\` $(printf '%s' "nested \"quotes\"")"
@@ -156,17 +168,18 @@ echo "$x|$y|$'ansi\tc'|é漢"
     counts(ran);
 }
 
-#[tokio::test]
-async fn the_fault_names_the_phase_exit_code_and_last_lines() {
-    let bench = module().await;
+async fn the_fault_names_the_phase_exit_code_and_last_lines(engine: RealEngine) {
+    let bench = module(&engine).await;
     let ran = bench.run(plan_hooks("echo 'before says no' >&2; exit 3", "echo after")).await;
-    assert!(!ran.says("after") && !ran.says("Terraform used"), "{:#?}", ran.log);
+    assert!(!ran.says("after") && !ran.says("used the selected providers"), "{:#?}", ran.log);
     let fault = ran.faulted();
     assert_eq!(fault.message, "PlanBeforeHook failed with exit code 3");
     assert!(fault.details.contains("before says no"), "{fault:?}");
 
     let fault = bench.run(plan_hooks("", "echo 'after says no' >&2; false")).await.faulted();
-    assert_eq!(fault.message, "terraform plan succeeded, but PlanAfterHook failed with exit code 1");
+    let name = engine.name;
+    let expected = format!("{name} plan succeeded, but PlanAfterHook failed with exit code 1");
+    assert_eq!(fault.message, expected);
 
     bench.write("broken.tf", "nonsense {");
     let ran = bench.run(plan_hooks("echo fine", "echo after")).await;
@@ -175,14 +188,14 @@ async fn the_fault_names_the_phase_exit_code_and_last_lines() {
     assert!(
         fault
             .message
-            .starts_with("terraform plan failed with exit code 1: 2 errors, the first: broken.tf:1: "),
+            .starts_with(&format!("{name} plan failed with exit code 1: 2 errors, the first: broken.tf:1: ")),
         "{fault:?}"
     );
 }
 
 #[tokio::test]
 async fn a_before_hook_that_exits_with_0_is_not_a_success() {
-    let bench = module().await;
+    let bench = module(&terraform()).await;
     let fault = bench.run(plan_hooks("exit 0", "")).await.faulted();
     assert!(fault.message.contains("PlanBeforeHook ended the script"), "{fault:?}");
     assert!(fault.message.contains("terraform plan was not run"), "{fault:?}");
@@ -191,7 +204,7 @@ async fn a_before_hook_that_exits_with_0_is_not_a_success() {
 
 #[tokio::test]
 async fn with_preapproval_only_known_hooks_run() {
-    let mut bench = module().await;
+    let mut bench = module(&terraform()).await;
     let approved = bench.root.path().join("approved");
     fs::create_dir_all(approved.join("deep")).unwrap();
     fs::write(approved.join("deep/hello.sh"), "echo hello\n").unwrap();

@@ -1,10 +1,12 @@
-//! Every task with real Terraform: prepared, run by bash, concluded.
+//! Every task with the real engines: prepared, run by bash, concluded.
 
+mod aws;
 mod hooks;
 mod initializing;
 mod log_lines;
 mod plugins;
 mod pulumi;
+mod pulumi_failures;
 mod rescuing;
 pub(crate) mod results;
 mod stopping;
@@ -26,8 +28,24 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::support::git::Repo;
+use crate::support::real_engines::{RealEngine, terraform, test_with_terraform_and_tofu};
 use crate::support::steps::{Bench, Ran};
 
+test_with_terraform_and_tofu! {
+    a_module_goes_through_all_ten_tasks,
+    a_null_output_is_not_reported,
+    a_plan_counts_each_kind_of_change,
+    outputs_of_every_type_arrive_unchanged,
+    flag_values_with_special_characters_reach_the_engine_unchanged,
+    values_of_variable_flags_arrive_unchanged,
+    later_tasks_use_the_variables_of_init,
+    an_engine_fails_instead_of_prompting,
+    a_failed_plan_leaves_no_older_plan_to_be_applied,
+    a_failed_apply_reports_the_number_of_resources,
+    exit_code_2_without_a_plan_is_a_failure,
+}
+
+/// [`Bench::of`] replaces it.
 const ENGINE: EngineName = EngineName::TERRAFORM;
 
 fn init() -> TaskRequest {
@@ -89,8 +107,7 @@ fn variables(ran: Ran) -> Option<VariableSet> {
     }
 }
 
-#[tokio::test]
-async fn a_module_goes_through_all_ten_tasks() {
+async fn a_module_goes_through_all_ten_tasks(engine: RealEngine) {
     let repo = Repo::with(&[(
         "main.tf",
         "variable \"name\" {\n  type = string\n}\nresource \"terraform_data\" \"it\" {\n  input = var.name\n}\n\
@@ -104,7 +121,7 @@ async fn a_module_goes_through_all_ten_tasks() {
         source_definitive_revision: None,
         source_semantic_version: None,
     };
-    let bench = Bench::new(&[]);
+    let bench = Bench::of(&engine, &[]);
     let revision = bench.run(TaskRequest::GetDefinitiveRevision(source.clone())).await.completed();
     assert_eq!(revision, Success::Revision(repo.head()));
     let source = Source { source_definitive_revision: Some(repo.head()), ..source };
@@ -114,7 +131,8 @@ async fn a_module_goes_through_all_ten_tasks() {
     let ran = bench.run(init()).await;
     let (stream, first) = ran.log[0].clone();
     assert_eq!(stream, Stream::Information);
-    assert!(first.starts_with("terraform 1.") && first.contains("/terraform)"), "{first}");
+    assert!(first.starts_with(&format!("{} 1.", engine.name)), "{first}");
+    assert!(first.contains(&format!("/{})", engine.name)), "{first}");
     assert!(first.ends_with("/stack/space/module"), "{first}");
     assert_eq!(ran.completed(), Success::Done);
     assert_eq!(bench.run(validate()).await.completed(), Success::Done);
@@ -159,12 +177,11 @@ async fn a_module_goes_through_all_ten_tasks() {
     }
 }
 
-#[tokio::test]
-async fn a_null_output_is_not_reported() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "output \"nothing\" { value = null }\noutput \"typed\" { value = tostring(null) }\n",
-    )]);
+async fn a_null_output_is_not_reported(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[("main.tf", "output \"nothing\" { value = null }\noutput \"typed\" { value = tostring(null) }\n")],
+    );
     bench.run(init()).await.completed();
     let data = counts(bench.run(plan()).await);
     // The plan has them, as outputs that do not change.
@@ -240,11 +257,12 @@ async fn a_source_refresh_is_answered_either_way() {
     assert!(matches!(refreshed, Err(TaskError::Cancelled)), "{refreshed:?}");
 }
 
-#[tokio::test]
-async fn a_plan_counts_each_kind_of_change() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        r#"
+async fn a_plan_counts_each_kind_of_change(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[(
+            "main.tf",
+            r#"
 resource "terraform_data" "kept" {}
 resource "terraform_data" "changed" { input = 1 }
 resource "terraform_data" "replaced" { triggers_replace = 1 }
@@ -254,7 +272,8 @@ output "kept" { value = 1 }
 output "changed" { value = 1 }
 output "gone" { value = 1 }
 "#,
-    )]);
+        )],
+    );
     fs::create_dir(bench.module().join("child")).unwrap();
     bench.write("child/main.tf", "resource \"terraform_data\" \"x\" {}\n");
     bench.run(init()).await.completed();
@@ -287,12 +306,13 @@ output "fresh" { value = 1 }
     assert_eq!(data.outputs_destroy_list, ["gone"]);
 }
 
-#[tokio::test]
-async fn outputs_of_every_type_arrive_unchanged() {
-    let bench = Bench::new(&[
-        (
-            "main.tf",
-            r#"
+async fn outputs_of_every_type_arrive_unchanged(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[
+            (
+                "main.tf",
+                r#"
 output "text" { value = "é 漢 \"quoted\" 'it' $${x}\n" }
 output "number" { value = 12345678901234567890123456789 }
 output "fraction" { value = 0.1234567890123456789 }
@@ -304,9 +324,10 @@ output "hidden" {
   sensitive = true
 }
 "#,
-        ),
-        ("extra.tf", "output \"extra\" { value = \"\" }\n"),
-    ]);
+            ),
+            ("extra.tf", "output \"extra\" { value = \"\" }\n"),
+        ],
+    );
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench.run(apply()).await.completed();
@@ -382,12 +403,14 @@ async fn declarations_of_the_source_are_not_marked_as_extra_files() {
     assert_eq!(marked, [("more", true), ("own", false)]);
 }
 
-#[tokio::test]
-async fn flag_values_with_special_characters_reach_the_engine_unchanged() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "resource \"terraform_data\" \"x\" {\n  for_each = toset([\"it's `a` $HOME \\\\ b\", \"other\"])\n}\n",
-    )]);
+async fn flag_values_with_special_characters_reach_the_engine_unchanged(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[(
+            "main.tf",
+            "resource \"terraform_data\" \"x\" {\n  for_each = toset([\"it's `a` $HOME \\\\ b\", \"other\"])\n}\n",
+        )],
+    );
     bench.run(init()).await.completed();
     let flags = FlagLists {
         terraform_flags: vec![
@@ -406,10 +429,11 @@ async fn flag_values_with_special_characters_reach_the_engine_unchanged() {
     assert_eq!(counts(bench.run(plan_with(&[], flags)).await).create_count, 1);
 }
 
-#[tokio::test]
-async fn values_of_variable_flags_arrive_unchanged() {
-    let bench =
-        Bench::new(&[("main.tf", "variable \"x\" { type = string }\noutput \"x\" { value = var.x }\n")]);
+async fn values_of_variable_flags_arrive_unchanged(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[("main.tf", "variable \"x\" { type = string }\noutput \"x\" { value = var.x }\n")],
+    );
     bench.run(init()).await.completed();
     let nasty = "a  b 'c' \"d\" `e` $HOME ${f} $(g) \\ %s * ; é -h";
     let flags = FlagLists {
@@ -444,9 +468,8 @@ async fn an_unknown_flag_is_logged_and_skipped() {
     counts(ran);
 }
 
-#[tokio::test]
-async fn later_tasks_use_the_variables_of_init() {
-    let bench = Bench::new(&[("main.tf", "variable \"x\" {}\noutput \"x\" { value = var.x }\n")]);
+async fn later_tasks_use_the_variables_of_init(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", "variable \"x\" {}\noutput \"x\" { value = var.x }\n")]);
     for early in [validate(), plan(), plan_destroy(), apply(), destroy(), output()] {
         let fault = bench.run(early).await.faulted();
         assert!(fault.message.contains("Init has not run"), "{fault:?}");
@@ -500,9 +523,8 @@ variable "deep" { # a comment }
     assert_eq!(set.variables[1].description.as_deref(), Some("# variable \"no\" {}\n\"}\" is no end\n"));
 }
 
-#[tokio::test]
-async fn an_engine_fails_instead_of_prompting() {
-    let bench = Bench::new(&[("main.tf", "variable \"x\" {}\n")]);
+async fn an_engine_fails_instead_of_prompting(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", "variable \"x\" {}\n")]);
     // Prompts stay off even if the module turns them on.
     let own = EngineTask {
         after_hook: Some("read -r line || echo \"automation: $TF_IN_AUTOMATION\"".to_owned()),
@@ -519,37 +541,38 @@ async fn an_engine_fails_instead_of_prompting() {
     assert!(fault.message.contains("No value for required variable"), "{fault:?}");
 }
 
-#[tokio::test]
-async fn a_failed_plan_leaves_no_older_plan_to_be_applied() {
-    let bench = Bench::new(&[("main.tf", "")]);
+async fn a_failed_plan_leaves_no_older_plan_to_be_applied(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", "")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     assert!(bench.private("plan.out").exists());
     bench.write("main.tf", "output \"x\" { value = var.nothing }\n");
     let fault = bench.run(plan()).await.faulted();
-    assert!(fault.message.starts_with("terraform plan failed with exit code 1"), "{fault:?}");
+    assert!(fault.message.starts_with(&format!("{} plan failed with exit code 1", engine.name)), "{fault:?}");
     assert!(fault.message.contains("main.tf:1: Reference to undeclared input variable: "), "{fault:?}");
     assert!(fault.details.contains("var.nothing") && !fault.details.contains('\u{1b}'), "{fault:?}");
     let fault = bench.run(apply()).await.faulted();
     assert!(fault.message.contains("run Plan first"), "{fault:?}");
 }
 
-#[tokio::test]
-async fn a_failed_apply_reports_the_number_of_resources() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        r#"
+async fn a_failed_apply_reports_the_number_of_resources(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[(
+            "main.tf",
+            r#"
 resource "terraform_data" "good" {}
 resource "terraform_data" "bad" {
   depends_on = [terraform_data.good]
   provisioner "local-exec" { command = "echo went wrong >&2; exit 7" }
 }
 "#,
-    )]);
+        )],
+    );
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     let fault = bench.run(apply()).await.faulted();
-    assert!(fault.message.contains("terraform apply failed with exit code 1"), "{fault:?}");
+    assert!(fault.message.contains(&format!("{} apply failed with exit code 1", engine.name)), "{fault:?}");
     // The one that failed is in the state too, tainted.
     assert_eq!(fault.resources, Some(2));
 }
@@ -585,17 +608,16 @@ async fn the_engine_is_searched_in_the_path_of_the_script_only() {
 }
 
 /// A Go program that runs out of memory ends so, too.
-#[tokio::test]
-async fn exit_code_2_without_a_plan_is_a_failure() {
-    let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+async fn exit_code_2_without_a_plan_is_a_failure(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     let with = |hook: &str| {
         let own = EngineTask { before_hook: Some(hook.to_owned()), ..EngineTask::new(Task::Plan, ENGINE) };
         TaskRequest::Engine(own)
     };
-    let crash = "terraform() { echo 'fatal error: runtime: out of memory' >&2; return 2; }";
-    let fault = bench.run(with(crash)).await.faulted();
-    assert!(fault.message.starts_with("terraform plan failed with exit code 2"), "{fault:?}");
+    let crash = format!("{}() {{ echo 'fatal error: runtime: out of memory' >&2; return 2; }}", engine.name);
+    let fault = bench.run(with(&crash)).await.faulted();
+    assert!(fault.message.starts_with(&format!("{} plan failed with exit code 2", engine.name)), "{fault:?}");
     assert!(fault.details.contains("out of memory"), "{fault:?}");
     // Whoever asks for the flag in the environment gets the plan that there is.
     let ran = bench.run(with("export TF_CLI_ARGS_plan=-detailed-exitcode")).await;

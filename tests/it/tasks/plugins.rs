@@ -11,6 +11,14 @@ use super::*;
 use crate::support::eventually::eventually_blocking;
 use crate::support::steps::{execute, log};
 
+test_with_terraform_and_tofu! {
+    two_modules_share_one_package_even_while_it_is_running,
+    a_package_that_does_not_match_the_lock_file_is_not_used,
+    a_failed_init_leaves_no_packages_in_the_cache,
+    a_disabled_or_replaced_cache_is_not_used,
+    a_module_without_the_cache_does_not_write_through_old_links,
+}
+
 const MODULE: &str =
     "terraform {\n  required_providers {\n    fake = { source = \"example.test/acme/fake\" }\n  }\n}\n";
 const PROVIDER: &str = "example.test/acme/fake/1.0.0";
@@ -18,11 +26,12 @@ const PROVIDER: &str = "example.test/acme/fake/1.0.0";
 /// A working directory with modules that want a provider, and a mirror that has it as registries have it: zipped.
 struct Place {
     bench: Bench,
+    engine: RealEngine,
 }
 
 impl Place {
-    fn new() -> Self {
-        let bench = Bench::new(&[]);
+    fn new(engine: &RealEngine) -> Self {
+        let bench = Bench::of(engine, &[]);
         let mirror = bench.root.path().join("mirror/example.test/acme/fake");
         fs::create_dir_all(&mirror).unwrap();
         // A program that can be run, as a provider is while its module is planned.
@@ -46,7 +55,7 @@ impl Place {
             bench.root.path().join("mirror")
         );
         fs::write(bench.root.path().join("rc"), rc).unwrap();
-        Self { bench }
+        Self { bench, engine: engine.clone() }
     }
 
     fn module(&self, name: &str) -> PathBuf {
@@ -66,10 +75,10 @@ impl Place {
         let rc = self.bench.root.path().join("rc").to_str().unwrap().to_owned();
         let mut resolved_env_vars = BTreeMap::from([("TF_CLI_CONFIG_FILE".to_owned(), rc)]);
         resolved_env_vars.extend(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())));
-        TaskRequest::Engine(EngineTask {
+        self.bench.request(TaskRequest::Engine(EngineTask {
             init: InitOptions { resolved_env_vars, ..InitOptions::default() },
             ..EngineTask::new(Task::Init, ENGINE)
-        })
+        }))
     }
 
     async fn init(&self, name: &str, variables: &[(&str, &str)]) -> Ran {
@@ -85,27 +94,29 @@ impl Place {
     }
 
     fn cache(&self) -> PluginCache {
-        PluginCache::of(ENGINE.as_str(), &self.bench.root.path().join("work"))
+        PluginCache::of(self.engine.name.as_str(), &self.bench.root.path().join("work"))
     }
 
     /// The provider's program in the cache.
     fn cached(&self) -> PathBuf {
-        let version = self.cache().directory().join(PROVIDER);
-        let platform = fs::read_dir(version).unwrap().next().unwrap().unwrap().path();
-        platform.join("terraform-provider-fake_v1.0.0")
+        package(&self.cache().directory().join(PROVIDER)).join("terraform-provider-fake_v1.0.0")
     }
+}
+
+/// The folder of the provider for this platform. OpenTofu has a lock file beside it.
+fn package(version: &Path) -> PathBuf {
+    let mut entries = fs::read_dir(version).unwrap().map(|entry| entry.unwrap().path());
+    entries.find(|path| path.is_dir()).unwrap()
 }
 
 /// What a module's provider is a link to, if it is one.
 fn link(module: &Path) -> Option<PathBuf> {
     let version = module.join(".terraform/providers").join(PROVIDER);
-    let platform = fs::read_dir(version).unwrap().next().unwrap().unwrap().path();
-    fs::read_link(platform).ok()
+    fs::read_link(package(&version)).ok()
 }
 
-#[tokio::test]
-async fn two_modules_share_one_package_even_while_it_is_running() {
-    let place = Place::new();
+async fn two_modules_share_one_package_even_while_it_is_running(engine: RealEngine) {
+    let place = Place::new(&engine);
     let (one, two) = (place.module("one"), place.module("two"));
     place.init("one", &[]).await.completed();
     let program = place.cached();
@@ -131,9 +142,8 @@ async fn two_modules_share_one_package_even_while_it_is_running() {
     assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-#[tokio::test]
-async fn a_package_that_does_not_match_the_lock_file_is_not_used() {
-    let place = Place::new();
+async fn a_package_that_does_not_match_the_lock_file_is_not_used(engine: RealEngine) {
+    let place = Place::new(&engine);
     place.module("one");
     place.init("one", &[]).await.completed();
     let program = place.cached();
@@ -152,9 +162,8 @@ async fn a_package_that_does_not_match_the_lock_file_is_not_used() {
     assert!(ran.faulted().message.contains("exit code 1"));
 }
 
-#[tokio::test]
-async fn a_failed_init_leaves_no_packages_in_the_cache() {
-    let place = Place::new();
+async fn a_failed_init_leaves_no_packages_in_the_cache(engine: RealEngine) {
+    let place = Place::new(&engine);
     place.module("one");
     let other = place.module("other");
     // The provider is there, and another one is nowhere to be found.
@@ -171,29 +180,27 @@ async fn a_failed_init_leaves_no_packages_in_the_cache() {
     assert!(!half.exists() && place.cached().exists());
 }
 
-#[tokio::test]
-async fn a_disabled_or_replaced_cache_is_not_used() {
-    let mut place = Place::new();
+async fn a_disabled_or_replaced_cache_is_not_used(engine: RealEngine) {
+    let mut place = Place::new(&engine);
     let module = place.module("one");
     let own = place.bench.root.path().join("own");
     fs::create_dir(&own).unwrap();
     place.init("one", &[("TF_PLUGIN_CACHE_DIR", own.to_str().unwrap())]).await.completed();
     assert!(own.join(PROVIDER).is_dir() && !place.cache().directory().exists());
     fs::remove_dir_all(module.join(".terraform")).unwrap();
-    place.bench.settings["Engine"] = json!({"PluginCacheEnabled": false});
+    place.bench.settings["Engine"]["PluginCacheEnabled"] = json!(false);
     place.init("one", &[]).await.completed();
     assert!(!place.cache().directory().exists());
     assert_eq!(link(&module), None);
 }
 
-#[tokio::test]
-async fn a_module_without_the_cache_does_not_write_through_old_links() {
-    let mut place = Place::new();
+async fn a_module_without_the_cache_does_not_write_through_old_links(engine: RealEngine) {
+    let mut place = Place::new(&engine);
     let module = place.module("one");
     place.init("one", &[]).await.completed();
     let program = place.cached();
     assert!(link(&module).is_some());
-    place.bench.settings["Engine"] = json!({"PluginCacheEnabled": false});
+    place.bench.settings["Engine"]["PluginCacheEnabled"] = json!(false);
     fs::remove_file(module.join(".terraform.lock.hcl")).unwrap();
     let before = fs::metadata(&program).unwrap();
     place.init("one", &[]).await.completed();
@@ -204,7 +211,7 @@ async fn a_module_without_the_cache_does_not_write_through_old_links() {
 
 #[tokio::test]
 async fn an_init_waits_for_the_cache_and_can_be_cancelled() {
-    let place = Place::new();
+    let place = Place::new(&terraform());
     place.module("one");
     let held = place.cache().try_lock("a/b/c").unwrap().unwrap();
     let waits = |context: &TaskContext| {

@@ -1,133 +1,242 @@
-//! Pulumi's stand-in: which command failed, and stacks that a destroy removes.
+//! Pulumi: results and counts of every task, and stacks that a destroy removes.
 
 use hawser_contract::{PulumiArrayFlag, PulumiFlag};
 
 use super::*;
+use crate::support::pulumi::{
+    pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_state, pulumi_task,
+};
 
-const ENGINE: EngineName = EngineName::PULUMI;
+const TWO: &str = "resources:
+  a: {type: 'pulumi:index:Stash', properties: {input: one}}
+  b: {type: 'pulumi:index:Stash', properties: {input: two}}
+outputs: {x: mine}
+";
 
-fn module(program: &serde_json::Value) -> Bench {
-    let program = program.to_string();
-    Bench::new(&[("Pulumi.yaml", "name: standin\nruntime: yaml\n"), ("program.json", &program)])
-        .with_standins()
+fn none() -> FlagLists {
+    FlagLists::default()
 }
 
-fn init(bench: &Bench, flags: &[(PulumiFlag, Option<&str>)]) -> TaskRequest {
-    let home = bench.root.path().join("pulumi home").to_str().unwrap().to_owned();
+fn plan(task: Task) -> TaskRequest {
+    pulumi_plan(task, &[], none())
+}
+
+fn task(task: Task) -> TaskRequest {
+    pulumi_task(task, none())
+}
+
+fn hooked(task: Task, before: Option<&str>, after: Option<&str>) -> TaskRequest {
     TaskRequest::Engine(EngineTask {
-        init: InitOptions {
-            resolved_env_vars: BTreeMap::from([("PULUMI_HOME".to_owned(), home)]),
-            ..InitOptions::default()
-        },
-        flags: given(flags, &[]),
-        ..EngineTask::new(Task::Init, ENGINE)
+        before_hook: before.map(str::to_owned),
+        after_hook: after.map(str::to_owned),
+        ..EngineTask::new(task, EngineName::PULUMI)
     })
 }
 
-fn given(flags: &[(PulumiFlag, Option<&str>)], targets: &[&str]) -> FlagLists {
-    let flags = flags.iter().map(|(flag, value)| Flag::new(*flag, *value));
-    let targets = targets.iter().map(|urn| Flag::new(PulumiArrayFlag::Target, Some(urn)));
-    FlagLists {
-        pulumi_flags: flags.collect::<Vec<_>>().into(),
-        pulumi_array_flags: targets.collect::<Vec<_>>().into(),
-        ..FlagLists::default()
-    }
+/// Replaces the program of a module.
+fn rewrite(bench: &Bench, program: &str) {
+    bench.write("Pulumi.yaml", &format!("name: program\nruntime: yaml\n{program}"));
 }
 
-fn plan(parameters: &[(&str, &str)], flags: FlagLists) -> TaskRequest {
-    let resolved_parameters =
-        parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    TaskRequest::Engine(EngineTask { flags, resolved_parameters, ..EngineTask::new(Task::Plan, ENGINE) })
+/// A program that was applied, or `None` without Pulumi.
+async fn applied(program: &str) -> Option<Bench> {
+    let bench = pulumi_module(program)?;
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    counts(bench.run(plan(Task::Plan)).await);
+    bench.run(task(Task::ApplyFromPlan)).await.completed();
+    Some(bench)
 }
 
-fn plan_destroy(flags: FlagLists) -> TaskRequest {
-    TaskRequest::Engine(EngineTask { flags, ..EngineTask::new(Task::PlanDestroy, ENGINE) })
-}
-
-fn destroy(flags: FlagLists, after: Option<&str>) -> TaskRequest {
-    let destroy_after_hook = after.map(str::to_owned);
-    let own = EngineTask { after_hook: destroy_after_hook, ..EngineTask::new(Task::DestroyFromPlan, ENGINE) };
-    TaskRequest::Engine(EngineTask { flags, ..own })
-}
-
-/// A program that was applied.
-async fn applied(program: &serde_json::Value) -> Bench {
-    let bench = module(program);
-    bench.run(init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
-    counts(bench.run(plan(&[], FlagLists::default())).await);
-    let own = EngineTask::new(Task::ApplyFromPlan, ENGINE);
-    bench.run(TaskRequest::Engine(own)).await.completed();
-    bench
-}
-
+/// Whether the stack of a module is in its backend.
 fn stack_exists(bench: &Bench) -> bool {
-    bench.root.path().join("pulumi home/stack-snapcd.json").exists()
+    pulumi_state(bench).join(".pulumi/stacks/program/snapcd.json").exists()
 }
 
 #[tokio::test]
-async fn the_fault_names_the_command_that_failed() {
-    let bench = module(&json!({"resources": {"a": {}}, "outputs": {"x": {"config": "key"}}}));
-    let token = (PulumiFlag::OidcToken, Some("file:///no/such/token"));
-    let fault = bench.run(init(&bench, &[(PulumiFlag::LoginCloud, None), token])).await.faulted();
-    assert!(fault.message.starts_with("pulumi login failed with exit code 255: open"), "{fault:?}");
+async fn a_program_goes_through_all_its_tasks() {
+    let Some(bench) = pulumi_module(
+        "config:
+  greeting: {type: string}
+resources:
+  a: {type: 'pulumi:index:Stash', properties: {input: 1}}
+  b: {type: 'pulumi:index:Stash', properties: {input: 1}}
+  c: {type: 'pulumi:index:Stash', properties: {input: 1}}
+outputs:
+  text: ${greeting}
+  number: 1.5
+  list: [1, a]
+  object: {k: true}
+  password: {fn::secret: hush}
+",
+    ) else {
+        return;
+    };
+    let ran = bench.run(pulumi_init(&bench, &[(PulumiFlag::StackName, Some("dev"))])).await;
+    assert!(ran.log[0].1.starts_with("pulumi 3."), "{:#?}", ran.log);
+    assert_eq!(ran.completed(), Success::Done);
+    let found = bench.run(task(Task::Variables)).await;
+    assert_eq!(found.completed(), Success::Variables(None));
 
-    bench.run(init(&bench, &[(PulumiFlag::LoginLocal, None)])).await.completed();
-    let nowhere = given(&[(PulumiFlag::ConfigFile, Some("no/such/config.yaml"))], &[]);
-    let fault = bench.run(plan(&[("key", "\"hush\"")], nowhere)).await.faulted();
-    let said = "pulumi config set failed with exit code 255: open no/such/config.yaml";
-    assert!(fault.message.starts_with(said) && !fault.message.contains("hush"), "{fault:?}");
+    let parameters = [("greeting", "\"it's \\\"so\\\" $HOME\""), ("password", "\"hunter2hunter2\"")];
+    let flags = pulumi_flags(&[(PulumiFlag::Message, Some("two words"))], &[]);
+    let ran = bench.run(pulumi_plan(Task::Plan, &parameters, flags)).await;
+    assert!(!ran.says("hunter2"), "{:#?}", ran.log);
+    let data = counts(ran);
+    assert_eq!((data.create_count, data.total_count_after, data.outputs_create_count), (3, 3, 5));
+    assert_eq!(bench.run(task(Task::ApplyFromPlan)).await.completed(), Success::Resources(3));
+    bench.run(task(Task::Validate)).await.completed();
 
-    fs::rename(bench.module().join("program.json"), bench.module().join("elsewhere")).unwrap();
-    let fault = bench.run(plan(&[("key", "1")], FlagLists::default())).await.faulted();
-    assert!(fault.message.starts_with("pulumi preview failed with exit code 255"), "{fault:?}");
+    let set = outputs(bench.run(task(Task::Output)).await);
+    let seen: Vec<_> =
+        set.outputs.iter().map(|it| (it.name.as_str(), it.kind.as_str(), it.value.as_str())).collect();
+    assert_eq!(
+        seen[..3],
+        [("list", "tuple", "[1,\"a\"]"), ("number", "number", "1.5"), ("object", "object", "{\"k\":true}"),]
+    );
+    assert_eq!(seen[4], ("text", "string", "it's \"so\" $HOME"));
+    let secret: Vec<_> = set.outputs.iter().filter(|it| it.sensitive == Some(true)).collect();
+    assert!(matches!(secret[..], [it] if it.name == "password"), "{secret:?}");
 
-    // The preview reads a separate configuration file.
-    fs::rename(bench.module().join("elsewhere"), bench.module().join("program.json")).unwrap();
-    let own = given(&[(PulumiFlag::ConfigFile, Some("own.yaml")), (PulumiFlag::Diff, Some("false"))], &[]);
-    counts(bench.run(plan(&[("key", "\"from the file\"")], own)).await);
-    let planned = fs::read_to_string(bench.private("plan.json")).unwrap();
-    assert!(planned.contains("from the file"), "{planned}");
+    rewrite(
+        &bench,
+        "resources:
+  a: {type: 'pulumi:index:Stash', properties: {input: 2}}
+  b: {type: 'pulumi:index:Stash', properties: {input: 1}}
+  d: {type: 'pulumi:index:Stash', properties: {input: 1}}
+",
+    );
+    let data = counts(bench.run(plan(Task::Plan)).await);
+    assert_eq!((data.create_count, data.modify_count, data.destroy_count), (1, 1, 1));
+    assert_eq!((data.total_unchanged_count, data.outputs_destroy_count), (1, 5));
+    assert_eq!(bench.run(task(Task::ApplyFromPlan)).await.completed(), Success::Resources(3));
+
+    let ran = bench.run(plan(Task::PlanDestroy)).await;
+    assert!(ran.says("urn:pulumi:dev::program::pulumi:index:Stash::a"), "{:#?}", ran.log);
+    let data = counts(ran);
+    assert_eq!((data.destroy_count, data.total_count_before, data.total_count_after), (3, 3, 0));
+    assert_eq!(bench.run(task(Task::DestroyFromPlan)).await.completed(), Success::Resources(0));
+}
+
+#[tokio::test]
+async fn hooks_run_around_the_commands_of_pulumi() {
+    let Some(bench) = applied(TWO).await else { return };
+    let ran = bench.run(hooked(Task::Plan, Some("echo before: Plan"), Some("echo after: Plan"))).await;
+    hooks::in_order(&ran, &["before: Plan", "Previewing update", "after: Plan"]);
+    counts(ran);
+    let hook = Some("exit 3");
+    let fault = bench.run(hooked(Task::DestroyFromPlan, None, hook)).await.faulted();
+    assert_eq!(fault.message, "pulumi destroy succeeded, but DestroyAfterHook failed with exit code 3");
+    assert_eq!(fault.resources, Some(0));
+}
+
+/// When a supervisor has let go of the module before its runner is back, another runner may be quicker.
+#[tokio::test]
+async fn results_do_not_depend_on_later_changes_to_the_module() {
+    let Some(bench) = pulumi_module(
+        "resources: {a: {type: 'pulumi:index:Stash', properties: {input: 1}}}\noutputs: {x: mine}\n",
+    ) else {
+        return;
+    };
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+
+    let planned = bench.executed(plan(Task::Plan)).await;
+    let applied = bench.executed(task(Task::ApplyFromPlan)).await;
+    let printed = bench.executed(task(Task::Output)).await;
+    let destroying = bench.executed(plan(Task::PlanDestroy)).await;
+
+    rewrite(
+        &bench,
+        "resources:
+  a: {type: 'pulumi:index:Stash', properties: {input: 1}}
+  b: {type: 'pulumi:index:Stash', properties: {input: 1}}
+  c: {type: 'pulumi:index:Stash', properties: {input: 1}}
+outputs: {x: of another}
+",
+    );
+    assert_eq!(counts(bench.run(plan(Task::Plan)).await).create_count, 2);
+    assert_eq!(bench.run(task(Task::ApplyFromPlan)).await.completed(), Success::Resources(3));
+    bench.run(task(Task::Output)).await.completed();
+    assert_eq!(counts(bench.run(plan(Task::PlanDestroy)).await).destroy_count, 3);
+
+    // Safe to repeat, too.
+    for _ in 0..2 {
+        assert_eq!(counts(planned.concluded().await).create_count, 1);
+        assert_eq!(applied.concluded().await.completed(), Success::Resources(1));
+        assert_eq!(outputs(printed.concluded().await).outputs[0].value, "mine");
+        assert_eq!(counts(destroying.concluded().await).destroy_count, 1);
+    }
+    // The names that users know these files by.
+    for (name, text) in [
+        ("plan.json", "resourcePlans"),
+        ("destroy_preview.json", "changeSummary"),
+        ("export.json", "deployment"),
+        ("output.json", "of another"),
+    ] {
+        let found = fs::read_to_string(bench.private(name)).unwrap();
+        assert!(found.contains(text), "{name}: {found}");
+    }
+}
+
+#[tokio::test]
+async fn results_are_reported_even_if_their_copies_fail() {
+    let Some(bench) = pulumi_module(TWO) else { return };
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    counts(bench.run(plan(Task::Plan)).await);
+    let blocked = |task, file: &str| hooked(task, Some(&format!("mkdir -p .snapcd/{file}/{file}")), None);
+    let says = |ran: &Ran, file: &str| {
+        let said = format!("failed to copy the result to {}", bench.private(file).display());
+        assert!(ran.says(&said), "{:#?}", ran.log);
+        fs::remove_dir_all(bench.private(file)).unwrap();
+    };
+    let ran = bench.run(blocked(Task::ApplyFromPlan, "export.json")).await;
+    says(&ran, "export.json");
+    assert_eq!(ran.completed(), Success::Resources(2));
+
+    let ran = bench.run(blocked(Task::Output, "output.json")).await;
+    says(&ran, "output.json");
+    assert_eq!(outputs(ran).outputs[0].value, "mine");
+
+    let ran = bench.run(blocked(Task::PlanDestroy, "destroy_preview.json")).await;
+    says(&ran, "destroy_preview.json");
+    assert_eq!(counts(ran).destroy_count, 2);
+
+    // The private folder itself is not needed to say what became of the stack, either.
+    let ran = bench.run(hooked(Task::DestroyFromPlan, None, Some("rm -rf .snapcd; : >.snapcd"))).await;
+    assert_eq!(ran.completed(), Success::Resources(0));
 }
 
 #[tokio::test]
 async fn a_destroy_that_removes_the_stack_succeeds_with_no_resources() {
-    let bench = applied(&json!({"resources": {"a": {}, "b": {}}})).await;
-    let remove = || given(&[(PulumiFlag::Remove, None)], &[]);
-    // The real one would fail here, or remove an empty stack for a preview.
-    let ran = bench.run(plan_destroy(remove())).await;
-    assert!(ran.says("ignoring Pulumi flag Remove: it does not apply to PlanDestroy"), "{:#?}", ran.log);
+    let Some(bench) = applied(TWO).await else { return };
+    let remove = || pulumi_flags(&[(PulumiFlag::Remove, None)], &[]);
+    // With the flag, Pulumi would fail here, or remove an empty stack for a preview.
+    let ran = bench.run(pulumi_plan(Task::PlanDestroy, &[], remove())).await;
+    assert!(ran.log.iter().any(|(stream, line)| *stream == Stream::Warning && line.contains("Remove")));
     assert_eq!(counts(ran).destroy_count, 2);
     assert!(stack_exists(&bench));
-    let ran = bench.run(destroy(remove(), None)).await;
-    assert!(!ran.says("no stack selected"), "{:#?}", ran.log);
+    let ran = bench.run(pulumi_task(Task::DestroyFromPlan, remove())).await;
     assert_eq!(ran.completed(), Success::Resources(0));
     assert!(!stack_exists(&bench));
 
     // A hook that fails afterwards does not make the stack one that could not be read.
-    let bench = applied(&json!({"resources": {"a": {}}})).await;
-    let fault = bench.run(destroy(remove(), Some("exit 3"))).await.faulted();
+    let Some(bench) = applied(TWO).await else { return };
+    let TaskRequest::Engine(destroy) = hooked(Task::DestroyFromPlan, None, Some("exit 3")) else {
+        unreachable!()
+    };
+    let fault = bench.run(TaskRequest::Engine(EngineTask { flags: remove(), ..destroy })).await.faulted();
     assert_eq!(fault.message, "pulumi destroy succeeded, but DestroyAfterHook failed with exit code 3");
 }
 
 #[tokio::test]
 async fn a_stack_that_remains_despite_remove_is_counted() {
-    let bench = applied(&json!({"resources": {"a": {}, "b": {}}})).await;
-    let urn = "urn:pulumi:snapcd::standin::standin:index:Thing::a";
-    let one = given(&[(PulumiFlag::Remove, None)], &[urn]);
-    assert_eq!(bench.run(destroy(one, None)).await.completed(), Success::Resources(1));
+    let Some(bench) = applied(TWO).await else { return };
+    let urn = "urn:pulumi:snapcd::program::pulumi:index:Stash::a";
+    let one = pulumi_flags(&[(PulumiFlag::Remove, None)], &[(PulumiArrayFlag::Target, urn)]);
+    let ran = bench.run(pulumi_task(Task::DestroyFromPlan, one)).await;
+    assert_eq!(ran.completed(), Success::Resources(1));
     assert!(stack_exists(&bench));
-    let off = given(&[(PulumiFlag::Remove, Some("false"))], &[]);
-    assert_eq!(bench.run(destroy(off, None)).await.completed(), Success::Resources(0));
+    let off = pulumi_flags(&[(PulumiFlag::Remove, Some("false"))], &[]);
+    let ran = bench.run(pulumi_task(Task::DestroyFromPlan, off)).await;
+    assert_eq!(ran.completed(), Success::Resources(0));
     assert!(stack_exists(&bench));
-}
-
-#[tokio::test]
-async fn a_failed_destroy_with_remove_counts_the_remaining_resources() {
-    let bench = applied(&json!({"resources": {"a": {}, "b": {}}})).await;
-    let stack = bench.root.path().join("pulumi home/stack-snapcd.json");
-    let state = fs::read_to_string(&stack).unwrap().replace("\"b\": {}", "\"b\": {\"fail\": true}");
-    fs::write(&stack, state).unwrap();
-    let fault = bench.run(destroy(given(&[(PulumiFlag::Remove, None)], &[]), None)).await.faulted();
-    assert!(fault.message.starts_with("pulumi destroy failed with exit code 255"), "{fault:?}");
-    assert_eq!(fault.resources, Some(2));
 }

@@ -15,6 +15,16 @@ use crate::support::eventually::eventually_blocking;
 use crate::support::real_engines::real;
 use crate::support::steps::{Interrupt, execute};
 
+test_with_terraform_and_tofu! {
+    a_state_that_the_backend_refuses_is_kept_and_the_printed_command_pushes_it,
+    the_printed_command_pushes_the_state_to_its_own_workspace,
+    the_unlock_command_uses_the_data_folder_of_the_engine,
+    after_a_kill_a_possible_lock_is_reported_and_the_next_plan_names_it,
+    a_cancelled_apply_logs_that_its_state_was_refused,
+    a_state_lock_that_is_left_behind_is_reported_with_its_id,
+    a_lock_of_a_running_process_is_reported_without_a_command,
+}
+
 /// What a state server of Terraform's `http` backend knows, and what it refuses.
 #[derive(Default)]
 struct Kept {
@@ -103,8 +113,8 @@ fn answer(stream: TcpStream, kept: &mut Kept) {
 }
 
 /// A module with its state on that server, planned.
-async fn planned(server: &StateServer) -> Bench {
-    let bench = Bench::new(&[("main.tf", &server.module())]);
+async fn planned(engine: &RealEngine, server: &StateServer) -> Bench {
+    let bench = Bench::of(engine, &[("main.tf", &server.module())]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench
@@ -116,8 +126,12 @@ fn command(message: &str, about: &str) -> String {
     found.unwrap_or_else(|| panic!("no command with {about:?} in {message:?}")).to_owned()
 }
 
-fn run_by_hand(command: &str) {
-    let ran = Command::new("bash").args(["-c", command]).output().unwrap();
+/// Runs a command in a shell that knows nothing of the module.
+fn run_by_hand(engine: &RealEngine, command: &str) {
+    let path = format!("{}:{}", engine.folder.display(), std::env::var("PATH").unwrap());
+    let mut bash = Command::new("bash");
+    bash.args(["-c", command]).env("PATH", path).env_remove("TF_WORKSPACE").env_remove("TF_DATA_DIR");
+    let ran = bash.output().unwrap();
     assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
@@ -126,10 +140,9 @@ fn rescued(bench: &Bench) -> Vec<PathBuf> {
     files.map(|file| file.unwrap().path()).collect()
 }
 
-#[tokio::test]
-async fn a_state_that_the_backend_refuses_is_kept_and_the_printed_command_pushes_it() {
+async fn a_state_that_the_backend_refuses_is_kept_and_the_printed_command_pushes_it(engine: RealEngine) {
     let server = StateServer::start();
-    let bench = planned(&server).await;
+    let bench = planned(&engine, &server).await;
     server.kept.lock().unwrap().refuses_state = true;
     // The bench concludes twice, as after a crash of the runner: both find the same file.
     let fault = bench.run(apply()).await.faulted();
@@ -147,7 +160,7 @@ async fn a_state_that_the_backend_refuses_is_kept_and_the_printed_command_pushes
     assert!(fault.message.contains(file.to_str().unwrap()), "{fault:?}");
 
     server.kept.lock().unwrap().refuses_state = false;
-    run_by_hand(&command(&fault.message, "state push"));
+    run_by_hand(&engine, &command(&fault.message, "state push"));
     let ran = bench.run(plan()).await;
     assert!(ran.says("There are rescued states (1) in"), "{:#?}", ran.log);
     assert_eq!(counts(ran).total_unchanged_count, 1);
@@ -155,16 +168,7 @@ async fn a_state_that_the_backend_refuses_is_kept_and_the_printed_command_pushes
     assert!(!bench.run(plan()).await.says("rescued states"));
 }
 
-/// Runs a command in a shell that knows nothing of the module.
-fn run_elsewhere(command: &str) {
-    let mut bash = Command::new("bash");
-    bash.args(["-c", command]).env_remove("TF_WORKSPACE").env_remove("TF_DATA_DIR");
-    let ran = bash.output().unwrap();
-    assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
-}
-
-#[tokio::test]
-async fn the_printed_command_pushes_the_state_to_its_own_workspace() {
+async fn the_printed_command_pushes_the_state_to_its_own_workspace(engine: RealEngine) {
     let variables = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
@@ -175,7 +179,7 @@ async fn the_printed_command_pushes_the_state_to_its_own_workspace() {
     ] {
         let source =
             |input: &str| format!("resource \"terraform_data\" \"it\" {{\n  input = \"{input}\"\n}}\n");
-        let bench = Bench::new(&[("main.tf", &source("first"))]);
+        let bench = Bench::of(&engine, &[("main.tf", &source("first"))]);
         let hook = || hook.clone();
         let own = EngineTask {
             before_hook: hook(),
@@ -209,7 +213,7 @@ async fn the_printed_command_pushes_the_state_to_its_own_workspace() {
         );
         // Terraform gives a state that it could not write here no new serial, and so does not push it over the one before.
         fs::remove_file(prod.join("terraform.tfstate")).unwrap();
-        run_elsewhere(&push);
+        run_by_hand(&engine, &push);
         assert!(fs::read_to_string(prod.join("terraform.tfstate")).unwrap().contains("second"));
         assert!(!bench.module().join("terraform.tfstate").exists(), "the state of another workspace");
         let needed = if hook().is_some() { "of the module's hooks" } else { ".snapcd/snapcd.env" };
@@ -225,10 +229,9 @@ async fn the_printed_command_pushes_the_state_to_its_own_workspace() {
     }
 }
 
-#[tokio::test]
-async fn the_unlock_command_uses_the_data_folder_of_the_engine() {
+async fn the_unlock_command_uses_the_data_folder_of_the_engine(engine: RealEngine) {
     let server = StateServer::start();
-    let bench = Bench::new(&[("main.tf", &server.module())]);
+    let bench = Bench::of(&engine, &[("main.tf", &server.module())]);
     let own = EngineTask {
         init: InitOptions {
             resolved_env_vars: [("TF_DATA_DIR".to_owned(), "data".to_owned())].into(),
@@ -240,17 +243,19 @@ async fn the_unlock_command_uses_the_data_folder_of_the_engine() {
     server.kept.lock().unwrap().lock = b"{\"ID\": \"left-behind\"}".to_vec();
     let fault = bench.run(plan()).await.faulted();
     let unlock = command(&fault.message, "force-unlock");
-    assert!(unlock.ends_with(" && TF_DATA_DIR=data terraform force-unlock left-behind"), "{unlock}");
-    run_elsewhere(&unlock.replace("force-unlock", "force-unlock -force"));
+    assert!(
+        unlock.ends_with(&format!(" && TF_DATA_DIR=data {} force-unlock left-behind", engine.name)),
+        "{unlock}"
+    );
+    run_by_hand(&engine, &unlock.replace("force-unlock", "force-unlock -force"));
     counts(bench.run(plan()).await);
 }
 
-#[tokio::test]
-async fn after_a_kill_a_possible_lock_is_reported_and_the_next_plan_names_it() {
+async fn after_a_kill_a_possible_lock_is_reported_and_the_next_plan_names_it(engine: RealEngine) {
     let server = StateServer::start();
     let sleeps = "resource \"terraform_data\" \"slow\" {\n  provisioner \"local-exec\" {\n    command = \"echo now \
                   sleeping; exec sleep 300.25\"\n  }\n}\n";
-    let bench = Bench::new(&[("main.tf", &format!("{}{sleeps}", server.module()))]);
+    let bench = Bench::of(&engine, &[("main.tf", &format!("{}{sleeps}", server.module()))]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     let interrupt = Interrupt { at: "\u{1b}[0mnow sleeping", kind: CancelKind::Kill };
@@ -270,6 +275,7 @@ async fn after_a_kill_a_possible_lock_is_reported_and_the_next_plan_names_it() {
     for (request, told) in
         [(apply(), true), (plan(), true), (plan_with(&[], unlocked), false), (output(), false)]
     {
+        let request = bench.request(request);
         let fault = explain_lost(&context, &request, Fault::new("unknown outcome.")).await;
         let message = fault.message;
         assert_eq!(
@@ -280,12 +286,11 @@ async fn after_a_kill_a_possible_lock_is_reported_and_the_next_plan_names_it() {
     }
 }
 
-#[tokio::test]
-async fn a_cancelled_apply_logs_that_its_state_was_refused() {
+async fn a_cancelled_apply_logs_that_its_state_was_refused(engine: RealEngine) {
     let server = StateServer::start();
     let sleeps = "resource \"terraform_data\" \"slow\" {\n  depends_on = [terraform_data.it]\n  provisioner \"local-exec\" {\n    command = \"echo now \
                   sleeping; exec sleep 300.25\"\n  }\n}\n";
-    let bench = Bench::new(&[("main.tf", &format!("{}{sleeps}", server.module()))]);
+    let bench = Bench::of(&engine, &[("main.tf", &format!("{}{sleeps}", server.module()))]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     server.kept.lock().unwrap().refuses_state = true;
@@ -298,14 +303,14 @@ async fn a_cancelled_apply_logs_that_its_state_was_refused() {
     let (_, line) = ran.log.iter().find(|(_, line)| line.contains("`cd ")).unwrap();
     assert!(line.contains(files[0].to_str().unwrap()), "{line}");
     server.kept.lock().unwrap().refuses_state = false;
-    run_by_hand(&command(line, "state push"));
+    run_by_hand(&engine, &command(line, "state push"));
     assert_eq!(counts(bench.run(plan()).await).total_count_before, 2);
 }
 
 #[tokio::test]
 async fn a_repeated_conclusion_reports_the_same() {
     let server = StateServer::start();
-    let bench = planned(&server).await;
+    let bench = planned(&terraform(), &server).await;
     server.kept.lock().unwrap().refuses_state = true;
     let context = bench.context();
     let Ok(Prepared::Run(launch)) = prepare(&context, &apply()).await else { panic!("not prepared") };
@@ -322,7 +327,7 @@ async fn a_repeated_conclusion_reports_the_same() {
 #[tokio::test]
 async fn a_state_that_cannot_be_copied_is_reported_in_its_original_place() {
     let server = StateServer::start();
-    let bench = planned(&server).await;
+    let bench = planned(&terraform(), &server).await;
     server.kept.lock().unwrap().refuses_state = true;
     fs::create_dir_all(bench.rescued().parent().unwrap()).unwrap();
     fs::write(bench.rescued(), "in the way").unwrap();
@@ -331,7 +336,7 @@ async fn a_state_that_cannot_be_copied_is_reported_in_its_original_place() {
     assert!(left.is_file() && fault.message.contains(left.to_str().unwrap()), "{fault:?}");
     assert!(!fault.message.contains("damaged"), "{fault:?}");
     server.kept.lock().unwrap().refuses_state = false;
-    run_by_hand(&command(&fault.message, "state push"));
+    run_by_hand(&terraform(), &command(&fault.message, "state push"));
     let ran = bench.run(plan()).await;
     assert!(ran.says("Failed to look for rescued states"), "{:#?}", ran.log);
     assert_eq!(counts(ran).total_unchanged_count, 1);
@@ -340,7 +345,7 @@ async fn a_state_that_cannot_be_copied_is_reported_in_its_original_place() {
 #[tokio::test]
 async fn a_state_that_another_apply_has_moved_is_reported_in_its_new_place() {
     let server = StateServer::start();
-    let bench = planned(&server).await;
+    let bench = planned(&terraform(), &server).await;
     server.kept.lock().unwrap().refuses_state = true;
     let mine = bench.executed(apply()).await;
     // Another runner was quicker than this one's return.
@@ -354,7 +359,7 @@ async fn a_state_that_another_apply_has_moved_is_reported_in_its_new_place() {
 #[tokio::test]
 async fn an_earlier_errored_state_is_moved_before_an_apply() {
     let server = StateServer::start();
-    let bench = planned(&server).await;
+    let bench = planned(&terraform(), &server).await;
     bench.write("errored.tfstate", "{\"version\": 4, \"old\": true}");
     server.kept.lock().unwrap().refuses_state = true;
     let ran = bench.run(apply()).await;
@@ -385,10 +390,9 @@ async fn a_refused_apply_does_not_move_the_state_of_an_earlier_one() {
     assert!(rescued(&bench).is_empty() && bench.module().join("errored.tfstate").exists());
 }
 
-#[tokio::test]
-async fn a_state_lock_that_is_left_behind_is_reported_with_its_id() {
+async fn a_state_lock_that_is_left_behind_is_reported_with_its_id(engine: RealEngine) {
     let server = StateServer::start();
-    let bench = planned(&server).await;
+    let bench = planned(&engine, &server).await;
     server.kept.lock().unwrap().refuses_unlock = true;
     let fault = bench.run(apply()).await.faulted();
     assert!(fault.message.contains("could not release its state lock"), "{fault:?}");
@@ -398,20 +402,22 @@ async fn a_state_lock_that_is_left_behind_is_reported_with_its_id() {
     let fault = bench.run(plan()).await.faulted();
     assert!(fault.message.contains(&format!("lock id {id}")), "{fault:?}");
     let unlock = command(&fault.message, "force-unlock");
-    assert!(unlock.ends_with(&format!("terraform force-unlock {id}")), "{unlock}");
-    run_by_hand(&unlock.replace("force-unlock", "force-unlock -force"));
+    assert!(unlock.ends_with(&format!("{} force-unlock {id}", engine.name)), "{unlock}");
+    run_by_hand(&engine, &unlock.replace("force-unlock", "force-unlock -force"));
     counts(bench.run(plan()).await);
 }
 
-#[tokio::test]
-async fn a_lock_of_a_running_process_is_reported_without_a_command() {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"touch begun; while [ ! -e \
+async fn a_lock_of_a_running_process_is_reported_without_a_command(engine: RealEngine) {
+    let bench = Bench::of(
+        &engine,
+        &[(
+            "main.tf",
+            "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"touch begun; while [ ! -e \
          go ]; do sleep 0.1; done\"\n  }\n}\n",
-    )]);
+        )],
+    );
     bench.run(init()).await.completed();
-    let mut other = Command::new("terraform")
+    let mut other = Command::new(engine.folder.join(engine.name.as_str()))
         .args(["apply", "-auto-approve", "-input=false"])
         .current_dir(bench.module())
         .stdout(std::process::Stdio::null())

@@ -2,6 +2,11 @@
 
 use super::*;
 
+test_with_terraform_and_tofu! {
+    an_apply_succeeds_even_if_the_private_folder_is_lost_afterwards,
+    outputs_are_reported_even_if_their_copy_fails,
+}
+
 /// Nothing can be copied to a file of this name in the module's private folder.
 fn blocked(file: &str) -> Option<String> {
     Some(format!("mkdir -p .snapcd/{file}/{file}"))
@@ -15,24 +20,22 @@ fn replaced() -> Option<String> {
 const MODULE: &[(&str, &str)] =
     &[("main.tf", "resource \"terraform_data\" \"x\" {}\noutput \"x\" { value = \"mine\" }\n")];
 
-async fn planned() -> Bench {
-    let bench = Bench::new(MODULE);
+async fn planned(engine: &RealEngine) -> Bench {
+    let bench = Bench::of(engine, MODULE);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench
 }
 
-#[tokio::test]
-async fn an_apply_succeeds_even_if_the_private_folder_is_lost_afterwards() {
-    let bench = planned().await;
+async fn an_apply_succeeds_even_if_the_private_folder_is_lost_afterwards(engine: RealEngine) {
+    let bench = planned(&engine).await;
     let own = EngineTask { after_hook: replaced(), ..EngineTask::new(Task::ApplyFromPlan, ENGINE) };
     let ran = bench.run(TaskRequest::Engine(own)).await;
     assert_eq!(ran.completed(), Success::Resources(1));
 }
 
-#[tokio::test]
-async fn outputs_are_reported_even_if_their_copy_fails() {
-    let bench = planned().await;
+async fn outputs_are_reported_even_if_their_copy_fails(engine: RealEngine) {
+    let bench = planned(&engine).await;
     bench.run(apply()).await.completed();
     let own = EngineTask {
         before_hook: blocked("output.json"),
@@ -72,7 +75,7 @@ async fn outputs_of_extra_files_are_recorded_when_the_task_runs() {
 
 #[tokio::test]
 async fn a_fault_says_that_the_apply_succeeded_if_its_result_is_missing_and_the_plan_had_no_count() {
-    let bench = planned().await;
+    let bench = planned(&terraform()).await;
     fs::remove_file(bench.private("planned-count.json")).unwrap();
     let executed = bench.executed(apply()).await;
     fs::remove_file(executed.folder().join("state.json")).unwrap();
@@ -84,7 +87,7 @@ async fn a_fault_says_that_the_apply_succeeded_if_its_result_is_missing_and_the_
 /// An engine does not write symlinks to the step folder, but a hook could.
 #[tokio::test]
 async fn a_result_that_is_a_symlink_is_not_read() {
-    let bench = planned().await;
+    let bench = planned(&terraform()).await;
     let executed = bench.executed(apply()).await;
     let state = executed.folder().join("state.json");
     let elsewhere = executed.folder().join("elsewhere.json");

@@ -7,13 +7,23 @@ use hawser_contract::requests::CancelKind;
 use super::*;
 use crate::support::steps::{Interrupt, Ran, execute};
 
+test_with_terraform_and_tofu! {
+    a_graceful_cancel_of_an_apply_lets_the_engine_finish_and_runs_nothing_more,
+    a_cancel_of_the_after_hook_logs_that_the_apply_succeeded,
+    a_kill_is_a_cancel_too,
+    the_lock_of_a_killed_engine_is_found_in_any_workspace,
+}
+
 /// An apply whose provisioner sleeps, and would leave a trace if it were not interrupted.
-async fn sleeping() -> Bench {
-    let bench = Bench::new(&[(
-        "main.tf",
-        "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"echo now asleep: $$; \
+async fn sleeping(engine: &RealEngine) -> Bench {
+    let bench = Bench::of(
+        engine,
+        &[(
+            "main.tf",
+            "resource \"terraform_data\" \"x\" {\n  provisioner \"local-exec\" {\n    command = \"echo now asleep: $$; \
          exec sleep 300.125\"\n  }\n}\n",
-    )]);
+        )],
+    );
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     bench
@@ -37,9 +47,8 @@ fn still_sleeps(ran: &Ran) -> bool {
     !fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().is_empty()
 }
 
-#[tokio::test]
-async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_more() {
-    let bench = sleeping().await;
+async fn a_graceful_cancel_of_an_apply_lets_the_engine_finish_and_runs_nothing_more(engine: RealEngine) {
+    let bench = sleeping(&engine).await;
     let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Graceful };
     let ran = bench.run_interrupted(apply_with_after_hook(), Some(interrupt)).await;
     assert!(!ran.says("succeeded anyway"), "{:#?}", ran.log);
@@ -57,9 +66,8 @@ async fn a_graceful_cancel_of_an_apply_lets_terraform_finish_and_runs_nothing_mo
     assert!(!bench.rescued().exists());
 }
 
-#[tokio::test]
-async fn a_cancel_of_the_after_hook_logs_that_the_apply_succeeded() {
-    let bench = Bench::new(&[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
+async fn a_cancel_of_the_after_hook_logs_that_the_apply_succeeded(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", "resource \"terraform_data\" \"x\" {}\n")]);
     bench.run(init()).await.completed();
     counts(bench.run(plan()).await);
     let own = EngineTask {
@@ -70,13 +78,12 @@ async fn a_cancel_of_the_after_hook_logs_that_the_apply_succeeded() {
     let request = TaskRequest::Engine(own);
     let ran = bench.run_interrupted(request, Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
-    assert!(ran.says("terraform apply succeeded anyway"), "{:#?}", ran.log);
+    assert!(ran.says(&format!("{} apply succeeded anyway", engine.name)), "{:#?}", ran.log);
     assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
 }
 
-#[tokio::test]
-async fn a_kill_is_a_cancel_too() {
-    let bench = sleeping().await;
+async fn a_kill_is_a_cancel_too(engine: RealEngine) {
+    let bench = sleeping(&engine).await;
     let interrupt = Interrupt { at: "\u{1b}[0mnow asleep", kind: CancelKind::Kill };
     let ran = bench.run_interrupted(apply(), Some(interrupt)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
@@ -89,9 +96,8 @@ async fn a_kill_is_a_cancel_too() {
     counts(bench.run(plan()).await);
 }
 
-#[tokio::test]
-async fn the_lock_of_a_killed_engine_is_found_in_any_workspace() {
-    let bench = sleeping().await;
+async fn the_lock_of_a_killed_engine_is_found_in_any_workspace(engine: RealEngine) {
+    let bench = sleeping(&engine).await;
     let own = EngineTask {
         init: InitOptions {
             resolved_env_vars: [("TF_WORKSPACE".to_owned(), "prod".to_owned())].into(),

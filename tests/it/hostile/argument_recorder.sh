@@ -1,6 +1,7 @@
 #!/bin/bash
-# In the place of every engine in the table of hostile requests: writes down what it is given (RECORD is replaced by the
-# folder for that), and does what the runner needs to go on. It is no engine: what real Terraform makes of values is tested elsewhere.
+# Takes the place of every engine in the tests of hostile requests: records exactly what it is given (RECORD is replaced by
+# the folder for that), and does what the runner needs to go on. A real engine would reject most of these values before it
+# could show them.
 name=${0##*/}
 if [[ $1 == version ]]; then
   if [[ $name == pulumi ]]; then echo v3.0.0; else echo '{"terraform_version": "1.9.0"}'; fi
