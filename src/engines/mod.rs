@@ -180,6 +180,11 @@ pub trait Engine: Debug + Send + Sync {
     /// Parses the printed outputs.
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error>;
 
+    /// Marks the sensitive ones of the parsed outputs, if the engine does not print that with them.
+    fn mark_sensitive(&self, _outputs: &mut [OutputValue], _paths: &ResultPaths) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// The sensitive outputs and attributes in the plan or state that a task has left; `None` if the engine does not mark them
     /// there.
     fn sensitive_outputs(

@@ -1,8 +1,10 @@
 //! Pulumi.
 
 pub mod commands;
+mod counts;
 mod diagnostics;
 mod leftovers;
+mod outputs;
 mod preview;
 mod state;
 
@@ -11,11 +13,9 @@ use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, 
 use super::diagnostics::{Diagnostic, EngineOutput};
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on, value_of};
-use super::{
-    BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, outputs,
-    plan_counts,
-};
+use super::{BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths};
 use crate::workspace::PrivateFile;
+use counts::{DestroyPreview, SavedPlan};
 use state::StackExport;
 
 #[derive(Debug)]
@@ -103,12 +103,13 @@ impl Engine for Pulumi {
     fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
         match Direction::of(task) {
             Direction::Apply => {
-                let plan = paths.read_json(PrivateFile::PULUMI_PLAN.name())?;
-                Ok((plan_counts::count_pulumi(&plan), Vec::new()))
+                let plan: SavedPlan = paths.read_json(PrivateFile::PULUMI_PLAN.name())?;
+                Ok((plan.count(), Vec::new()))
             }
             Direction::Destroy => {
-                let preview = paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?;
-                Ok((plan_counts::count_pulumi_preview(&preview), preview::lines(&preview)))
+                let file = PrivateFile::DESTROY_PREVIEW.name();
+                let preview: DestroyPreview = paths.read_json(file)?;
+                Ok((preview.count(), preview::lines(&paths.read_json(file)?)))
             }
         }
     }
@@ -122,7 +123,11 @@ impl Engine for Pulumi {
     }
 
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
-        outputs::parse_pulumi(printed)
+        outputs::parse(printed)
+    }
+
+    fn mark_sensitive(&self, outputs: &mut [OutputValue], paths: &ResultPaths) -> Result<(), EngineError> {
+        outputs::mark_sensitive(outputs, paths)
     }
 
     /// A preview of a destroy prints JSON to a file.

@@ -3,6 +3,7 @@
 
 mod faults;
 mod pulumi;
+mod pulumi_results;
 mod terraform_variables;
 mod tofu_plugins;
 
@@ -146,11 +147,11 @@ async fn pulumi_runs_a_program_from_init_to_destroy() {
     assert_eq!(
         seen,
         [
-            ("list", "tuple", "[1,\"a\"]", None),
-            ("number", "number", "1.5", None),
-            ("object", "object", "{\"k\":true}", None),
-            ("password", "string", "[secret]", Some(true)),
-            ("text", "string", "it's \"so\" $HOME", None),
+            ("list", "tuple", "[1,\"a\"]", Some(false)),
+            ("number", "number", "1.5", Some(false)),
+            ("object", "object", "{\"k\":true}", Some(false)),
+            ("password", "string", "hush", Some(true)),
+            ("text", "string", "it's \"so\" $HOME", Some(false)),
         ]
     );
 
