@@ -22,12 +22,12 @@ use crate::script::EngineCommand;
 use crate::workspace::PrivateFile;
 
 /// Where `pulumi login` logs in without an argument.
-const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
+pub(super) const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
 
 /// The stack of a module without the flag StackName.
-const DEFAULT_STACK: &str = "snapcd";
+pub(super) const DEFAULT_STACK: &str = "snapcd";
 
-fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
+pub(super) fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
     let words = std::iter::once("pulumi").chain(words.iter().copied()).map(str::to_owned);
     EngineCommand::new(words.chain(flags))
 }

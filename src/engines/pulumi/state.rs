@@ -39,7 +39,8 @@ pub(super) fn is_counted(urn: &str) -> bool {
     let mut parts = urn.splitn(4, "::").skip(2);
     let kind = parts.next().and_then(|types| types.rsplit('$').next()).unwrap_or_default();
     let is_default = parts.next().is_some_and(|name| name.starts_with("default"));
-    !is_stack(urn) && !(kind.starts_with("pulumi:providers:") && is_default)
+    let is_default_provider = is_default && kind.starts_with("pulumi:providers:");
+    !is_stack(urn) && !is_default_provider
 }
 
 impl StackExport {

@@ -4,6 +4,7 @@
 mod faults;
 mod pulumi;
 mod pulumi_results;
+mod pulumi_stacks;
 mod terraform_variables;
 mod tofu_plugins;
 
