@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use hawser::tasks::TaskError;
 use hawser_contract::requests::CancelKind;
-use hawser_contract::{EngineName, PulumiFlag, Task};
+use hawser_contract::{EngineName, EngineTask, PulumiFlag, Task, TaskRequest};
 use hawser_dev_server::{JobKind, JobState};
 
 use crate::support::pulumi::{pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_task};
@@ -27,8 +27,12 @@ async fn after_a_kill_the_lock_is_reported_and_the_operations_behind_it_are_not(
     let flags = || pulumi_flags(&[(PulumiFlag::StackName, Some("dev"))], &[]);
     bench.run(pulumi_init(&bench, &[(PulumiFlag::StackName, Some("dev"))])).await.completed();
     bench.run(pulumi_plan(Task::Plan, &[], flags())).await.completed();
-    let kill = Interrupt { at: "slow creating", kind: CancelKind::Kill };
-    let ran = bench.run_interrupted(pulumi_task(Task::ApplyFromPlan, flags()), Some(kill)).await;
+    // While Pulumi writes the state, a kill would destroy it.
+    let saved = "(until pulumi stack export --stack dev 2>/dev/null | grep -q '\"creating\"'; do sleep 0.1; done; echo saved it) &";
+    let mut apply = EngineTask::new(Task::ApplyFromPlan, EngineName::PULUMI);
+    (apply.flags, apply.before_hook) = (flags(), Some(saved.to_owned()));
+    let kill = Interrupt { at: "saved it", kind: CancelKind::Kill };
+    let ran = bench.run_interrupted(TaskRequest::Engine(apply), Some(kill)).await;
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     assert!(ran.says("Pulumi was killed, so the stack is probably still locked"), "{:#?}", ran.log);
     assert!(ran.says("pulumi cancel dev`"), "{:#?}", ran.log);
