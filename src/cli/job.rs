@@ -98,7 +98,8 @@ struct Submit {
     /// Directory of the module, relative to the root of the source
     #[arg(long)]
     subdirectory: Option<String>,
-    /// Jobs with the same stack, namespace, and module share a working copy and a local state [default: local]
+    /// Jobs with the same stack, namespace, and module share a working copy and a local state. It is also the name of
+    /// Pulumi's stack [default: local, and snapcd for Pulumi]
     #[arg(long)]
     stack: Option<String>,
     /// See --stack [default: derived from SOURCE without its credentials and revision]
@@ -107,9 +108,9 @@ struct Submit {
     /// See --stack [default: derived from SOURCE and the directory of the module]
     #[arg(long)]
     module: Option<String>,
-    /// terraform, tofu, or pulumi
-    #[arg(long, default_value = "terraform")]
-    engine: EngineName,
+    /// terraform, tofu, or pulumi [default: the one that fits if SOURCE is a directory, otherwise terraform]
+    #[arg(long)]
+    engine: Option<EngineName>,
     /// Value of a declared variable, in the syntax of terraform's -var: HCL for lists and objects, otherwise plain text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
@@ -237,6 +238,7 @@ fn no_token(hub: Option<&str>, data: &Path) -> Failure {
 }
 
 async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit) -> Result<(), Failure> {
+    let engine = args.engine.unwrap_or_else(|| source::engine(&args.source, args.subdirectory.as_deref()));
     let source = if args.registry {
         source::JobSource { url: args.source, subdirectory: None }
     } else {
@@ -252,10 +254,13 @@ async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit
     }
     spec.subdirectory = args.subdirectory.or(source.subdirectory);
     let names = ModuleNames::new(&spec.source.source_url, args.registry, spec.subdirectory.as_deref());
+    let flags = args.stack.as_deref().and_then(|stack| area::stack_flags(&engine, stack));
+    spec.flags = flags.unwrap_or_default();
     spec.stack_name = args.stack.unwrap_or_else(|| area::STACK.to_owned());
     spec.namespace_name = args.namespace.unwrap_or(names.namespace);
     spec.module_name = args.module.unwrap_or(names.module);
-    spec.engine = args.engine;
+    spec.declares_variables = area::declares_variables(&engine);
+    spec.engine = engine;
     spec.typed_parameters = args.vars.into_iter().collect();
     spec.env_vars = args.envs.into_iter().collect();
     spec.instance = args.instance;

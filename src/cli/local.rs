@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hawser_contract::{EngineName, Task};
+use hawser_contract::{EngineName, FlagLists, Task};
 use hawser_dev_server::{
     EmbeddedHub, HubOptions, Identity, JobKind, JobSpec, LOG_PERIOD_SECONDS, LogKeeping,
 };
@@ -54,6 +54,9 @@ pub(super) struct Args {
     /// terraform, tofu, or pulumi [default: the installed one that fits the directory]
     #[arg(long, value_name = "ENGINE", value_parser = area::known_engine)]
     engine: Option<EngineName>,
+    /// Pulumi stack, which is created if it does not exist [default: snapcd]
+    #[arg(long, value_name = "NAME")]
+    stack: Option<String>,
     /// Directory for state and checkouts of local runs [default: HAWSER_LOCAL_DIR, or the user's data directory]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -73,6 +76,11 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     };
     let (directory, names) = snapshot::check(&directory)?;
     let engine = area::engine(args.engine, &names)?;
+    let flags = match args.stack {
+        None => FlagLists::default(),
+        Some(stack) => area::stack_flags(&engine, &stack)
+            .ok_or_else(|| Failure::usage(format!("{engine} has no stacks")).hint("remove --stack"))?,
+    };
     let area = Area::of(directory, &data)?;
     let _lock = area.lock()?;
     let runtime = super::runtime()?;
@@ -101,7 +109,9 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         yes: args.yes,
         notes: Vec::from_iter(snapshot.leaves_state_behind.then(|| STATE_NOTE.to_owned())),
         spec: JobSpec {
+            declares_variables: area::declares_variables(&engine),
             engine,
+            flags,
             typed_parameters: args.variables.into_iter().collect(),
             needs_approval: !args.plan,
             ..job_spec(kind, &area, snapshot)
@@ -217,8 +227,9 @@ impl From<LocalError> for Failure {
             }
             LocalError::NotADirectory { .. } | LocalError::NoConfiguration { .. } => Self::usage(message)
                 .hint("pass a directory that contains a Terraform, OpenTofu, or Pulumi project"),
-            LocalError::AllIgnored { .. } => Self::usage(message)
-                .hint("`git check-ignore --verbose *.tf` in that directory prints the rule"),
+            LocalError::AllIgnored { .. } => {
+                Self::usage(message).hint("`git check-ignore --verbose *` in that directory prints the rule")
+            }
             LocalError::NoGit => {
                 Self::unavailable(message).hint("install git: https://git-scm.com/downloads")
             }

@@ -61,6 +61,11 @@ impl ResultPaths {
         format!("{}/{}", self.private, file.name())
     }
 
+    /// The directory that contains the private folder: where the engine runs.
+    pub fn module(&self) -> &Path {
+        Path::new(&self.private).parent().unwrap_or(Path::new("/"))
+    }
+
     /// The path of a file in the step folder. A copy of a private file has the same name.
     pub fn step(&self, name: &str) -> String {
         format!("{}/{name}", self.step)

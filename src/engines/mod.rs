@@ -97,6 +97,16 @@ pub trait Engine: Debug + Send + Sync {
     /// Whether a folder with a file of this name is a module for this engine.
     fn uses_file(&self, name: &str) -> bool;
 
+    /// Whether a module declares its variables. If it does not, it takes any parameter, as text.
+    fn declares_variables(&self) -> bool {
+        true
+    }
+
+    /// The flags that select a stack; `None` if the engine has no stacks.
+    fn stack_flags(&self, _name: &str) -> Option<FlagLists> {
+        None
+    }
+
     /// The arguments that make the program print its version.
     fn version_arguments(&self) -> &'static [&'static str] {
         &["version"]
@@ -180,6 +190,11 @@ pub trait Engine: Debug + Send + Sync {
     /// Parses the printed outputs.
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error>;
 
+    /// Marks the sensitive ones of the parsed outputs, if the engine does not print that with them.
+    fn mark_sensitive(&self, _outputs: &mut [OutputValue], _paths: &ResultPaths) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// The sensitive outputs and attributes in the plan or state that a task has left; `None` if the engine does not mark them
     /// there.
     fn sensitive_outputs(
@@ -205,10 +220,10 @@ pub trait Engine: Debug + Send + Sync {
         HOOKS_TO_CHECK
     }
 
-    /// Deals with states that earlier tasks have left, before a task starts. `warn` writes to the job's log.
+    /// Deals with what earlier tasks have left, before a task starts. `warn` writes to the job's log.
     fn before_task(
         &self,
-        _task: Task,
+        _task: &EngineTask,
         _workspace: &Workspace,
         _directory: &EngineDirectory,
         _job_id: Uuid,

@@ -11,10 +11,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use super::Engine;
 use super::engine_commands::skip_to_object;
+use super::{Engine, EngineError, ResultPaths};
 use crate::base::confined_dir::read_limited;
 use crate::base::digest::hex;
+use crate::workspace::PrivateFile;
 
 /// All outputs are held in memory.
 const LARGEST: u64 = 256 * 1024 * 1024;
@@ -27,12 +28,24 @@ struct TerraformOutput {
     value: Option<Box<RawValue>>,
 }
 
-/// Pulumi prints this in place of a secret, which may be a part of a value. Inside a string, the quotes would be escaped.
-const HIDDEN: &str = "\"[secret]\"";
-
-/// Reads the printed outputs. `from_extra_files` names the outputs that extra files declare. `None` if the engine printed
-/// nothing.
+/// Reads the outputs that a task printed. `from_extra_files` names the outputs that extra files declare. `None` if the engine
+/// printed nothing.
 pub fn read(
+    engine: &dyn Engine,
+    paths: &ResultPaths,
+    from_extra_files: &BTreeSet<String>,
+    timestamp: i64,
+) -> Result<Option<OutputSet>, EngineError> {
+    let file = PrivateFile::OUTPUT.name();
+    let mut set = paths.read(file, |file| read_printed(engine, file, from_extra_files, timestamp))?;
+    if let Some(set) = &mut set {
+        engine.mark_sensitive(&mut set.outputs, paths)?;
+    }
+    Ok(set)
+}
+
+/// The same from one file, which may not tell which outputs are sensitive.
+pub fn read_printed(
     engine: &dyn Engine,
     file: File,
     from_extra_files: &BTreeSet<String>,
@@ -74,20 +87,6 @@ pub fn parse_terraform(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error
         .collect()
 }
 
-pub fn parse_pulumi(raw: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
-    let outputs: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(raw)?;
-    outputs
-        .into_iter()
-        .map(|(name, value)| {
-            let kind = json_type(value.get()).to_owned();
-            let hidden = value.get().contains(HIDDEN);
-            let value = text(value.get())?;
-            // With --show-secrets, a secret looks like any other value.
-            Ok(OutputValue { name, sensitive: hidden.then_some(true), kind, value, from_extra_file: false })
-        })
-        .collect()
-}
-
 /// A type in Terraform's JSON: a name, or an array that starts with one.
 fn type_name(raw: &str) -> Result<String, serde_json::Error> {
     if raw.starts_with('"') {
@@ -98,7 +97,7 @@ fn type_name(raw: &str) -> Result<String, serde_json::Error> {
 }
 
 /// The type of a JSON text. All engines use Terraform's names.
-fn json_type(raw: &str) -> &'static str {
+pub(super) fn json_type(raw: &str) -> &'static str {
     match raw.trim_start().bytes().next() {
         Some(b'"') => "string",
         Some(b't' | b'f') => "bool",
@@ -110,12 +109,12 @@ fn json_type(raw: &str) -> &'static str {
 }
 
 /// Strings without quotes, everything else as compact JSON.
-fn text(raw: &str) -> Result<String, serde_json::Error> {
+pub(super) fn text(raw: &str) -> Result<String, serde_json::Error> {
     if raw.starts_with('"') { serde_json::from_str(raw) } else { Ok(compact(raw)) }
 }
 
 /// Removes the whitespace between the tokens of a JSON text.
-fn compact(json: &str) -> String {
+pub(super) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);
     for letter in json.chars() {
@@ -133,7 +132,6 @@ fn compact(json: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::pulumi::Pulumi;
     use crate::engines::terraform::Terraform;
     use proptest::prelude::*;
     use std::fs;
@@ -142,7 +140,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), json).unwrap();
         let extra = BTreeSet::from(["extra".to_owned()]);
-        read(engine, file.reopen().unwrap(), &extra, 7).unwrap().unwrap()
+        read_printed(engine, file.reopen().unwrap(), &extra, 7).unwrap().unwrap()
     }
 
     fn one(json: &str) -> OutputValue {
@@ -182,35 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn pulumi_outputs_keep_their_types_and_hidden_secrets_are_sensitive() {
-        let set = outputs(
-            &Pulumi,
-            r#"{"s": "t", "n": 1.50, "l": [1, "a"], "o": {"k": true}, "p": "[secret]",
-               "q": {"user": "me", "keys": ["[secret]"]}, "r": "say \"[secret]\""}"#,
-        );
-        let seen: Vec<_> = set
-            .outputs
-            .iter()
-            .map(|it| (it.name.as_str(), it.kind.as_str(), it.value.as_str(), it.sensitive))
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                ("l", "tuple", "[1,\"a\"]", None),
-                ("n", "number", "1.50", None),
-                ("o", "object", "{\"k\":true}", None),
-                ("p", "string", "[secret]", Some(true)),
-                ("q", "object", "{\"user\":\"me\",\"keys\":[\"[secret]\"]}", Some(true)),
-                ("r", "string", "say \"[secret]\"", None),
-                ("s", "string", "t", None),
-            ]
-        );
-    }
-
-    #[test]
     fn no_text_means_no_outputs_and_invalid_json_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let read = || read(&Terraform::tofu(), file.reopen().unwrap(), &BTreeSet::new(), 0);
+        let read = || read_printed(&Terraform::tofu(), file.reopen().unwrap(), &BTreeSet::new(), 0);
         assert_eq!(read().unwrap(), None);
         fs::write(file.path(), "Warning: not JSON").unwrap();
         read().unwrap_err();

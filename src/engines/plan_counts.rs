@@ -1,12 +1,9 @@
 //! Counts the changes in a plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use hawser_contract::PlanData;
 use serde::Deserialize;
-use serde_json::Value;
-
-use crate::workspace::stored_state::is_stack;
 
 /// What happens to one resource or output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +16,10 @@ pub enum Change {
 }
 
 #[derive(Debug, Default)]
-struct Tally(PlanData);
+pub(super) struct Tally(PlanData);
 
 impl Tally {
-    fn resource(&mut self, change: Change) {
+    pub(super) fn resource(&mut self, change: Change) {
         *match change {
             Change::Unchanged => &mut self.0.total_unchanged_count,
             Change::Create => &mut self.0.create_count,
@@ -32,7 +29,7 @@ impl Tally {
         } += 1;
     }
 
-    fn output(&mut self, name: String, change: Change) {
+    pub(super) fn output(&mut self, name: String, change: Change) {
         let data = &mut self.0;
         match change {
             Change::Unchanged => &mut data.outputs_unchanged_list,
@@ -44,7 +41,7 @@ impl Tally {
         .push(name);
     }
 
-    fn finish(self) -> PlanData {
+    pub(super) fn finish(self) -> PlanData {
         let mut data = self.0;
         let changed = data.modify_count + data.recreate_count;
         data.total_count_after = data.total_unchanged_count + changed + data.create_count;
@@ -110,80 +107,6 @@ pub(super) fn count_terraform(plan: ShownPlan) -> PlanData {
         if let Some(change) = actions.change() {
             tally.output(name, change);
         }
-    }
-    tally.finish()
-}
-
-/// The change to one resource, which may take several steps.
-fn pulumi_change<'a>(steps: impl IntoIterator<Item = &'a str>) -> Option<Change> {
-    let steps: BTreeSet<&str> = steps.into_iter().collect();
-    let any = |wanted: &[&str]| wanted.iter().any(|it| steps.contains(it));
-    if any(&["replace", "create-replacement", "delete-replaced", "import-replacement"])
-        || (any(&["create"]) && any(&["delete"]))
-    {
-        Some(Change::Recreate)
-    } else if any(&["create", "import"]) {
-        Some(Change::Create)
-    } else if any(&["delete"]) {
-        Some(Change::Destroy)
-    } else if any(&["update"]) {
-        Some(Change::Modify)
-    } else if any(&["same"]) {
-        Some(Change::Unchanged)
-    } else {
-        None
-    }
-}
-
-/// The names of the members at a path, or the strings of the array there.
-fn names(value: &Value, pointer: &str) -> BTreeSet<String> {
-    match value.pointer(pointer) {
-        Some(Value::Object(members)) => members.keys().cloned().collect(),
-        Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        _ => BTreeSet::new(),
-    }
-}
-
-/// Counts a plan that `pulumi preview --save-plan` has written.
-pub(super) fn count_pulumi(plan: &Value) -> PlanData {
-    let mut tally = Tally::default();
-    for (urn, resource) in plan["resourcePlans"].as_object().into_iter().flatten() {
-        if !is_stack(urn) {
-            let steps = names(resource, "/steps");
-            pulumi_change(steps.iter().map(String::as_str))
-                .into_iter()
-                .for_each(|change| tally.resource(change));
-            continue;
-        }
-        // The outputs that the stack is expected to have.
-        let mut unchanged = names(resource, "/state");
-        for (list, change) in
-            [("adds", Change::Create), ("updates", Change::Modify), ("deletes", Change::Destroy)]
-        {
-            for name in names(resource, &format!("/goal/outputDiff/{list}")) {
-                unchanged.remove(&name);
-                tally.output(name, change);
-            }
-        }
-        unchanged.into_iter().for_each(|name| tally.output(name, Change::Unchanged));
-    }
-    tally.finish()
-}
-
-/// Counts what `pulumi destroy --preview-only --json` prints.
-pub(super) fn count_pulumi_preview(preview: &Value) -> PlanData {
-    let mut tally = Tally::default();
-    let mut resources: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for step in preview["steps"].as_array().into_iter().flatten() {
-        let (Some(operation), Some(urn)) = (step["op"].as_str(), step["urn"].as_str()) else { continue };
-        if !is_stack(urn) {
-            resources.entry(urn).or_default().push(operation);
-        } else if let Some(change) = pulumi_change([operation]) {
-            names(step, "/oldState/outputs").into_iter().for_each(|name| tally.output(name, change));
-        }
-    }
-    for steps in resources.into_values() {
-        pulumi_change(steps).into_iter().for_each(|change| tally.resource(change));
     }
     tally.finish()
 }

@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use hawser_contract::EngineName;
+use hawser_contract::{EngineName, FlagLists};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -131,6 +131,13 @@ fn choose(
     names: &[OsString],
     installed: impl Fn(&EngineName) -> bool,
 ) -> Result<EngineName, LocalError> {
+    let fitting = requested.map_or_else(|| fitting_engines(names), |engine| vec![engine]);
+    let found = fitting.iter().find(|engine| installed(engine)).cloned();
+    found.ok_or(LocalError::NoEngine { engines: fitting })
+}
+
+/// The engines that can run in a directory with these files.
+pub fn fitting_engines(names: &[OsString]) -> Vec<EngineName> {
     let engines = Engines::default();
     let using = |name: &OsString| -> Vec<EngineName> {
         let name = name.to_string_lossy();
@@ -138,16 +145,8 @@ fn choose(
     };
     // A file that several engines use leaves the choice between them, so it decides.
     let order = |name: &EngineName| engines.iter().position(|engine| engine.name() == *name);
-    let fitting = match requested {
-        Some(engine) => vec![engine],
-        None => {
-            let fitting = names.iter().map(using).filter(|fitting| !fitting.is_empty());
-            let fitting = fitting.min_by_key(|fitting| (Reverse(fitting.len()), order(&fitting[0])));
-            fitting.unwrap_or_default()
-        }
-    };
-    let found = fitting.iter().find(|engine| installed(engine)).cloned();
-    found.ok_or(LocalError::NoEngine { engines: fitting })
+    let fitting = names.iter().map(using).filter(|fitting| !fitting.is_empty());
+    fitting.min_by_key(|fitting| (Reverse(fitting.len()), order(&fitting[0]))).unwrap_or_default()
 }
 
 /// Parses the name of an engine that `hawser local` can run.
@@ -158,6 +157,16 @@ pub fn known_engine(name: &str) -> Result<EngineName, String> {
         .get(&engine)
         .map_err(|_| format!("unknown engine {name:?}: expected one of {}", engines.names()))?;
     Ok(engine)
+}
+
+/// Whether modules for an engine declare their variables.
+pub fn declares_variables(engine: &EngineName) -> bool {
+    Engines::default().get(engine).is_ok_and(|engine| engine.declares_variables())
+}
+
+/// The flags that select a stack of an engine; `None` if it has no stacks.
+pub fn stack_flags(engine: &EngineName, stack: &str) -> Option<FlagLists> {
+    Engines::default().get(engine).ok()?.stack_flags(stack)
 }
 
 pub fn engine_hint(engine: &EngineName) -> &'static str {

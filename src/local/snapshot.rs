@@ -9,6 +9,9 @@
 //!   private folder.
 //! * `.git`, `.terraform` and `*.tfstate*` are never included.
 //!
+//! A symlink to a file outside of the snapshot, like the `python` of a virtual environment, becomes a copy of that file, because
+//! a runner refuses such a symlink.
+//!
 //! Inside a git repository the snapshot contains the whole repository, so that `../modules/x` works. Nested repositories
 //! and submodules are included as plain files. The same files always result in the same commit, because author and date
 //! are fixed.
@@ -20,6 +23,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -172,11 +176,23 @@ impl SnapshotRepository {
         let scratch = tempfile::tempdir_in(&self.path).map_err(failed("write to", &self.path))?;
         let index = scratch.path().join("index");
         let list = scratch.path().join("files");
-        let names: Vec<&[u8]> = files.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        let (linked, names): (Vec<_>, Vec<_>) = files
+            .iter()
+            .map(|path| (path, linked_file(root, path)))
+            .partition(|(_, linked)| linked.is_some());
+        let names: Vec<&[u8]> = names.iter().map(|(path, _)| path.as_os_str().as_bytes()).collect();
         std::fs::write(&list, names.join(&0)).map_err(failed("write", &list))?;
         let add = self.git("add files")?.env("GIT_INDEX_FILE", &index).env("GIT_WORK_TREE", root);
         let add = add.current_dir(root).args(["update-index", "--add", "-z", "--stdin"]);
         run(add.stdin(File::open(&list).map_err(failed("read", &list))?)).await?;
+        for (path, target) in linked.into_iter().filter_map(|(path, target)| Some((path, target?))) {
+            let object = self.git("copy a file")?.args(["hash-object", "-w", "--no-filters", "--"]);
+            let object = text(object.args([&target])).await?;
+            let mode = if is_executable(&target) { "100755" } else { "100644" };
+            let add = self.git("add a file")?.env("GIT_INDEX_FILE", &index);
+            let add = add.args(["update-index", "--add", "--cacheinfo", mode, &object]);
+            run(add.args([path])).await?;
+        }
 
         let mut tree = self.write_tree(&index).await?;
         if !below.as_os_str().is_empty() {
@@ -254,6 +270,17 @@ fn holds_configuration(files: &BTreeSet<PathBuf>, directory: &Path) -> bool {
     files
         .iter()
         .any(|path| path.parent() == Some(directory) && path.file_name().is_some_and(is_configuration))
+}
+
+/// The file outside of `root` that a symlink leads to.
+fn linked_file(root: &Path, path: &Path) -> Option<PathBuf> {
+    let path = root.join(path);
+    let target = path.is_symlink().then(|| path.canonicalize().ok()).flatten()?;
+    (target.is_file() && !target.starts_with(root)).then_some(target)
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o100 != 0)
 }
 
 /// Whether an engine can run in a directory with this file.

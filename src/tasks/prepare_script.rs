@@ -121,7 +121,7 @@ impl<'a> OpenModule<'a> {
         }
         let directory = EngineDirectory::new(&self.workspace, &environment, task.hooks()[0].is_some());
         let warn = |line: &str| context.warn(line);
-        engine.before_task(task.task, &self.workspace, &directory, context.common.job_id, &warn)?;
+        engine.before_task(task, &self.workspace, &directory, context.common.job_id, &warn)?;
         let held = match task.task {
             Task::Init => plugins::share(self, &mut environment, &mut work).await?,
             _ => None,

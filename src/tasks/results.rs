@@ -153,8 +153,7 @@ pub(super) async fn outputs(
         let from_extra_files =
             if has_extra_files { paths.read_json(EXTRA_OUTPUTS)? } else { BTreeSet::new() };
         let now = jiff::Timestamp::now().as_millisecond();
-        let file = PrivateFile::OUTPUT.name();
-        paths.read(file, |file| outputs::read(&*engine, file, &from_extra_files, now))
+        outputs::read(&*engine, &paths, &from_extra_files, now)
     });
     Ok(Success::Outputs(set.await?))
 }

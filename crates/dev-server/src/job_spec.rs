@@ -86,8 +86,10 @@ pub struct JobSpec {
     pub parameters: BTreeMap<String, String>,
     /// Values as typed by a user. They are converted to HCL when the variables of the module are known, in the same way as
     /// by terraform's `-var`. If the module does not declare a variable, the job fails before its plan, because the engine
-    /// would only warn. Pulumi accepts any key.
+    /// would only warn.
     pub typed_parameters: BTreeMap<String, String>,
+    /// Whether modules for this engine declare their variables. If not, any typed parameter is accepted, as text.
+    pub declares_variables: bool,
     pub env_vars: BTreeMap<String, String>,
     pub hooks: Hooks,
     /// Each task gets the entries for it and those for any task.
@@ -122,6 +124,7 @@ impl JobSpec {
             engine: EngineName::TERRAFORM,
             parameters: BTreeMap::new(),
             typed_parameters: BTreeMap::new(),
+            declares_variables: true,
             env_vars: BTreeMap::new(),
             hooks: Hooks::default(),
             flags: FlagLists::default(),
@@ -151,7 +154,7 @@ impl JobSpec {
 
     /// Parameters that the module should declare but does not. `None` is a module without variables.
     pub(super) fn undeclared(&self, declared: Option<&VariableSet>) -> Vec<&str> {
-        if self.engine == EngineName::PULUMI {
+        if !self.declares_variables {
             return Vec::new();
         }
         let is_declared = |name: &&str| variable(declared, name).is_some();
@@ -161,7 +164,10 @@ impl JobSpec {
     fn resolved_parameters(&self, declared: Option<&VariableSet>) -> BTreeMap<String, String> {
         let mut parameters = self.parameters.clone();
         for (name, text) in &self.typed_parameters {
-            let value = typed_value(text, &self.engine, variable(declared, name));
+            let value = match self.declares_variables {
+                true => typed_value(text, variable(declared, name)),
+                false => hcl_string(text),
+            };
             parameters.insert(name.clone(), value);
         }
         parameters
@@ -289,13 +295,12 @@ fn variable<'a>(declared: Option<&'a VariableSet>, name: &str) -> Option<&'a Var
 }
 
 /// Converts a typed value to HCL, in the same way as terraform's `-var`: for a variable that is declared as a string, number
-/// or bool, or without a type, the value is text; for any other it is an expression. For Pulumi it is always text. For an
-/// unknown variable, the first character of the value decides.
-fn typed_value(text: &str, engine: &EngineName, declared: Option<&Variable>) -> String {
+/// or bool, or without a type, the value is text; for any other it is an expression. For an unknown variable, the first character
+/// of the value decides.
+fn typed_value(text: &str, declared: Option<&Variable>) -> String {
     // Old configurations write the type in quotes.
     let kind = |it: &Variable| it.kind.as_deref().map(|kind| kind.trim().trim_matches('"').to_owned());
     let is_text = match declared {
-        _ if *engine == EngineName::PULUMI => true,
         Some(variable) => matches!(kind(variable).as_deref(), None | Some("string" | "number" | "bool")),
         None => !text.starts_with(['[', '{', '"']),
     };
@@ -405,10 +410,19 @@ mod tests {
             (Some("list(string)"), "[\"a\"]", "[\"a\"]"),
             (Some("any"), "true", "true"),
         ] {
-            let value = typed_value(typed, &EngineName::TERRAFORM, Some(&declared(kind)));
+            let value = typed_value(typed, Some(&declared(kind)));
             assert_eq!(value, hcl, "{kind:?} {typed}");
         }
-        assert_eq!(typed_value("[draft", &EngineName::PULUMI, None), "\"[draft\"");
+    }
+
+    #[test]
+    fn an_engine_without_declared_variables_gets_any_parameter_as_text() {
+        let mut spec = JobSpec::new(JobKind::Apply, "x");
+        spec.typed_parameters.insert("x".to_owned(), "[draft".to_owned());
+        assert_eq!(spec.undeclared(None), ["x"]);
+        spec.declares_variables = false;
+        assert!(spec.undeclared(None).is_empty());
+        assert_eq!(spec.resolved_parameters(None)["x"], "\"[draft\"");
     }
 
     #[test]
@@ -423,7 +437,7 @@ mod tests {
             ("\"quoted\"", "\"quoted\""),
             ("", "\"\""),
         ] {
-            assert_eq!(typed_value(typed, &EngineName::TOFU, None), hcl);
+            assert_eq!(typed_value(typed, None), hcl);
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use hawser_contract::EngineName;
+
 use super::Failure;
+use crate::local::area;
 
 /// A source for the runner, with the directory below its root if SOURCE is a directory.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +41,15 @@ pub(super) fn resolve(source: &str) -> Result<JobSource, Failure> {
     Ok(JobSource { url: text(root)?, subdirectory })
 }
 
+/// The engine for SOURCE: if it is a directory, one that fits its files.
+pub(super) fn engine(source: &str, subdirectory: Option<&str>) -> EngineName {
+    let directory = Path::new(source).join(subdirectory.unwrap_or_default());
+    let names = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let fitting = area::fitting_engines(&names.collect::<Vec<_>>());
+    let usual = EngineName::TERRAFORM;
+    if fitting.contains(&usual) { usual } else { fitting.into_iter().next().unwrap_or(usual) }
+}
+
 /// The directory itself if it is a bare repository, otherwise the nearest parent with a `.git`.
 fn repository_root(path: &Path) -> Option<PathBuf> {
     if path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir() {
@@ -49,6 +61,24 @@ fn repository_root(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_engine_fits_the_files_of_a_directory() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().to_str().unwrap();
+        assert_eq!(engine("https://example.org/x.git", None), EngineName::TERRAFORM);
+        assert_eq!(engine(source, None), EngineName::TERRAFORM);
+        for (name, expected) in [
+            ("Pulumi.yaml", EngineName::PULUMI),
+            ("main.tofu", EngineName::TOFU),
+            ("main.tf", EngineName::TERRAFORM),
+        ] {
+            let module = home.path().join(name).with_extension("d");
+            std::fs::create_dir(&module).unwrap();
+            std::fs::write(module.join(name), "").unwrap();
+            assert_eq!(engine(source, module.file_name().unwrap().to_str()), expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_url_is_unchanged_and_a_directory_becomes_a_repository_and_a_subdirectory() {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use hawser_contract::enums::WireEnum as _;
 use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, PulumiFlag};
 
+use super::outputs::WITHOUT_SECRETS;
 use crate::base::git_url::mask_url;
 use crate::engines::flags::{self, is_on, pulumi_arguments, value_of};
 use crate::engines::{Direction, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, hcl_values, printed};
@@ -21,12 +22,12 @@ use crate::script::EngineCommand;
 use crate::workspace::PrivateFile;
 
 /// Where `pulumi login` logs in without an argument.
-const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
+pub(super) const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
 
 /// The stack of a module without the flag StackName.
-const DEFAULT_STACK: &str = "snapcd";
+pub(super) const DEFAULT_STACK: &str = "snapcd";
 
-fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
+pub(super) fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
     let words = std::iter::once("pulumi").chain(words.iter().copied()).map(str::to_owned);
     EngineCommand::new(words.chain(flags))
 }
@@ -140,7 +141,7 @@ pub fn plan(
 ) -> Result<EngineCommands, EngineError> {
     let kept = match direction {
         Direction::Apply => flags.clone(),
-        Direction::Destroy => without_remove(flags),
+        Direction::Destroy => without(flags, PulumiFlag::Remove),
     };
     let (arguments, mut warnings) = flags::pulumi(&kept);
     if kept != *flags {
@@ -152,6 +153,8 @@ pub fn plan(
     }
     engine.extend(set_all(flags));
     if direction == Direction::Destroy {
+        // Resources that are kept are counted too.
+        let arguments = arguments.into_iter().chain(["--show-sames".to_owned()]);
         let preview = command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments);
         let preview = printed(PrivateFile::DESTROY_PREVIEW, preview, places);
         engine.extend(preview.engine);
@@ -170,10 +173,16 @@ pub fn removes_stack(flags: &FlagLists) -> bool {
     on(PulumiFlag::Remove) && !on(PulumiFlag::ExcludeProtected) && !some_only
 }
 
-fn without_remove(flags: &FlagLists) -> FlagLists {
+fn without(flags: &FlagLists, flag: PulumiFlag) -> FlagLists {
     let mut kept = flags.clone();
-    kept.pulumi_flags.known.retain(|it| it.flag != PulumiFlag::Remove);
+    kept.pulumi_flags.known.retain(|it| it.flag != flag);
     kept
+}
+
+/// Whether the server asks not to get secret outputs.
+fn hides_secrets(flags: &FlagLists) -> bool {
+    let (flags, flag) = (&flags.pulumi_flags.known, PulumiFlag::ShowSecrets);
+    flags.iter().any(|it| it.flag == flag) && !is_on(flags, flag)
 }
 
 pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
@@ -203,12 +212,20 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> E
 }
 
 pub fn output(flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let (arguments, mut warnings) = flags::pulumi(flags);
+    let (arguments, mut warnings) = flags::pulumi(&without(flags, PulumiFlag::ShowSecrets));
     if flags::pulumi_config(flags).next().is_some() {
         warnings.push("ignoring Pulumi array flag Config: it does not apply to Output".to_owned());
     }
-    let output = command(&["stack", "output", "--json"], arguments);
-    EngineCommands { warnings, ..printed(PrivateFile::OUTPUT, output, places) }
+    let output = |more: Option<&str>| {
+        let arguments = arguments.iter().cloned().chain(more.map(str::to_owned));
+        command(&["stack", "output", "--json"], arguments)
+    };
+    if hides_secrets(flags) {
+        return EngineCommands { warnings, ..printed(PrivateFile::OUTPUT, output(None), places) };
+    }
+    let mut work = printed(PrivateFile::OUTPUT, output(Some("--show-secrets")), places);
+    work.engine.push(output(None).stdout(places.step(WITHOUT_SECRETS).into()));
+    EngineCommands { warnings, ..work }
 }
 
 #[cfg(test)]
@@ -291,7 +308,7 @@ mod tests {
         );
         assert_eq!(work.engine[1].stdin.as_deref(), Some("hush"));
         let work = plan(Direction::Destroy, &BTreeMap::new(), &FlagLists::default(), &places()).unwrap();
-        assert_eq!(lines(&work), ["pulumi destroy --preview-only --json --non-interactive"]);
+        assert_eq!(lines(&work), ["pulumi destroy --preview-only --json --non-interactive --show-sames"]);
     }
 
     #[test]

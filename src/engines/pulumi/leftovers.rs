@@ -1,18 +1,28 @@
 //! Finds what Pulumi left behind: a lock of the stack, and operations that it started and did not finish. The exported state
 //! lists them in `pending_operations`.
 
-use hawser_contract::Task;
+use hawser_contract::{PulumiFlag, Task};
+use serde::Deserialize;
 
 use super::state::StackExport;
 use crate::base::confined_dir::ConfinedDir;
 use crate::engines::failed_step::{FailedStep, Leftovers, began};
+use crate::engines::flags::value_of;
 use crate::engines::{HOOKS_TO_CHECK, ResultPaths};
-use crate::script::ScriptPhase;
+use crate::script::{ScriptPhase, quote};
 use crate::workspace::PrivateFile;
 use crate::workspace::backup::keep;
 
 /// How many pending operations a message names.
 const NAMED: usize = 10;
+
+/// The file of the private folder with the stack that Init has chosen.
+const SAVED_STACK: &str = "pulumi.json";
+
+#[derive(Deserialize)]
+struct SavedStack {
+    stack: String,
+}
 
 /// What to check after a task whose outcome is unknown.
 pub(super) fn to_check(task: Task) -> &'static str {
@@ -30,19 +40,41 @@ pub(super) fn to_check(task: Task) -> &'static str {
 
 /// `removes_stack`: the stack is gone if the engine command succeeded.
 pub(super) fn find(step: &FailedStep, removes_stack: bool) -> Leftovers {
-    let is_removed = removes_stack && began(step.phase) && step.phase != Some(ScriptPhase::Engine);
-    let mut notes = Vec::new();
-    if step.task.task.applies() && !is_removed {
-        notes.extend(pending(step));
-    }
-    notes.extend(locked_stack(&step.stderr).map(|locks| {
+    let in_engine = step.phase == Some(ScriptPhase::Engine);
+    let is_removed = removes_stack && began(step.phase) && !in_engine;
+    let lock = locked_stack(&step.stderr).map(|locks| {
         let locks = if locks.is_empty() { String::new() } else { format!(": {}", locks.join(", ")) };
-        let cancel = step.directory.command("pulumi cancel");
-        format!(
-            "The stack is locked{locks}. Only if you are certain that no other update is running: {cancel}"
-        )
-    }));
+        format!("The stack is locked{locks}")
+    });
+    let mut notes = Vec::new();
+    if let Some(lock) = lock {
+        // The pending operations in the state are those of the update that has locked it.
+        notes.push(unlock(step, &lock));
+    } else if step.task.task.applies() {
+        if step.killed && in_engine {
+            notes.push(unlock(step, "Pulumi was killed, so the stack is probably still locked"));
+        }
+        if !is_removed {
+            notes.extend(pending(step));
+        }
+    }
     Leftovers { notes, resources: None }
+}
+
+fn unlock(step: &FailedStep, problem: &str) -> String {
+    let name = stack(step).map(|name| format!(" {}", quote(&name))).unwrap_or_default();
+    let cancel = step.directory.command(&format!("pulumi cancel{name}"));
+    format!("{problem}. Only if you are certain that no other update is running: {cancel}")
+}
+
+/// The stack of a step: the one that its flags name, or the one that Init has saved.
+fn stack(step: &FailedStep) -> Option<String> {
+    if let Some(name) = value_of(&step.task.flags.pulumi_flags.known, PulumiFlag::StackName) {
+        return Some(name.to_owned());
+    }
+    let file =
+        ConfinedDir::open(&step.workspace.private_dir()).and_then(|it| it.open_file(SAVED_STACK.as_ref()));
+    serde_json::from_reader::<_, SavedStack>(file.ok()?).ok().map(|saved| saved.stack)
 }
 
 fn pending(step: &FailedStep) -> Option<String> {

@@ -1,21 +1,28 @@
 //! Pulumi.
 
 pub mod commands;
+mod counts;
+mod default_stack;
+mod dependencies;
 mod diagnostics;
 mod leftovers;
+mod outputs;
 mod preview;
+mod project;
 mod state;
 
-use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, PulumiFlag, Task};
+use hawser_contract::{
+    CommandTask, EngineName, EngineTask, Flag, FlagLists, OutputValue, PlanData, PulumiFlag, Task,
+};
+use uuid::Uuid;
 
 use super::diagnostics::{Diagnostic, EngineOutput};
+use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
 use super::flags::{self, GivenFlag, is_on, value_of};
-use super::{
-    BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, outputs,
-    plan_counts,
-};
-use crate::workspace::PrivateFile;
+use super::{BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths};
+use crate::workspace::{PrivateFile, Workspace};
+use counts::{DestroyPreview, SavedPlan};
 use state::StackExport;
 
 #[derive(Debug)]
@@ -32,6 +39,16 @@ impl Engine for Pulumi {
 
     fn uses_file(&self, name: &str) -> bool {
         name == "Pulumi.yaml" || name == "Pulumi.yml"
+    }
+
+    fn declares_variables(&self) -> bool {
+        false
+    }
+
+    /// Init saves the stack for all later tasks.
+    fn stack_flags(&self, name: &str) -> Option<FlagLists> {
+        let flag = Flag { task: Some(CommandTask::Init), ..Flag::new(PulumiFlag::StackName, Some(name)) };
+        Some(FlagLists { pulumi_flags: vec![flag].into(), ..FlagLists::default() })
     }
 
     fn environment(&self) -> &'static [(&'static str, &'static str)] {
@@ -85,7 +102,11 @@ impl Engine for Pulumi {
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
         let direction = Direction::of(task.task);
         Ok(match task.task {
-            Task::Init => commands::init(task, paths),
+            Task::Init => {
+                let mut work = commands::init(task, paths);
+                work.engine.extend(dependencies::install(task, paths.module()));
+                work
+            }
             Task::Plan | Task::PlanDestroy => {
                 commands::plan(direction, &task.resolved_parameters, &task.flags, paths)?
             }
@@ -103,12 +124,13 @@ impl Engine for Pulumi {
     fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {
         match Direction::of(task) {
             Direction::Apply => {
-                let plan = paths.read_json(PrivateFile::PULUMI_PLAN.name())?;
-                Ok((plan_counts::count_pulumi(&plan), Vec::new()))
+                let plan: SavedPlan = paths.read_json(PrivateFile::PULUMI_PLAN.name())?;
+                Ok((plan.count(), Vec::new()))
             }
             Direction::Destroy => {
-                let preview = paths.read_json(PrivateFile::DESTROY_PREVIEW.name())?;
-                Ok((plan_counts::count_pulumi_preview(&preview), preview::lines(&preview)))
+                let file = PrivateFile::DESTROY_PREVIEW.name();
+                let preview: DestroyPreview = paths.read_json(file)?;
+                Ok((preview.count(), preview::lines(&paths.read_json(file)?)))
             }
         }
     }
@@ -122,7 +144,11 @@ impl Engine for Pulumi {
     }
 
     fn parse_outputs(&self, printed: &[u8]) -> Result<Vec<OutputValue>, serde_json::Error> {
-        outputs::parse_pulumi(printed)
+        outputs::parse(printed)
+    }
+
+    fn mark_sensitive(&self, outputs: &mut [OutputValue], paths: &ResultPaths) -> Result<(), EngineError> {
+        outputs::mark_sensitive(outputs, paths)
     }
 
     /// A preview of a destroy prints JSON to a file.
@@ -131,6 +157,20 @@ impl Engine for Pulumi {
             .then(|| paths.read_json(PrivateFile::DESTROY_PREVIEW.name()).ok())
             .flatten();
         diagnostics::errors(output, report)
+    }
+
+    fn before_task(
+        &self,
+        task: &EngineTask,
+        workspace: &Workspace,
+        _directory: &EngineDirectory,
+        _job_id: Uuid,
+        warn: &dyn Fn(&str),
+    ) -> Result<(), EngineError> {
+        if task.task == Task::Init {
+            default_stack::shared_with(task, workspace).iter().for_each(|line| warn(line));
+        }
+        Ok(())
     }
 
     fn to_check(&self, task: Task) -> &'static str {

@@ -222,13 +222,13 @@ impl Engine for Terraform {
 
     fn before_task(
         &self,
-        task: Task,
+        task: &EngineTask,
         workspace: &Workspace,
         directory: &EngineDirectory,
         job_id: Uuid,
         warn: &dyn Fn(&str),
     ) -> Result<(), EngineError> {
-        match task {
+        match task.task {
             Task::Plan | Task::PlanDestroy => {
                 leftovers::reminder(workspace).iter().for_each(|line| warn(line));
             }

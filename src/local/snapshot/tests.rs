@@ -246,6 +246,29 @@ fn contents_names_and_modes_are_preserved() {
 }
 
 #[test]
+fn a_virtual_environment_with_links_becomes_one_without_links_to_the_outside() {
+    let case = Case::new();
+    case.write("p/Pulumi.yaml", "name: p").write("p/venv/lib/x.py", "").write("python3", "the program");
+    fs::create_dir(case.path("p/venv/bin")).unwrap();
+    for (target, link) in [("lib", "lib64"), ("../../../python3", "bin/python3"), ("python3", "bin/python")] {
+        std::os::unix::fs::symlink(target, case.path("p/venv").join(link)).unwrap();
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(case.path("python3"), fs::Permissions::from_mode(0o755)).unwrap();
+    let snapshot = case.take("p").unwrap();
+    let files =
+        ["p/Pulumi.yaml", "p/venv/bin/python", "p/venv/bin/python3", "p/venv/lib/x.py", "p/venv/lib64"];
+    assert_eq!(Vec::from_iter(case.fetched(&snapshot)), files);
+    let venv = case.home.path().join("clone").join(case.inside("p/venv"));
+    assert!(venv.join("lib64").is_symlink());
+    for name in ["bin/python", "bin/python3"] {
+        let copy = fs::symlink_metadata(venv.join(name)).unwrap();
+        assert!(copy.is_file() && copy.permissions().mode() & 0o100 != 0, "{name}");
+        assert_eq!(fs::read_to_string(venv.join(name)).unwrap(), "the program");
+    }
+}
+
+#[test]
 fn a_directory_without_configuration_is_refused() {
     let case = Case::new();
     case.write("p/readme.md", "").write("q/.gitignore", "*.tf\n").write("q/main.tf", "");

@@ -5,10 +5,9 @@
 //! private folder.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::Path;
 
-use hawser_contract::{Task, TaskRequest};
+use hawser_contract::{OutputSet, Task, TaskRequest};
 use hcl_edit::structure::Body;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -17,7 +16,7 @@ use super::cli_args::{self, Arguments};
 use super::{SecretCollector, encryption, request};
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
-use crate::engines::{Engine, Engines, ResultPaths, hcl_values, outputs};
+use crate::engines::{Engines, ResultPaths, hcl_values, outputs};
 use crate::masking::Rules;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 
@@ -139,8 +138,10 @@ pub(crate) fn before(
     module.files(&tree, arguments.iter().flat_map(|it| &it.files), &mut found);
     let defaults = module.declarations.defaults().filter(|(name, _)| module.is_secret(name));
     found.texts(defaults.flat_map(|(_, texts)| texts));
-    if let Ok(earlier) = tree.open_private(PrivateFile::OUTPUT) {
-        printed_outputs(&*engine, earlier, &mut found);
+    if let Ok(earlier) = tree.open_private(PrivateFile::OUTPUT)
+        && let Ok(Some(set)) = outputs::read_printed(&*engine, earlier, &BTreeSet::new(), 0)
+    {
+        found.outputs(set);
     }
 
     let given = given.into_secrets();
@@ -171,10 +172,13 @@ pub(crate) fn after(
     // If the script failed and there is no result, the saved secrets remain.
     let is_known = match engine.sensitive_outputs(task.task, &paths) {
         Some(outputs) => outputs.map(|outputs| outputs.iter().for_each(|value| found.json(value))).is_ok(),
-        None if task.task == Task::Output => {
-            let read = |file| Ok(printed_outputs(&*engine, file, &mut found));
-            paths.read(PrivateFile::OUTPUT.name(), read).unwrap_or(false)
-        }
+        None if task.task == Task::Output => match outputs::read(&*engine, &paths, &BTreeSet::new(), 0) {
+            Ok(Some(set)) => {
+                found.outputs(set);
+                true
+            }
+            _ => false,
+        },
         None => false,
     };
     if !is_known {
@@ -194,22 +198,22 @@ pub(crate) fn after(
     secrets
 }
 
-/// Adds the outputs of an Output task that are sensitive or have secret names. False if there is no result.
-fn printed_outputs(engine: &dyn Engine, file: File, found: &mut SecretCollector<'_>) -> bool {
-    let Ok(Some(set)) = outputs::read(engine, file, &BTreeSet::new(), 0) else { return false };
-    for output in set.outputs {
-        if output.kind != "string"
-            && output.sensitive == Some(true)
-            && let Ok(value) = RawValue::from_string(output.value.clone())
-        {
-            found.json(&value);
-        } else if output.sensitive == Some(true) {
-            found.texts([&output.value]);
-        } else {
-            found.named(&output.name, &output.value);
+impl SecretCollector<'_> {
+    /// Adds the outputs of an Output task that are sensitive or have secret names.
+    fn outputs(&mut self, set: OutputSet) {
+        for output in set.outputs {
+            if output.kind != "string"
+                && output.sensitive == Some(true)
+                && let Ok(value) = RawValue::from_string(output.value.clone())
+            {
+                self.json(&value);
+            } else if output.sensitive == Some(true) {
+                self.texts([&output.value]);
+            } else {
+                self.named(&output.name, &output.value);
+            }
         }
     }
-    true
 }
 
 struct ModuleSecrets<'r> {
