@@ -5,7 +5,7 @@ mod initializing;
 mod log_lines;
 mod plugins;
 mod pulumi;
-mod rescuing;
+pub(crate) mod rescuing;
 pub(crate) mod results;
 mod stopping;
 
