@@ -167,6 +167,8 @@ impl Module {
         let error = command
             .current_dir(&run.directory)
             .env_clear()
+            // Engine.EnvironmentAllowList is for tasks, which have no terminal.
+            .envs(std::env::var_os("TERM").map(|terminal| ("TERM", terminal)))
             .envs(run.environment.into_variables())
             // Shells and some programs trust it.
             .env("PWD", &run.directory)

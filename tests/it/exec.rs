@@ -85,7 +85,7 @@ async fn the_state_of_the_last_task_is_read_and_written() {
 
 #[tokio::test]
 async fn the_command_is_the_users_own() {
-    let bench = initialized(&[("FROM_INIT", "it's $HOME")]).await;
+    let mut bench = initialized(&[("FROM_INIT", "it's $HOME")]).await;
     // Exit code, signal, arguments, stdin, and stdout.
     assert_eq!(hawser(&bench, "exec module -- sh -c 'exit 7'").status.code(), Some(7));
     assert_eq!(hawser(&bench, "exec module -- sh -c 'kill -9 $$'").status.signal(), Some(9));
@@ -99,6 +99,11 @@ async fn the_command_is_the_users_own() {
     );
     let expected = format!("{}\n0022\nit's $HOME\n0\nno secret\n", bench.module().display());
     assert_eq!(asked, expected);
+
+    bench.settings["Engine"] = json!({"EnvironmentAllowList": ["GOOD"]});
+    let kept =
+        bench.run_by_hand("TERM=vt100 GOOD=1 BAD=1 hawser exec module -- sh -c 'echo $TERM $GOOD$BAD'");
+    assert_eq!(kept, "vt100 1\n");
 
     let missing = hawser(&bench, "exec module -- no-such-program");
     assert_eq!(missing.status.code(), Some(127), "{}", errors(&missing));
@@ -154,7 +159,7 @@ async fn only_the_settings_that_a_command_needs_are_required() {
 
 #[tokio::test]
 async fn every_command_is_in_the_audit_log_without_its_secrets() {
-    let bench = initialized(&[]).await;
+    let mut bench = initialized(&[]).await;
     bench.run_by_hand("SUDO_USER=ann hawser exec module -- terraform state list -no-such-flag=hush || true");
     bench.run_by_hand("SHELL=/bin/bash hawser shell module < /dev/null");
     let file = bench.root.path().join("work/.hawser/audit.jsonl");
@@ -178,7 +183,6 @@ async fn every_command_is_in_the_audit_log_without_its_secrets() {
     assert_eq!(first["uid"], rustix::process::getuid().as_raw());
     assert_eq!(second["command"], "bash");
     // A log that cannot be written does not get in the way of a repair.
-    let mut bench = bench;
     bench.settings["Audit"] = json!({"File": "/proc/no-such-folder/audit.jsonl"});
     let ran = hawser(&bench, "exec module -- echo repaired");
     assert_eq!(text(&ran), "repaired\n");

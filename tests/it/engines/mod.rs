@@ -365,7 +365,7 @@ async fn a_graceful_cancel_lets_pulumi_stop_by_itself() {
     let ran = bench.run_interrupted(pulumi_apply(), Some(interrupt)).await;
     assert!(ran.says("^C received; cancelling."), "{:#?}", ran.log);
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
-    assert!(ran.says("To check for pending_operations: `cd "), "{:#?}", ran.log);
+    assert!(ran.says("To check for pending_operations: `hawser exec "), "{:#?}", ran.log);
 }
 
 /// Runs `main.sh` of the module with the name of the task.
