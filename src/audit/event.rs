@@ -1,6 +1,6 @@
 //! One event of the audit log: a line of JSON.
 
-use hawser_contract::{Outcome, OutcomeKind, StepOutcome, Success, Task};
+use hawser_contract::{EngineName, Outcome, OutcomeKind, StepOutcome, Success, Task};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -21,6 +21,7 @@ pub(super) enum EventKind {
     Refused,
     Cancelled,
     Finished,
+    Exec,
 }
 
 #[derive(Debug, Serialize)]
@@ -74,6 +75,21 @@ impl AuditEvent {
                 .with("sourceUrl", short(&mask_url(&refresh.source_url)))
                 .with("sourceRevision", short(&refresh.source_revision)),
         }
+    }
+
+    /// A command that a user runs in a module.
+    pub(super) fn exec(module: &str, engine: &EngineName, command: &[String]) -> Self {
+        let mut names = module.splitn(3, '/').map(short);
+        let user = ["SUDO_USER", "LOGNAME", "USER"].iter().find_map(|name| std::env::var(name).ok());
+        Self::empty(EventKind::Exec)
+            .with("stack", names.next())
+            .with("namespace", names.next())
+            .with("module", names.next())
+            .with("engine", engine.as_str())
+            .with("command", verb(command))
+            .with("commandHash", fingerprint(&command.join(" ")))
+            .with("user", user.as_deref().map(short))
+            .with("uid", rustix::process::getuid().as_raw())
     }
 
     fn empty(kind: EventKind) -> Self {
@@ -136,9 +152,38 @@ impl AuditEvent {
     }
 }
 
+/// The program and what it does, such as `terraform state rm`. Further words and options may be secret.
+fn verb(command: &[String]) -> String {
+    let program = command.first().map(|program| program.rsplit('/').next().unwrap_or(program));
+    let is_verb =
+        |word: &&str| word.chars().all(|it| it.is_ascii_lowercase() || it == '-') && !word.starts_with('-');
+    let verbs = command.iter().skip(1).map(String::as_str).take_while(is_verb).take(2);
+    program.into_iter().chain(verbs).map(short).collect::<Vec<_>>().join(" ")
+}
+
 fn short(text: &str) -> String {
     match text.char_indices().nth(MAX_TEXT_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_verb_of_a_command_is_recorded() {
+        let verb = |command: &str| verb(&command.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (command, recorded) in [
+            ("terraform state rm aws_instance.web", "terraform state rm"),
+            ("/opt/bin/tofu force-unlock 6227-11", "tofu force-unlock"),
+            ("terraform apply -var password=hush", "terraform apply"),
+            ("pulumi config set db hush --secret", "pulumi config set"),
+            ("pulumi login https://me:hush@example.com", "pulumi login"),
+            ("bash -c hush", "bash"),
+        ] {
+            assert_eq!(verb(command), recorded);
+        }
     }
 }

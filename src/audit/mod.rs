@@ -1,4 +1,5 @@
-//! The audit log: one line of JSON for every task that is accepted, refused, cancelled, or finished.
+//! The audit log: one line of JSON for every task that is accepted, refused, cancelled, or finished, and for every command that
+//! a user runs in a module.
 //!
 //! An event is first written to the log and then recorded in the step folder (`audited.json`). `finished` is written before
 //! the outcome is saved, and so before the server learns about it. A crash at any moment loses no event: the next start reads
@@ -10,6 +11,7 @@
 //! | `refused` | when a rule of `Policy` refuses the task, at once or (registries, submodules) while it runs; when a push cannot be parsed or stored |
 //! | `cancelled` | when a cancel is recorded in the step folder: from the server, or (`reason`) from a runner that shuts down |
 //! | `finished` | when the outcome is known, except for a task that was refused before it was accepted |
+//! | `exec` | when a user runs a command in a module (`hawser exec`, `hawser shell`), before it starts |
 //!
 //! The log contains no secrets: only names, hashes, and masked URLs, and no text of an engine or a fault.
 //!
@@ -19,10 +21,11 @@
 mod event;
 mod file;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hawser_contract::{StepOutcome, Task};
+use hawser_contract::{EngineName, StepOutcome, Task};
 use tracing::{error, field, warn};
 use uuid::Uuid;
 
@@ -31,6 +34,13 @@ use crate::settings::{Refusal, Settings};
 use crate::step::{Audited, Step, StepFolder};
 use event::{AuditEvent, EventKind};
 use file::Appender;
+
+#[derive(Debug, thiserror::Error)]
+#[error("failed to write audit event to {}: {source}", path.display())]
+pub struct AuditError {
+    path: PathBuf,
+    source: io::Error,
+}
 
 /// The audit log of a runner. Cheap to clone; every clone is the same log.
 #[derive(Debug, Clone)]
@@ -130,6 +140,13 @@ impl Audit {
         self.blocking(|log| _ = log.write(event)).await;
     }
 
+    /// A user is about to run a command in a module.
+    pub fn exec(&self, module: &str, engine: &EngineName, command: &[String]) -> Result<(), AuditError> {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = log.sign(AuditEvent::exec(module, engine, command));
+        log.append(&event).map_err(|source| AuditError { path: log.file.path().to_owned(), source })
+    }
+
     /// Runs `work` with the events that are recorded in the step folder. An unreadable file counts as absent: a duplicate event
     /// is better than a missing one.
     async fn on_step(&self, step: &Step, work: impl FnOnce(&mut AuditLog, &Step, Audited) + Send + 'static) {
@@ -183,8 +200,8 @@ impl AuditLog {
 
     /// Returns whether the event was written; a failure is logged.
     fn write(&mut self, event: AuditEvent) -> bool {
-        let event = event.with("runner", self.runner.to_string()).with("instance", self.instance.as_str());
-        let written = serde_json::to_vec(&event).map_err(Into::into).and_then(|line| self.file.append(&line));
+        let event = self.sign(event);
+        let written = self.append(&event);
         if let Err(error) = &written {
             error!(
                 path = %self.file.path().display(),
@@ -196,6 +213,17 @@ impl AuditLog {
             );
         }
         written.is_ok()
+    }
+
+    /// Adds who writes the event. Commands of users may not know it.
+    fn sign(&self, event: AuditEvent) -> AuditEvent {
+        let runner = (!self.runner.is_nil()).then(|| self.runner.to_string());
+        let instance = (!self.instance.is_empty()).then_some(self.instance.as_str());
+        event.with("runner", runner).with("instance", instance)
+    }
+
+    fn append(&mut self, event: &AuditEvent) -> io::Result<()> {
+        self.file.append(&serde_json::to_vec(event)?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use hawser_contract::{Metadata, Push};
@@ -10,7 +10,7 @@ use hawser_contract::{Metadata, Push};
 use super::{CleanError, Cleaning, folders_in, modified, state};
 use crate::base::files::{create_private_dir_all, remove_all};
 use crate::step::{StepFolder, StepRequest};
-use crate::workspace::Workspace;
+use crate::workspace::{self, Workspace};
 
 /// A module that was old when it was checked without its lock.
 struct Candidate {
@@ -19,27 +19,9 @@ struct Candidate {
 }
 
 impl Cleaning<'_> {
-    /// The workspaces of all modules that have a folder three levels below `root`.
     fn workspaces(&self, root: &Path) -> Result<Vec<Workspace>, CleanError> {
-        let mut modules = vec![root.to_owned()];
-        for _level in ["stack", "namespace", "module"] {
-            let below: Result<Vec<_>, _> = modules.iter().map(|folder| folders_in(folder)).collect();
-            modules = below?.concat();
-        }
-        let workspace = |module: &PathBuf| {
-            let mut names =
-                module.strip_prefix(root).ok()?.iter().map(|name| name.to_str().map(str::to_owned));
-            let metadata = Metadata {
-                stack_name: names.next()??,
-                namespace_name: names.next()??,
-                module_name: names.next()??,
-                module_id: uuid::Uuid::nil(),
-                source_subdirectory: None,
-            };
-            // The names of the runner's own folders are not valid for a stack.
-            Workspace::new(self.folders, &metadata).ok()
-        };
-        Ok(modules.iter().filter_map(workspace).collect())
+        let failed = |source| CleanError::List { path: root.to_owned(), source };
+        workspace::workspaces(self.folders, root).map_err(failed)
     }
 
     /// Checkouts that were in progress when a runner was killed.

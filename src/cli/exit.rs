@@ -11,6 +11,10 @@ const UNAVAILABLE: u8 = 69;
 const TEMPORARY: u8 = 75;
 const SETTINGS: u8 = 78;
 
+/// Exit codes of programs that run another one, as in shells.
+const NOT_STARTED: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
@@ -43,6 +47,16 @@ impl Failure {
 
     pub fn temporary(message: impl Into<String>) -> Self {
         Self::new(TEMPORARY, message)
+    }
+
+    /// The program to run in place of this one exists and cannot be started.
+    pub(super) fn not_started(message: impl Into<String>) -> Self {
+        Self::new(NOT_STARTED, message)
+    }
+
+    /// There is no such program.
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(NOT_FOUND, message)
     }
 
     /// A signal ended the command. The exit code is the one a shell uses; the caller has printed the message.

@@ -185,10 +185,11 @@ async fn runner_end(runner: &mut JoinHandle<Result<(), RunnerError>>) -> String 
 
 /// The settings of the runner, loaded from values instead of files and this process's environment.
 fn settings(area: &Area, hub: &EmbeddedHub, identity: &Identity) -> Result<Settings, Failure> {
+    let folders = area.folders();
     let mut environment: Vec<(&str, OsString)> = vec![
         ("Runner__MaxConcurrentSteps", "1".into()),
-        ("WorkingDirectory__WorkingDirectory", area.working_directory().into()),
-        ("WorkingDirectory__TempDirectory", area.temp_directory().into()),
+        ("WorkingDirectory__WorkingDirectory", folders.working_directory.into()),
+        ("WorkingDirectory__TempDirectory", folders.temp_directory.into()),
         // The snapshot is already on this disk.
         ("Source__CacheEnabled", "false".into()),
         ("JobLogStream__PeriodSeconds", LOG_PERIOD_SECONDS.to_string().into()),

@@ -1,6 +1,7 @@
 //! The command line. [`exit`] decides the exit code and prints the hint of every failure.
 
 mod clean;
+mod exec;
 mod exit;
 mod hub;
 mod job;
@@ -39,6 +40,8 @@ enum Command {
     Hub(hub::Args),
     /// Submit, list, follow, and cancel jobs on `hawser hub`
     Job(job::Args),
+    Exec(exec::ExecArgs),
+    Shell(exec::ShellArgs),
     /// Remove leftovers of old jobs from the working directory
     Clean(clean::Args),
     /// Print the effective settings and the source of each
@@ -50,7 +53,8 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let (arguments, command) = exec::split(std::env::args_os());
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
     };
@@ -59,6 +63,8 @@ pub fn main() -> ExitCode {
         Command::Local(args) => local::execute(args),
         Command::Hub(args) => hub::execute(args),
         Command::Job(args) => job::execute(args),
+        Command::Exec(args) => exec::execute(args, &command),
+        Command::Shell(args) => exec::shell(args),
         Command::Clean(args) => clean::execute(args),
         Command::Settings(args) => settings::execute(args),
         Command::Schema(args) => schema::execute(args),

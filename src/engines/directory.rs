@@ -11,61 +11,47 @@ use super::environment::Environment;
 use crate::script::bash_script::PLACE_VARIABLES;
 use crate::script::quote;
 use crate::step::StepFolder;
-use crate::workspace::{PrivateFile, Workspace};
+use crate::workspace::{EnginePlace, Workspace};
 
 #[derive(Debug, Clone)]
 pub struct EngineDirectory {
+    /// `stack/namespace/module`.
+    module: String,
     /// The init directory of the module.
     pub init: PathBuf,
-    /// The directory in which the engine ran, which a hook may have changed.
-    worked_in: PathBuf,
-    /// Those of [`PLACE_VARIABLES`] that are set.
-    variables: Vec<(&'static str, String)>,
-    /// The rest of the environment that a command needs, or nothing.
-    needs: String,
+    /// What a hook may have changed.
+    place: EnginePlace,
+    /// Whether there is a hook that may set other variables too.
+    has_hook: bool,
 }
 
 impl EngineDirectory {
     /// Without the changes of hooks. `has_hook` is set if there is a hook that may set variables.
     pub fn new(workspace: &Workspace, environment: &Environment, has_hook: bool) -> Self {
-        let directory = workspace.init_dir();
-        let set = |name: &&'static str| {
+        let init = workspace.init_dir();
+        let set = |name: &&str| {
             let value = environment.get(name)?.to_string_lossy().into_owned();
-            (!value.is_empty()).then_some((*name, value))
+            Some(((*name).to_owned(), value))
         };
         let variables = PLACE_VARIABLES.iter().filter_map(set).collect();
-        let file = workspace.private_path(PrivateFile::ENVIRONMENT);
-        let has_variables = workspace.load_environment().is_ok_and(|variables| !variables.is_empty());
-        let of_module = has_variables.then(|| format!("in {}", file.display()));
-        let sources: Vec<String> =
-            of_module.into_iter().chain(has_hook.then(|| "of the module's hooks".to_owned())).collect();
-        let needs = match sources.is_empty() {
-            true => String::new(),
-            false => format!(" with the environment variables {}", sources.join(" and those ")),
-        };
-        Self { worked_in: directory.clone(), init: directory, variables, needs }
+        let place = EnginePlace { directory: init.clone(), variables };
+        Self { module: workspace.module().to_owned(), init, place, has_hook }
     }
 
     /// With the changes of hooks, if the script got far enough to record them.
     pub fn recorded_by(mut self, step: &StepFolder) -> Self {
-        let record = fs::read(step.place_path()).unwrap_or_default();
-        let record = String::from_utf8_lossy(&record);
-        let record: Vec<&str> = record.split_terminator('\0').collect();
-        let Some((directory, values)) = record.split_first() else { return self };
-        // The record is incomplete or damaged.
-        if values.len() != PLACE_VARIABLES.len() || record.iter().any(|it| it.contains(char::is_control)) {
-            return self;
+        if let Some(place) = recorded_place(step) {
+            self.place = place;
         }
-        if Path::new(directory).is_absolute() {
-            self.worked_in = PathBuf::from(directory);
-        }
-        let set = PLACE_VARIABLES.iter().zip(values).filter(|(_, value)| !value.is_empty());
-        self.variables = set.map(|(name, value)| (*name, (*value).to_owned())).collect();
         self
     }
 
+    pub fn into_place(self) -> EnginePlace {
+        self.place
+    }
+
     pub fn worked_in(&self) -> &Path {
-        &self.worked_in
+        &self.place.directory
     }
 
     pub fn workspace(&self) -> Option<&str> {
@@ -74,22 +60,37 @@ impl EngineDirectory {
 
     /// The engine's data folder.
     pub fn data(&self) -> PathBuf {
-        self.worked_in.join(self.variable("TF_DATA_DIR").unwrap_or(".terraform"))
+        self.worked_in().join(self.variable("TF_DATA_DIR").unwrap_or(".terraform"))
     }
 
     fn variable(&self, wanted: &str) -> Option<&str> {
-        self.variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_str())
+        self.place.variables.get(wanted).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// A command for a user's shell, in backticks, and the variables that it needs.
+    /// A command for a user's shell, in backticks, which runs in this place.
     pub fn command(&self, command: &str) -> String {
-        // Without the trailing slash of an empty subdirectory.
-        let directory: PathBuf = self.worked_in.components().collect();
-        let variables = self
-            .variables
-            .iter()
-            .map(|(name, value)| format!("{name}={} ", quote(value)))
-            .collect::<String>();
-        format!("`cd {} && {variables}{command}`{}", quote(&directory.to_string_lossy()), self.needs)
+        let module = quote(&self.module);
+        let hooks = match self.has_hook {
+            false => String::new(),
+            true => format!(
+                " (hooks are not run: if the command needs variables that they set, set them in `hawser shell {module}`)"
+            ),
+        };
+        format!("`hawser exec {module} -- {command}`{hooks}")
     }
+}
+
+/// Where the engine of a step ran, if its script got that far.
+pub fn recorded_place(step: &StepFolder) -> Option<EnginePlace> {
+    let record = fs::read(step.place_path()).ok()?;
+    let record = String::from_utf8_lossy(&record);
+    let record: Vec<&str> = record.split_terminator('\0').collect();
+    let (directory, values) = record.split_first()?;
+    let is_complete = values.len() == PLACE_VARIABLES.len() && Path::new(directory).is_absolute();
+    if !is_complete || record.iter().any(|it| it.contains(char::is_control)) {
+        return None;
+    }
+    let variables = PLACE_VARIABLES.iter().zip(values);
+    let variables = variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Some(EnginePlace { directory: PathBuf::from(directory), variables })
 }

@@ -64,6 +64,10 @@ impl Environment {
         self.variables.insert(name.into(), value.into());
     }
 
+    pub fn remove(&mut self, name: &str) {
+        self.variables.remove(OsStr::new(name));
+    }
+
     pub fn into_variables(self) -> Vec<(OsString, OsString)> {
         self.variables.into_iter().collect()
     }

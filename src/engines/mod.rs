@@ -117,6 +117,11 @@ pub trait Engine: Debug + Send + Sync {
         &[]
     }
 
+    /// Those of [`environment`](Self::environment) that a user at a terminal does not want, who can answer.
+    fn prompt_variables(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The usual name of a task's command, without the program.
     fn verb(&self, task: Task) -> &'static str;
 

@@ -24,7 +24,8 @@ impl Executor {
             return Ok(None);
         }
         let workspace = Workspace::new(&self.settings.working_directory, &request.common.metadata)?;
-        match blocking(move || workspace.lock()).await {
+        let holder = format!("task {} of job {}", request.task.task(), request.common.job_id);
+        match blocking(move || workspace.lock(&holder)).await {
             Ok(locked) => locked.map(Some),
             Err(source) => Err(WorkspaceError::Thread { action: "lock the module", source }),
         }

@@ -29,6 +29,7 @@ use crate::base::files::{create_private_dir_all, write_private_atomic};
 use crate::base::lock::{self, LockMode};
 use crate::base::process;
 use crate::engines::Engines;
+use crate::settings::model::WorkingDirectorySettings;
 
 /// The environment variable with the data directory.
 pub const DATA_VARIABLE: &str = "HAWSER_LOCAL_DIR";
@@ -69,17 +70,13 @@ impl Area {
         self.root.join("source.git")
     }
 
-    pub fn working_directory(&self) -> PathBuf {
-        self.root.join("work")
-    }
-
     /// Where the runner checks out the snapshot.
     pub fn checkout(&self) -> PathBuf {
-        self.working_directory().join(STACK).join(&self.namespace).join(&self.module)
+        self.folders().working_directory.join(STACK).join(&self.namespace).join(&self.module)
     }
 
-    pub fn temp_directory(&self) -> PathBuf {
-        self.root.join("temp")
+    pub fn folders(&self) -> WorkingDirectorySettings {
+        folders(&self.root)
     }
 
     pub fn log(&self) -> PathBuf {
@@ -100,6 +97,19 @@ impl Area {
         let lock = lock::try_own(&path, LockMode::Alone).map_err(failed("lock", &path))?;
         lock.ok_or_else(|| LocalError::Busy { directory: self.directory.clone() })
     }
+}
+
+/// The runner's directories in an area.
+pub fn folders(root: &Path) -> WorkingDirectorySettings {
+    WorkingDirectorySettings { working_directory: root.join("work"), temp_directory: root.join("temp") }
+}
+
+/// The root of the area with this module, `local/{hash}/{name}`, if there is one.
+pub fn root_of(module: &str, data: &Path) -> Option<PathBuf> {
+    let (namespace, name) = module.strip_prefix(STACK)?.strip_prefix('/')?.split_once('/')?;
+    let is_name = |text: &str| !text.is_empty() && !text.contains('/');
+    let root = data.join(format!("{name}-{namespace}"));
+    (is_name(namespace) && is_name(name) && root.is_dir()).then_some(root)
 }
 
 /// The directory of all areas: `path` or the user's data directory. It may not exist yet.
@@ -196,10 +206,10 @@ mod tests {
         }
         let area = |name: &str| Area::of(home.path().join(name).canonicalize().unwrap(), &data).unwrap();
         let (first, again, other) = (area("a/app"), area("a/../a/app"), area("b/app"));
-        assert_eq!(first.working_directory(), again.working_directory());
+        assert_eq!(first.folders().working_directory, again.folders().working_directory);
         assert_eq!(first.runner_id(), again.runner_id());
         assert_eq!((first.module.as_str(), other.module.as_str()), ("app", "app"));
-        assert_ne!(first.working_directory(), other.working_directory());
+        assert_ne!(first.folders().working_directory, other.folders().working_directory);
         assert_ne!(first.runner_id(), other.runner_id());
         assert_eq!(area("b/ö x").module, "x");
         assert_eq!(fs::metadata(&first.root).unwrap().permissions().mode() & 0o777, 0o700);

@@ -12,7 +12,8 @@ use hawser_contract::requests::CancelKind;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::field::display;
+use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use super::Load;
@@ -50,6 +51,8 @@ struct Active {
     report: Arc<Notify>,
     /// A waiting step is cancelled at once.
     waiting: bool,
+    /// Whether the log says that another process uses the module directory.
+    busy_logged: bool,
 }
 
 pub(super) struct Dispatch {
@@ -130,6 +133,7 @@ impl Dispatch {
             cancel: CancellationToken::new(),
             report: Arc::new(Notify::new()),
             waiting: true,
+            busy_logged: false,
         };
         self.steps.insert(name.clone(), active);
         if phase == RecoveryPhase::Prepare {
@@ -180,8 +184,10 @@ impl Dispatch {
             }
             DriveEnd::DirectoryBusy { holder } => {
                 let Some(active) = self.steps.get_mut(&name) else { return };
-                if !std::mem::replace(&mut active.waiting, true) {
-                    debug!(step = name, holder, "waiting for module directory");
+                active.waiting = true;
+                if !std::mem::replace(&mut active.busy_logged, true) {
+                    let (module, job) = (active.step.work.module(), active.step.job_id().map(display));
+                    info!(module, job, step = name, holder, "waiting for module directory");
                 }
                 // A cancel may have arrived while the lock was tried.
                 if active.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {

@@ -62,7 +62,14 @@ pub const BEFORE_HOOK_ENDED: &str = "hawser: the before hook succeeded";
 pub const READS_AFTER_FAILURE: &str = "hawser: reading the state after the failure";
 
 /// The variables that, besides the configuration, determine the location of the state.
-pub const PLACE_VARIABLES: [&str; 2] = ["TF_WORKSPACE", "TF_DATA_DIR"];
+pub const PLACE_VARIABLES: [&str; 6] = [
+    "TF_WORKSPACE",
+    "TF_DATA_DIR",
+    "PULUMI_STACK",
+    "PULUMI_BACKEND_URL",
+    "PULUMI_CREDENTIALS_PATH",
+    "PULUMI_HOME",
+];
 
 /// The longest argument, and the longest variable including its name, that Linux passes to a program.
 pub(crate) const LONGEST_WORD: usize = 128 * 1024 - 1;

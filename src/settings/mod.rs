@@ -32,6 +32,7 @@ mod values;
 use std::io;
 use std::path::Path;
 
+use serde_json::json;
 use thiserror::Error;
 
 pub use bind::Effective;
@@ -111,22 +112,54 @@ pub fn load(inputs: &SettingsInputs) -> Result<Loaded, SettingsError> {
     Ok(Loaded { settings, warnings, effective })
 }
 
-/// Reads all layers for the section that `hawser clean` needs, and ignores problems with other settings. Unreadable layers
-/// count, because they may contain another directory, and so do all problems on the command line.
+/// Reads all layers for the section that `hawser clean` needs, and ignores problems with other settings.
 pub fn load_working_directory(
     inputs: &SettingsInputs,
 ) -> Result<(WorkingDirectorySettings, Vec<Warning>), SettingsError> {
     const SECTION: &str = "WorkingDirectory";
-    let Read { mut object, diagnostics: Diagnostics { mut problems, warnings }, effective } = read(inputs);
+    let (mut object, warnings) = read_sections(inputs, &[SECTION])?;
+    Ok((serde_json::from_value(object.remove(SECTION).unwrap_or_default())?, warnings))
+}
+
+/// Reads all layers for commands that work in a module and never connect. Problems with the settings of the connection and of
+/// logs are ignored, and missing ones have placeholders: these settings are often only in the environment of the service.
+pub fn load_for_module(inputs: &SettingsInputs) -> Result<(Settings, Vec<Warning>), SettingsError> {
+    const NEEDED: [&str; 5] = ["WorkingDirectory", "Engine", "Policy", "HooksPreapproval", "Audit"];
+    let (object, warnings) = read_sections(inputs, &NEEDED)?;
+    let mut settings = serde_json::Value::Object(object);
+    let none = uuid::Uuid::nil();
+    let credentials = json!({"ClientId": "", "ClientSecret": ""});
+    let runner = json!({"Id": none, "OrganizationId": none, "Instance": "", "Credentials": credentials});
+    fill(&mut settings, &json!({"Runner": runner, "Server": {"Url": "http://localhost"}}));
+    Ok((serde_json::from_value(settings)?, warnings))
+}
+
+/// Adds the members that are missing.
+fn fill(settings: &mut serde_json::Value, placeholders: &serde_json::Value) {
+    let (Some(settings), Some(placeholders)) = (settings.as_object_mut(), placeholders.as_object()) else {
+        return;
+    };
+    for (name, placeholder) in placeholders {
+        fill(settings.entry(name).or_insert_with(|| placeholder.clone()), placeholder);
+    }
+}
+
+/// Reads all layers, and ignores problems with settings outside of these sections. Unreadable layers count, because they may
+/// contain settings of these sections, and so do all problems on the command line.
+fn read_sections(
+    inputs: &SettingsInputs,
+    sections: &[&str],
+) -> Result<(serde_json::Map<String, serde_json::Value>, Vec<Warning>), SettingsError> {
+    let Read { object, diagnostics: Diagnostics { mut problems, warnings }, effective } = read(inputs);
     problems.retain(|SettingsProblem { key, origin, .. }| {
         let section = key.as_ref().and_then(|key| key.split('.').next());
-        section.is_none_or(|section| section.eq_ignore_ascii_case(SECTION))
+        section.is_none_or(|section| sections.iter().any(|needed| needed.eq_ignore_ascii_case(section)))
             || matches!(origin, Some(Origin::CommandLine | Origin::Option(_)))
     });
     if !problems.is_empty() {
         return Err(SettingsError::Invalid { problems, warnings, effective });
     }
-    Ok((serde_json::from_value(object.remove(SECTION).unwrap_or_default())?, warnings))
+    Ok((object, warnings))
 }
 
 /// The merged layers.

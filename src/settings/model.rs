@@ -249,8 +249,8 @@ pub enum HookPolicy {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AuditSettings {
-    /// File for the audit log: one line of JSON for every task that is accepted, refused, cancelled, or finished. Not set:
-    /// `.hawser/audit.jsonl` in the working directory.
+    /// File for the audit log: one line of JSON for every task that is accepted, refused, cancelled, or finished, and for every
+    /// command of `hawser exec`. Not set: `.hawser/audit.jsonl` in the working directory.
     #[schemars(with = "Option<String>", extend("format" = "path"))]
     pub file: Option<PathBuf>,
 }

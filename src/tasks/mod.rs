@@ -13,6 +13,7 @@ mod engine_output;
 mod exit_analysis;
 mod fault;
 mod init;
+mod module_command;
 mod plugins;
 mod prepare_script;
 mod rescue;
@@ -35,6 +36,7 @@ use crate::step::{Exit, Facts, StepFolder, Stream};
 use crate::supervisor::Launch;
 use crate::workspace::{Workspace, WorkspaceError};
 
+pub use module_command::ModuleCommand;
 pub use rescue::{explain_lost, to_check};
 pub use source::refresh;
 
@@ -150,6 +152,7 @@ pub async fn conclude(
     let task =
         scripted(request).ok_or_else(|| Fault::new(format!("the task {} has no script", request.task())))?;
     let engine = context.engines.get(&task.engine)?;
+    module_command::note_place(context, task);
     let judged = match exit_analysis::judge(context, &*engine, task, exit) {
         Ok(()) => Ok(()),
         Err(error) => Err(rescue::explain(context, &engine, task, exit, error).await),

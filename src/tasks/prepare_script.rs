@@ -20,7 +20,7 @@ use crate::script::Script;
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
 use crate::supervisor::Launch;
-use crate::workspace::{PrivateFile, Workspace};
+use crate::workspace::{LastTask, PrivateFile, Workspace};
 
 /// If an engine does not print its version in time, the task continues without it.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -96,7 +96,7 @@ impl<'a> OpenModule<'a> {
             self.workspace.write_private(file, text.as_bytes())?;
         }
         let mut work = engine.commands(task, &self.paths)?;
-        let mut environment = environment(context, engine, variables);
+        let mut environment = environment(&context.settings, engine, variables);
         for (name, value) in &work.environment {
             environment.set(name, value);
         }
@@ -159,6 +159,13 @@ impl<'a> OpenModule<'a> {
         let script = script.text(&folder.part_path(), &folder.cancel_path())?;
         // A copy for the user to read.
         self.workspace.write_private(script_file(task.task), script.as_bytes())?;
+        self.workspace.note_task(LastTask {
+            job: common.job_id,
+            task: task.task,
+            engine: task.engine.clone(),
+            has_hook: before.is_some(),
+            place: directory.into_place(),
+        })?;
         let directory = self.directory.clone();
         Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables(), held }))
     }
@@ -270,11 +277,11 @@ fn version(said: &str) -> String {
 
 /// The environment of an engine and its hooks.
 pub(super) fn environment(
-    context: &TaskContext,
+    settings: &Settings,
     engine: &dyn Engine,
     variables: &BTreeMap<String, String>,
 ) -> Environment {
-    let Settings { runner, engine: own, .. } = &*context.settings;
+    let Settings { runner, engine: own, .. } = settings;
     let host = Inherited::of_this_process()
         .without_secret(&runner.credentials.client_secret)
         .narrowed_to(own.environment_allow_list.as_deref());

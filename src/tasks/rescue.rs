@@ -25,7 +25,7 @@ use hawser_contract::{EngineTask, Fault, TaskRequest};
 
 use super::exit_analysis::{is_kill, plain};
 use super::prepare_script::environment;
-use super::{TaskContext, TaskError, engine_output, scripted};
+use super::{TaskContext, TaskError, engine_output, module_command, scripted};
 use crate::base::blocking::blocking;
 use crate::engines::directory::EngineDirectory;
 use crate::engines::failed_step::{FailedStep, Leftovers};
@@ -58,6 +58,7 @@ pub(super) async fn explain(
 pub async fn explain_lost(context: &TaskContext, request: &TaskRequest, fault: Fault) -> Fault {
     let Some(task) = scripted(request) else { return fault };
     let Ok(engine) = context.engines.get(&task.engine) else { return fault };
+    module_command::note_place(context, task);
     add(fault, &look(context, &engine, task, true).await)
 }
 
@@ -74,7 +75,7 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
         Err(error) => return search_failed(&**engine, task, &error),
     };
     let variables = workspace.load_environment().unwrap_or_default();
-    let environment = environment(context, &**engine, &variables);
+    let environment = environment(&context.settings, &**engine, &variables);
     let directory = EngineDirectory::new(&workspace, &environment, task.hooks()[0].is_some());
     let directory = directory.recorded_by(&context.folder);
     let phase = context.folder.part().and_then(|word| ScriptPhase::from_word(&word));

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::time::SystemTime;
 
+use rustix::io::{FdFlags, fcntl_setfd};
+
 use super::{Workspace, WorkspaceError, swap};
 use crate::base::files::create_private_dir_all;
 use crate::base::lock::{self, LockMode};
@@ -19,14 +21,20 @@ impl ModuleLock {
     pub fn share(&self) -> io::Result<File> {
         self.file.try_clone()
     }
+
+    /// Keeps the module locked until the program that replaces this process has ended, with all processes that it starts.
+    pub fn pass_on(&self) -> io::Result<()> {
+        Ok(fcntl_setfd(&self.file, FdFlags::empty())?)
+    }
 }
 
 impl Workspace {
     /// Locks the module without waiting; the error names the holder. Also undoes a swap of revisions that a crash interrupted, so
-    /// that the caller finds a complete tree.
-    pub fn lock(&self) -> Result<ModuleLock, WorkspaceError> {
+    /// that the caller finds a complete tree. `holder` is who locks it, for that error: "task Plan".
+    pub fn lock(&self, holder: &str) -> Result<ModuleLock, WorkspaceError> {
         let file = self.take_lock()?;
-        lock::sign(&file, &format!("process {} since {}\n", std::process::id(), jiff::Timestamp::now()));
+        let (process, now) = (std::process::id(), jiff::Timestamp::now());
+        lock::sign(&file, &format!("{holder} (process {process}, since {now:.0})\n"));
         swap::restore(&self.staging, &self.module_root)?;
         Ok(ModuleLock { file })
     }

@@ -51,6 +51,11 @@ impl Marker {
         names::relative_path("registry folder", &self.folder).unwrap_or_default()
     }
 
+    /// The path of the init directory below the folder of the registry.
+    pub(super) fn subdirectory(&self) -> &Path {
+        self.init.strip_prefix(self.folder()).unwrap_or(&self.init)
+    }
+
     pub(super) fn write(&self, tree: &Tree) -> Result<(), WorkspaceError> {
         let write = || {
             let git = tree.inside().folder(Path::new(GIT))?;

@@ -4,10 +4,10 @@
 //! - The state file that a local backend was configured with, its backup, and the folder in `TF_DATA_DIR`.
 //! - `.pulumi/`, where Pulumi stores stacks in files, and every `Pulumi.{stack}.yaml` that is not in the repository: its salt
 //!   encrypts the secrets in the state.
-//! - `.snapcd/snapcd.env`, `.snapcd/sensitive.json`, `.snapcd/backend-settings.json` and `.snapcd/init.tfvars`. Plans and the list
+//! - `snapcd.env`, `sensitive.json`, `last-task.json`, `backend-settings.json` and `init.tfvars` in `.snapcd`. Plans and the list
 //!   of extra files belong to the old revision.
 //!
-//! A clean init drops all of this except `snapcd.env` and `sensitive.json`. A state with resources is then copied to the rescued
+//! A clean init drops all of this except the first three of these. A state with resources is then copied to the rescued
 //! states, and the log names the copy: the user may not have known about that state.
 //!
 //! A file that is unchanged since its commit is not the engine's and gives way to the new revision. If both revisions have a
@@ -179,7 +179,8 @@ impl Walk {
         }
         let of_engine = [PrivateFile::BACKEND_SETTINGS, PrivateFile::INIT_VARIABLES];
         let of_engine = of_engine.into_iter().filter(|_| !self.migration.clean);
-        let ours = [PrivateFile::ENVIRONMENT, PrivateFile::SENSITIVE].into_iter().chain(of_engine);
+        let ours = [PrivateFile::ENVIRONMENT, PrivateFile::SENSITIVE, PrivateFile::LAST_TASK];
+        let ours = ours.into_iter().chain(of_engine);
         for name in ours.filter(|file| is_ours(*file)).map(PrivateFile::name).collect::<Vec<_>>() {
             let path = below.join(PRIVATE_FOLDER).join(name);
             if private.kind(OsStr::new(name)).map_err(self.failed(&path))? == Some(EntryKind::File) {

@@ -22,6 +22,8 @@ mod backend_note;
 pub mod backup;
 mod environment;
 mod extra_files;
+mod find;
+mod last_task;
 mod lock;
 mod marker;
 mod migrate_state;
@@ -40,7 +42,9 @@ use std::sync::Arc;
 use crate::settings::model::WorkingDirectorySettings;
 use crate::sources::SourceError;
 pub use backend_note::BackendNote;
+pub use find::{find, workspaces};
 use hawser_contract::Metadata;
+pub use last_task::{EnginePlace, LastTask};
 pub use lock::ModuleLock;
 use names::PRIVATE_FOLDER;
 pub use tree::Tree;
@@ -82,6 +86,12 @@ pub enum WorkspaceError {
         .path.display(), if *.file == PrivateFile::ENVIRONMENT { "Init again" } else { "a clean init" }
     )]
     DamagedFile { file: PrivateFile, path: PathBuf, source: serde_json::Error },
+    #[error("unknown module {name:?}: {} has the modules: {modules}", .root.display())]
+    UnknownModule { name: String, root: PathBuf, modules: String },
+    #[error("the name {name:?} fits several modules: {modules}")]
+    AmbiguousModule { name: String, modules: String },
+    #[error("{} is not a checkout of this runner", .path.display())]
+    NoCheckout { path: PathBuf },
     #[error("the environment variable {name:?} cannot be set: {reason}")]
     EnvironmentVariable { name: String, reason: &'static str },
     #[error("the module {module} is in use by {holder}")]
@@ -132,6 +142,7 @@ impl PrivateFile {
     pub const SENSITIVE: Self = Self("sensitive.json");
     pub const ENGINE: Self = Self("engine.json");
     pub const BACKEND_SETTINGS: Self = Self("backend-settings.json");
+    pub const LAST_TASK: Self = Self("last-task.json");
     pub const INIT_SCRIPT: Self = Self("init.sh");
     pub const VALIDATE_SCRIPT: Self = Self("validate.sh");
     pub const PLAN_SCRIPT: Self = Self("plan.sh");

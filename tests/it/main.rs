@@ -11,6 +11,7 @@ mod dev_server;
 mod documents;
 mod engines;
 mod examples;
+mod exec;
 mod hostile;
 mod hygiene;
 mod local;

@@ -1,6 +1,7 @@
 //! Tasks that arrive between the check of a module and its removal.
 
 use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
@@ -40,7 +41,7 @@ impl WorkingDir {
         fs::create_dir_all(dir.module().join(".git")).unwrap();
         let old = SystemTime::now() - LONG_AGO;
         if was_locked {
-            drop(dir.workspace().lock().unwrap());
+            drop(dir.workspace().lock("a test").unwrap());
             let lock = dir.root.path().join(".hawser/locks/s/n/m.lock");
             OpenOptions::new().write(true).open(lock).unwrap().set_modified(old).unwrap();
         }
@@ -51,7 +52,7 @@ impl WorkingDir {
     /// Locks the module. A process that another test is starting may hold a copy of the previous lock for a moment.
     fn lock(&self) -> ModuleLock {
         loop {
-            if let Ok(lock) = self.workspace().lock() {
+            if let Ok(lock) = self.workspace().lock("a test") {
                 return lock;
             }
             std::thread::yield_now();
@@ -117,7 +118,7 @@ fn a_module_that_was_used_since_the_check_is_kept() {
 
         let dir = WorkingDir::new(was_locked);
         let reason = dir.kept_because(|| Some(dir.lock())).unwrap();
-        assert!(reason.contains("in use by process"), "{reason}");
+        assert!(reason.contains("in use by a test (process"), "{reason}");
     }
 }
 

@@ -94,6 +94,10 @@ impl Engine for Terraform {
         &[("TF_IN_AUTOMATION", "1"), ("TF_INPUT", "0")]
     }
 
+    fn prompt_variables(&self) -> &'static [&'static str] {
+        &["TF_INPUT"]
+    }
+
     fn verb(&self, task: Task) -> &'static str {
         match task {
             Task::Init => "init",

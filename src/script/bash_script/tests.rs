@@ -119,7 +119,7 @@ fn the_recorded_place_of_the_engine_includes_changes_by_the_hook() {
     let text = script(before(hook), sh("true"), None).text(&part, &cancel).unwrap();
     assert!(Process::new("bash").args(["-c", &text]).status().unwrap().success());
     let place = fs::read_to_string(folder.path().join("place")).unwrap();
-    assert_eq!(place, "/usr\0it's prod\0\0");
+    assert_eq!(place, "/usr\0it's prod\0\0\0\0\0\0");
 }
 
 #[test]

@@ -341,7 +341,7 @@ async fn a_crash_between_the_two_renames_is_undone_by_the_next_lock() {
     };
 
     crash();
-    let lock = module.workspace().lock().unwrap();
+    let lock = module.workspace().lock("a test").unwrap();
     assert_eq!(module.read("terraform.tfstate").unwrap(), "precious");
     drop(lock);
     fs::remove_dir_all(module.staging()).unwrap();

@@ -25,6 +25,7 @@ use uuid::Uuid;
 
 use super::eventually::{eventually_blocking, eventually_or};
 use super::real_engines::RealEngine;
+use super::world::HAWSER;
 
 /// A runner's working directory with one module in it.
 pub(crate) struct Bench {
@@ -127,6 +128,28 @@ impl Bench {
         fs::write(self.module().join(name), text).unwrap();
     }
 
+    /// A command line for a user's shell that knows nothing of the module but has the runner's settings and `hawser`.
+    pub(crate) fn shell(&self, line: &str) -> Command {
+        let marker = self.module().join(".git/hawser.json");
+        fs::create_dir_all(marker.parent().unwrap()).unwrap();
+        fs::write(marker, json!({"commit": "0", "folder": "", "init": ""}).to_string()).unwrap();
+        let etc = self.root.path().join("etc");
+        fs::create_dir_all(&etc).unwrap();
+        fs::write(etc.join("appsettings.json"), self.settings.to_string()).unwrap();
+        let mut shell = Command::new("bash");
+        shell.args(["-c", line]).current_dir(etc).env("PATH", with_hawser());
+        shell.env_remove("TF_WORKSPACE").env_remove("TF_DATA_DIR");
+        shell
+    }
+
+    /// Runs a command line that a message advises.
+    #[track_caller]
+    pub(crate) fn run_by_hand(&self, line: &str) -> String {
+        let ran = self.shell(line).stdin(Stdio::null()).output().unwrap();
+        assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
     /// Puts a real engine in front of PATH.
     pub(crate) fn with_engine(mut self, engine: &RealEngine) -> Self {
         self.settings["Engine"] = json!({"AdditionalBinaryPaths": [engine.folder]});
@@ -217,6 +240,13 @@ impl Bench {
         let exit = execute(&context.folder, &launch, None);
         Executed { context, request, exit }
     }
+}
+
+/// PATH with the program under test.
+pub(crate) fn with_hawser() -> OsString {
+    let own = Path::new(HAWSER).parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::join_paths([own].into_iter().chain(std::env::split_paths(&path))).unwrap()
 }
 
 /// A task whose script has exited.

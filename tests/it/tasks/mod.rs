@@ -7,7 +7,7 @@ mod log_lines;
 mod plugins;
 mod pulumi;
 mod pulumi_failures;
-mod rescuing;
+pub(crate) mod rescuing;
 pub(crate) mod results;
 mod stopping;
 

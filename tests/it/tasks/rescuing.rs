@@ -34,13 +34,13 @@ struct Kept {
     refuses_unlock: bool,
 }
 
-struct StateServer {
+pub(crate) struct StateServer {
     address: SocketAddr,
     kept: Arc<Mutex<Kept>>,
 }
 
 impl StateServer {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let kept = Arc::new(Mutex::new(Kept::default()));
@@ -53,7 +53,7 @@ impl StateServer {
         Self { address, kept }
     }
 
-    fn module(&self) -> String {
+    pub(crate) fn module(&self) -> String {
         let address = format!("http://{}/state", self.address);
         format!(
             "terraform {{\n  backend \"http\" {{\n    address = \"{address}\"\n    lock_address = \"{address}\"\n    \
@@ -62,7 +62,7 @@ impl StateServer {
         )
     }
 
-    fn lock_id(&self) -> String {
+    pub(crate) fn lock_id(&self) -> String {
         let lock: serde_json::Value = serde_json::from_slice(&self.kept.lock().unwrap().lock).unwrap();
         lock["ID"].as_str().unwrap().to_owned()
     }
@@ -126,15 +126,6 @@ fn command(message: &str, about: &str) -> String {
     found.unwrap_or_else(|| panic!("no command with {about:?} in {message:?}")).to_owned()
 }
 
-/// Runs a command in a shell that knows nothing of the module.
-fn run_by_hand(engine: &RealEngine, command: &str) {
-    let path = format!("{}:{}", engine.folder.display(), std::env::var("PATH").unwrap());
-    let mut bash = Command::new("bash");
-    bash.args(["-c", command]).env("PATH", path).env_remove("TF_WORKSPACE").env_remove("TF_DATA_DIR");
-    let ran = bash.output().unwrap();
-    assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
-}
-
 fn rescued(bench: &Bench) -> Vec<PathBuf> {
     let Ok(files) = fs::read_dir(bench.rescued()) else { return Vec::new() };
     files.map(|file| file.unwrap().path()).collect()
@@ -160,7 +151,7 @@ async fn a_state_that_the_backend_refuses_is_kept_and_the_printed_command_pushes
     assert!(fault.message.contains(file.to_str().unwrap()), "{fault:?}");
 
     server.kept.lock().unwrap().refuses_state = false;
-    run_by_hand(&engine, &command(&fault.message, "state push"));
+    bench.run_by_hand(&command(&fault.message, "state push"));
     let ran = bench.run(plan()).await;
     assert!(ran.says("There are rescued states (1) in"), "{:#?}", ran.log);
     assert_eq!(counts(ran).total_unchanged_count, 1);
@@ -207,25 +198,15 @@ async fn the_printed_command_pushes_the_state_to_its_own_workspace(engine: RealE
         fs::remove_dir(&in_the_way).unwrap();
 
         let push = command(&fault.message, "state push");
-        assert!(
-            push.contains("TF_WORKSPACE=prod ") && push.contains("TF_DATA_DIR='it'\\''s data' "),
-            "{push}"
-        );
+        let expected = format!("hawser exec stack/space/module -- {} state push ", engine.name);
+        assert!(push.starts_with(&expected), "{push}");
         // Terraform gives a state that it could not write here no new serial, and so does not push it over the one before.
         fs::remove_file(prod.join("terraform.tfstate")).unwrap();
-        run_by_hand(&engine, &push);
+        bench.run_by_hand(&push);
         assert!(fs::read_to_string(prod.join("terraform.tfstate")).unwrap().contains("second"));
         assert!(!bench.module().join("terraform.tfstate").exists(), "the state of another workspace");
-        let needed = if hook().is_some() { "of the module's hooks" } else { ".snapcd/snapcd.env" };
-        assert!(fault.message.contains(needed), "{fault:?}");
+        assert_eq!(fault.message.contains("hooks are not run"), hook().is_some(), "{fault:?}");
         assert_eq!(counts(bench.run(plan()).await).total_unchanged_count, 1);
-
-        // One that is found later is of that workspace too, as far as the module's variables say.
-        bench.write("errored.tfstate", "{}");
-        let ran = bench.run(apply()).await;
-        let (_, line) = ran.log.iter().find(|(_, line)| line.contains("An earlier apply left")).unwrap();
-        assert_eq!(line.contains("TF_WORKSPACE=prod "), hook().is_none(), "{line}");
-        assert_eq!(line.contains("of the module's hooks"), hook().is_some(), "{line}");
     }
 }
 
@@ -243,11 +224,9 @@ async fn the_unlock_command_uses_the_data_folder_of_the_engine(engine: RealEngin
     server.kept.lock().unwrap().lock = b"{\"ID\": \"left-behind\"}".to_vec();
     let fault = bench.run(plan()).await.faulted();
     let unlock = command(&fault.message, "force-unlock");
-    assert!(
-        unlock.ends_with(&format!(" && TF_DATA_DIR=data {} force-unlock left-behind", engine.name)),
-        "{unlock}"
-    );
-    run_by_hand(&engine, &unlock.replace("force-unlock", "force-unlock -force"));
+    let expected = format!("hawser exec stack/space/module -- {} force-unlock left-behind", engine.name);
+    assert_eq!(unlock, expected);
+    bench.run_by_hand(&unlock.replace("force-unlock", "force-unlock -force"));
     counts(bench.run(plan()).await);
 }
 
@@ -300,10 +279,10 @@ async fn a_cancelled_apply_logs_that_its_state_was_refused(engine: RealEngine) {
     assert!(matches!(ran.result, Err(TaskError::Cancelled)), "{:?}", ran.result);
     let files = rescued(&bench);
     assert_eq!(files.len(), 1, "{files:?}");
-    let (_, line) = ran.log.iter().find(|(_, line)| line.contains("`cd ")).unwrap();
+    let (_, line) = ran.log.iter().find(|(_, line)| line.contains("`hawser exec ")).unwrap();
     assert!(line.contains(files[0].to_str().unwrap()), "{line}");
     server.kept.lock().unwrap().refuses_state = false;
-    run_by_hand(&engine, &command(line, "state push"));
+    bench.run_by_hand(&command(line, "state push"));
     assert_eq!(counts(bench.run(plan()).await).total_count_before, 2);
 }
 
@@ -336,7 +315,7 @@ async fn a_state_that_cannot_be_copied_is_reported_in_its_original_place() {
     assert!(left.is_file() && fault.message.contains(left.to_str().unwrap()), "{fault:?}");
     assert!(!fault.message.contains("damaged"), "{fault:?}");
     server.kept.lock().unwrap().refuses_state = false;
-    run_by_hand(&terraform(), &command(&fault.message, "state push"));
+    bench.run_by_hand(&command(&fault.message, "state push"));
     let ran = bench.run(plan()).await;
     assert!(ran.says("Failed to look for rescued states"), "{:#?}", ran.log);
     assert_eq!(counts(ran).total_unchanged_count, 1);
@@ -403,7 +382,7 @@ async fn a_state_lock_that_is_left_behind_is_reported_with_its_id(engine: RealEn
     assert!(fault.message.contains(&format!("lock id {id}")), "{fault:?}");
     let unlock = command(&fault.message, "force-unlock");
     assert!(unlock.ends_with(&format!("{} force-unlock {id}", engine.name)), "{unlock}");
-    run_by_hand(&engine, &unlock.replace("force-unlock", "force-unlock -force"));
+    bench.run_by_hand(&unlock.replace("force-unlock", "force-unlock -force"));
     counts(bench.run(plan()).await);
 }
 

@@ -125,8 +125,8 @@ async fn the_environment_is_saved_with_any_values_and_missing_before_init() {
 #[test]
 fn a_module_has_one_holder_and_the_error_names_it() {
     let module = Module::new();
-    let held = module.workspace().lock().unwrap();
-    let error = module.workspace().lock().unwrap_err();
+    let held = module.workspace().lock("a test").unwrap();
+    let error = module.workspace().lock("a test").unwrap_err();
     assert!(
         matches!(&error, WorkspaceError::Busy { module, .. } if module == "stack/namespace/module"),
         "{error}"
@@ -138,7 +138,7 @@ fn a_module_has_one_holder_and_the_error_names_it() {
 
 /// Takes the lock as soon as it is free. A process that another test is just starting may inherit the locked file for a moment.
 fn lock_soon(module: &Module) -> ModuleLock {
-    eventually_blocking("the module's lock is free", || module.workspace().lock().ok())
+    eventually_blocking("the module's lock is free", || module.workspace().lock("a test").ok())
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn the_lock_works_across_processes_and_ends_with_its_holder() {
         .unwrap();
     let mut said = [0; 4];
     holder.stdout.take().unwrap().read_exact(&mut said).unwrap();
-    assert!(matches!(module.workspace().lock().unwrap_err(), WorkspaceError::Busy { .. }));
+    assert!(matches!(module.workspace().lock("a test").unwrap_err(), WorkspaceError::Busy { .. }));
     holder.kill().unwrap();
     holder.wait().unwrap();
     lock_soon(&module);
