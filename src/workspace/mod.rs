@@ -42,6 +42,7 @@ use crate::sources::SourceError;
 pub use backend_note::BackendNote;
 use hawser_contract::Metadata;
 pub use lock::ModuleLock;
+pub use migrate_state::is_stack_settings;
 use names::PRIVATE_FOLDER;
 pub use tree::Tree;
 
@@ -132,6 +133,10 @@ impl PrivateFile {
     pub const SENSITIVE: Self = Self("sensitive.json");
     pub const ENGINE: Self = Self("engine.json");
     pub const BACKEND_SETTINGS: Self = Self("backend-settings.json");
+    pub const PULUMI_BACKEND: Self = Self("pulumi.json");
+    pub const PULUMI_PARAMETERS: Self = Self("pulumi-parameters.json");
+    pub const PULUMI_CREDENTIALS: Self = Self("credentials.json");
+    pub const PULUMI_ACCOUNT: Self = Self("config.json");
     pub const INIT_SCRIPT: Self = Self("init.sh");
     pub const VALIDATE_SCRIPT: Self = Self("validate.sh");
     pub const PLAN_SCRIPT: Self = Self("plan.sh");

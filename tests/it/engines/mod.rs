@@ -3,6 +3,8 @@
 
 mod faults;
 mod pulumi;
+mod pulumi_backend;
+mod pulumi_parameters;
 mod terraform_variables;
 mod tofu_plugins;
 
@@ -344,7 +346,7 @@ async fn a_pulumi_token_is_read_from_a_private_file() {
     let bench = pulumi_module(&json!({"resources": {}}));
     let flags = [(PulumiFlag::LoginCloud, None), (PulumiFlag::OidcToken, Some("the token"))];
     bench.run(pulumi_init(&bench, &flags)).await.completed();
-    let noted = fs::read(bench.root.path().join("pulumi home/credentials.json")).unwrap();
+    let noted = fs::read(bench.private("credentials.json")).unwrap();
     let noted: serde_json::Value = serde_json::from_slice(&noted).unwrap();
     assert_eq!(noted["token"], "the token");
     assert!(!fs::read_to_string(bench.private("init.sh")).unwrap().contains("the token"));

@@ -135,7 +135,7 @@ async fn pulumi_configuration_and_credentials_in_its_url_are_in_no_argument() {
         ..EngineTask::new(Task::Init, EngineName::PULUMI)
     };
     bench.run(TaskRequest::Engine(init)).await.completed();
-    let stored = fs::read_to_string(home.join("credentials.json")).unwrap();
+    let stored = fs::read_to_string(bench.private("credentials.json")).unwrap();
     assert!(stored.contains("postgres://me:canary-url@db/state"), "{stored}");
 
     let config = |pair: &str| Flag::new(PulumiArrayFlag::Config, Some(pair));
