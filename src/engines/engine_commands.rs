@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use super::EngineError;
-use crate::base::confined_dir::ConfinedDir;
+use crate::base::confined_dir::{ConfinedDir, is_missing};
 use crate::script::{EngineCommand, ScriptError};
 use crate::workspace::PrivateFile;
 
@@ -36,6 +36,10 @@ pub struct EngineCommands {
     pub writes: Vec<String>,
     /// Flags that were left out, for the job's log.
     pub warnings: Vec<String>,
+    /// Other lines for the job's log.
+    pub notes: Vec<String>,
+    /// Files to write before the script starts, in the private folder or the step folder.
+    pub files: Vec<(String, String)>,
     /// Variables that take precedence over those of the module.
     pub environment: Vec<(&'static str, &'static str)>,
 }
@@ -76,6 +80,27 @@ impl ResultPaths {
         let opened =
             ConfinedDir::open(Path::new(&self.step)).and_then(|step| step.open_file(OsStr::new(name)));
         opened.and_then(read).map_err(|source| EngineError::Read { path: self.step(name).into(), source })
+    }
+
+    /// The module's private folder.
+    pub fn private_folder(&self) -> &str {
+        &self.private
+    }
+
+    /// Reads a JSON file of the private folder. `None` if it does not exist.
+    pub fn read_private_json<T: DeserializeOwned>(
+        &self,
+        file: PrivateFile,
+    ) -> Result<Option<T>, EngineError> {
+        let opened = ConfinedDir::open(Path::new(&self.private))
+            .and_then(|folder| folder.open_file(OsStr::new(file.name())));
+        let read = opened.and_then(|file| Ok(serde_json::from_reader(BufReader::new(file))?));
+        match read {
+            Err(error) if is_missing(&error) => Ok(None),
+            read => {
+                read.map(Some).map_err(|source| EngineError::Read { path: self.private(file).into(), source })
+            }
+        }
     }
 
     /// Reads a JSON file in the step folder, which may be large.

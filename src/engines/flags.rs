@@ -165,21 +165,56 @@ impl GivenFlag {
     }
 }
 
+/// A switch that the runner sets itself or that contradicts its other arguments. It is left out.
+#[derive(Debug, Clone, Copy)]
+pub struct Clash {
+    flag: PulumiFlag,
+    /// The value that the user would miss. The other one is what happens anyway.
+    missed: bool,
+    why: &'static str,
+}
+
+impl Clash {
+    /// A switch that must be off.
+    pub const fn on(flag: PulumiFlag, why: &'static str) -> Self {
+        Self { flag, missed: true, why }
+    }
+
+    /// A switch that must be on.
+    pub const fn off(flag: PulumiFlag, why: &'static str) -> Self {
+        Self { flag, missed: false, why }
+    }
+}
+
 /// The flags of Pulumi for any task but Init, and warnings about those that are ignored: only Init logs in and creates a
-/// stack. The name of the stack has another flag in the other tasks. Without configuration values ([`pulumi_config`]).
-pub fn pulumi(flags: &FlagLists) -> (Vec<String>, Vec<String>) {
+/// stack, and some clash with the runner's arguments. Without the name of the stack, which every command gets, and without
+/// configuration values ([`pulumi_config`]).
+pub fn pulumi(flags: &FlagLists, clashes: &[Clash]) -> (Vec<String>, Vec<String>) {
     let (mut arguments, mut warnings) = (Vec::new(), Vec::new());
-    for flag in &flags.pulumi_flags.known {
-        match (flag.flag, &flag.value) {
-            (PulumiFlag::StackName, Some(name)) => arguments.extend(["--stack".to_owned(), name.clone()]),
-            (other, _) if is_for_init(other) => {
-                warnings.push(format!("ignoring Pulumi flag {}: it only applies to Init", other.name()));
+    let given = &flags.pulumi_flags.known;
+    for flag in given.iter().filter(|it| it.flag != PulumiFlag::StackName) {
+        let name = flag.flag.name();
+        match clashes.iter().find(|it| it.flag == flag.flag) {
+            Some(clash) if is_on(given, flag.flag) == clash.missed => {
+                warnings.push(format!("ignoring Pulumi flag {name}: {}", clash.why));
+            }
+            Some(_) => {}
+            None if is_for_init(flag.flag) => {
+                warnings.push(format!("ignoring Pulumi flag {name}: it only applies to Init"));
+            }
+            None => arguments.extend(pulumi_arguments(flag)),
+        }
+    }
+    for flag in &flags.pulumi_array_flags.known {
+        match flag.flag {
+            PulumiArrayFlag::Config => {}
+            PulumiArrayFlag::AttachDebugger => {
+                let why = "a job would wait for a debugger forever";
+                warnings.push(format!("ignoring Pulumi array flag {}: {why}", flag.flag.name()));
             }
             _ => arguments.extend(pulumi_arguments(flag)),
         }
     }
-    let array = flags.pulumi_array_flags.known.iter();
-    arguments.extend(array.filter(|it| it.flag != PulumiArrayFlag::Config).flat_map(pulumi_arguments));
     (arguments, warnings)
 }
 
@@ -453,8 +488,8 @@ mod tests {
             .into(),
             ..FlagLists::default()
         };
-        let (arguments, warnings) = pulumi(&flags);
-        assert_eq!(arguments, ["--stack", "dev", "--diff"]);
+        let (arguments, warnings) = pulumi(&flags, &[]);
+        assert_eq!(arguments, ["--diff"]);
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].contains("LoginLocal"), "{warnings:?}");
     }

@@ -27,6 +27,7 @@ use hawser_contract::{EngineName, EngineTask, FlagLists, OutputValue, PlanData, 
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::masking::Rules;
 use crate::script::ScriptError;
 use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 use declarations::Declarations;
@@ -36,6 +37,7 @@ use engine_commands::printed;
 pub use engine_commands::{
     COPY, EXTRA_OUTPUTS, EngineCommands, OIDC_TOKEN, REMOVE, ResultPaths, SHOWN_PLAN, SHOWN_STATE,
 };
+use environment::Environment;
 use failed_step::{FailedStep, Leftovers};
 use flags::GivenFlag;
 use pulumi::Pulumi;
@@ -55,6 +57,10 @@ pub enum EngineError {
     Flag { flag: &'static str, reason: String },
     #[error("failed to move {}, the state of an earlier apply, out of the way: {source}", path.display())]
     SetAside { path: PathBuf, source: io::Error },
+    #[error("Init has not run for this module: {} is missing", path.display())]
+    NotInitialized { path: PathBuf },
+    #[error("failed to copy the operator's login to {}: {source}", path.display())]
+    Login { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Script(#[from] ScriptError),
     #[error(transparent)]
@@ -84,6 +90,19 @@ pub struct BackendChange {
     pub settings: Vec<String>,
     /// Whether the engine forgets the settings of earlier Inits.
     pub replaces: bool,
+}
+
+/// What [`Engine::prepare`] may use.
+#[derive(Debug)]
+pub struct Preparation<'a> {
+    pub paths: &'a ResultPaths,
+    pub workspace: &'a Workspace,
+    /// The environment of the script, without [`Engine::backend_variables`].
+    pub environment: &'a Environment,
+    /// The version of the engine, if it is known.
+    pub version: Option<&'a str>,
+    /// Which parameters are secret by their names.
+    pub rules: &'a Rules,
 }
 
 /// Everything that the runner must know about an engine. The defaults fit an engine that stores nothing on this machine.
@@ -142,6 +161,17 @@ pub trait Engine: Debug + Send + Sync {
 
     fn backend_change(&self, _init: &EngineTask) -> BackendChange {
         BackendChange::default()
+    }
+
+    /// Variables that select the backend of the last Init. They take precedence over those of the module.
+    fn backend_variables(&self, _paths: &ResultPaths) -> Result<Vec<(&'static str, String)>, EngineError> {
+        Ok(Vec::new())
+    }
+
+    /// Prepares the module's files, and returns what to add to the commands of the task: engine commands, which come first,
+    /// copies to publish, files and lines for the log.
+    fn prepare(&self, _task: &EngineTask, _at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
+        Ok(EngineCommands::default())
     }
 
     /// Values in the flags of a task that are always secret.

@@ -98,6 +98,8 @@ fn each_rule_refuses_its_own_case_and_nothing_else() {
         let flags = json!([{"flag": "CloudUrl", "value": url}]);
         json!({"engine": "pulumi", "backendConfiguration": {"pulumiFlags": flags}})
     };
+    let local =
+        json!({"engine": "pulumi", "backendConfiguration": {"pulumiFlags": [{"flag": "LoginLocal"}]}});
     let settings = |patterns: &[&str]| json!({"AllowedBackendSettings": patterns});
     let setting =
         |name: &str| Some(("Policy.AllowedBackendSettings", format!("the backend setting {name:?}")));
@@ -368,6 +370,8 @@ fn each_rule_refuses_its_own_case_and_nothing_else() {
             None,
         ),
         (settings(&["CloudUrl=s3://my-*"]), "Init", login("s3://my-state"), None),
+        (settings(&["CloudUrl=s3://my-*"]), "Init", local.clone(), setting("CloudUrl")),
+        (settings(&["CloudUrl=file://~"]), "Init", local, None),
         (settings(&["CloudUrl=s3://my-*"]), "Init", login("https://evil.example"), setting("CloudUrl")),
         (
             settings(&["*"]),

@@ -25,6 +25,8 @@ pub struct EngineCommand {
     pub only_after_failure: bool,
     /// For commands in `engine`: what to run instead if this one fails for a certain reason.
     pub retry: Option<Box<Retry>>,
+    /// Whether only the user can read the files that it creates.
+    pub private_files: bool,
 }
 
 /// A command for the case that another one fails and its stderr contains a text.
@@ -157,6 +159,11 @@ impl EngineCommand {
         self
     }
 
+    pub fn private_files(mut self) -> Self {
+        self.private_files = true;
+        self
+    }
+
     /// Returns a helpful error for values that are too long for the operating system. The values of references in hidden
     /// arguments are only known when the script runs.
     fn check_lengths(&self) -> Result<(), ScriptError> {
@@ -178,7 +185,7 @@ impl EngineCommand {
     /// It runs in a subshell, which `hawser_run` replaces by the program with `exec`.
     pub(super) fn line(&self) -> Result<String, ScriptError> {
         self.check_lengths()?;
-        let mut line = String::from("(");
+        let mut line = String::from(if self.private_files { "(umask 077; " } else { "(" });
         for (name, value) in &self.variables {
             let _ = write!(line, "{name}={} ", word("a variable", value)?);
         }

@@ -15,7 +15,8 @@ use crate::base::confined_dir::{ConfinedDir, EntryKind};
 use crate::base::process::{Inherited, ProgramOutput, Tool, find_only_in, find_program};
 use crate::engines::directory::EngineDirectory;
 use crate::engines::environment::{Environment, is_code_to_bash};
-use crate::engines::{COPY, Engine, REMOVE, ResultPaths, flags};
+use crate::engines::{COPY, Engine, EngineCommands, Preparation, REMOVE, ResultPaths, flags};
+use crate::masking::Rules;
 use crate::script::Script;
 use crate::settings::Settings;
 use crate::step::{Facts, Scratch};
@@ -110,6 +111,7 @@ impl<'a> OpenModule<'a> {
             context.policy.check_saved_backend(note.settings.as_deref())?;
         }
         let engine_version = self.log_version(&environment).await?;
+        self.prepare_engine(&mut work, &mut environment, engine_version.as_deref())?;
         let source_commit = self.workspace.local_commit();
         context.note_facts(&Facts { engine_version, source_commit });
         for name in variables.keys().filter(|name| is_code_to_bash(name)) {
@@ -168,6 +170,38 @@ impl<'a> OpenModule<'a> {
         })?;
         let directory = self.directory.clone();
         Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables(), held }))
+    }
+
+    /// Adds what the engine prepares, and selects the module's backend.
+    fn prepare_engine(
+        &self,
+        work: &mut EngineCommands,
+        environment: &mut Environment,
+        version: Option<&str>,
+    ) -> Result<(), TaskError> {
+        let rules = Rules::new(&self.context.settings.job_log_stream);
+        let rules = rules.map_err(|error| Fault::new(error.to_string()))?;
+        let own = self.engine.prepare(
+            self.task,
+            &Preparation {
+                paths: &self.paths,
+                workspace: &self.workspace,
+                environment,
+                version,
+                rules: &rules,
+            },
+        )?;
+        for (path, text) in &own.files {
+            self.write(Path::new(path), text.as_bytes())?;
+        }
+        own.notes.iter().chain(&work.notes).for_each(|note| self.context.info(note));
+        work.engine.splice(0..0, own.engine);
+        work.publish.extend(own.publish);
+        work.warnings.extend(own.warnings);
+        for (name, value) in self.engine.backend_variables(&self.paths)? {
+            environment.set(name, value);
+        }
+        Ok(())
     }
 
     /// Writes a file that the script or a conclusion reads.

@@ -29,7 +29,7 @@ use super::{TaskContext, TaskError, engine_output, module_command, scripted};
 use crate::base::blocking::blocking;
 use crate::engines::directory::EngineDirectory;
 use crate::engines::failed_step::{FailedStep, Leftovers};
-use crate::engines::{Engine, Engines};
+use crate::engines::{Engine, Engines, ResultPaths};
 use crate::script::ScriptPhase;
 use crate::step::{Exit, Stream};
 
@@ -75,7 +75,11 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
         Err(error) => return search_failed(&**engine, task, &error),
     };
     let variables = workspace.load_environment().unwrap_or_default();
-    let environment = environment(&context.settings, &**engine, &variables);
+    let mut environment = environment(&context.settings, &**engine, &variables);
+    let paths = ResultPaths::new(&workspace.private_dir(), context.folder.path());
+    for (name, value) in paths.and_then(|paths| engine.backend_variables(&paths)).unwrap_or_default() {
+        environment.set(name, value);
+    }
     let directory = EngineDirectory::new(&workspace, &environment, task.hooks()[0].is_some());
     let directory = directory.recorded_by(&context.folder);
     let phase = context.folder.part().and_then(|word| ScriptPhase::from_word(&word));

@@ -4,8 +4,9 @@
 //! - The state file that a local backend was configured with, its backup, and the folder in `TF_DATA_DIR`.
 //! - `.pulumi/`, where Pulumi stores stacks in files, and every `Pulumi.{stack}.yaml` that is not in the repository: its salt
 //!   encrypts the secrets in the state.
-//! - `snapcd.env`, `sensitive.json`, `last-task.json`, `backend-settings.json` and `init.tfvars` in `.snapcd`. Plans and the list
-//!   of extra files belong to the old revision.
+//! - `snapcd.env`, `sensitive.json`, `last-task.json`, `backend-settings.json`, `init.tfvars`, and Pulumi's backend and login in
+//!   `.snapcd`. Plans and the list of extra files belong to the old revision.
+//! - `.snapcd/pulumi-parameters.json` together with the `Pulumi.{stack}.yaml` that it is about.
 //!
 //! A clean init drops all of this except the first three of these. A state with resources is then copied to the rescued
 //! states, and the log names the copy: the user may not have known about that state.
@@ -60,10 +61,12 @@ impl StateMigration {
             referenced: Vec::new(),
             notes: Vec::new(),
             files: HashSet::new(),
+            private_folders: Vec::new(),
         };
         let root = walk.old.folder(Path::new("")).map_err(walk.failed(Path::new("")))?;
         walk.folder(&root, Path::new(""), None)?;
         walk.migrate_referenced()?;
+        walk.migrate_parameters()?;
         if !walk.files.is_empty() {
             walk.notes.push(format!("Kept engine files of the old revision: {}", walk.files.len()));
         }
@@ -100,7 +103,7 @@ fn is_state(name: &str) -> bool {
 }
 
 /// `Pulumi.{stack}.yaml`
-fn is_stack_settings(name: &str) -> bool {
+pub fn is_stack_settings(name: &str) -> bool {
     let stack = name.strip_prefix("Pulumi.").and_then(|rest| rest.rsplit_once('.'));
     stack.is_some_and(|(stack, ending)| !stack.is_empty() && matches!(ending, "yaml" | "yml"))
 }
@@ -117,6 +120,8 @@ struct Walk {
     notes: Vec<String>,
     /// The engine's files that are now in the new tree.
     files: HashSet<PathBuf>,
+    /// The private folders of the old tree.
+    private_folders: Vec<PathBuf>,
 }
 
 impl Walk {
@@ -177,7 +182,13 @@ impl Walk {
         if is_ours(PrivateFile::EXTRA_FILES) {
             self.extra_files.extend(extra_files::listed(private).into_iter().map(|name| below.join(name)));
         }
-        let of_engine = [PrivateFile::BACKEND_SETTINGS, PrivateFile::INIT_VARIABLES];
+        let of_engine = [
+            PrivateFile::BACKEND_SETTINGS,
+            PrivateFile::INIT_VARIABLES,
+            PrivateFile::PULUMI_BACKEND,
+            PrivateFile::PULUMI_CREDENTIALS,
+            PrivateFile::PULUMI_ACCOUNT,
+        ];
         let of_engine = of_engine.into_iter().filter(|_| !self.migration.clean);
         let ours = [PrivateFile::ENVIRONMENT, PrivateFile::SENSITIVE, PrivateFile::LAST_TASK];
         let ours = ours.into_iter().chain(of_engine);
@@ -186,6 +197,9 @@ impl Walk {
             if private.kind(OsStr::new(name)).map_err(self.failed(&path))? == Some(EntryKind::File) {
                 self.link(private, &path)?;
             }
+        }
+        if is_ours(PrivateFile::PULUMI_PARAMETERS) && !self.migration.clean {
+            self.private_folders.push(below.join(PRIVATE_FOLDER));
         }
         if is_ours(PrivateFile::ENVIRONMENT)
             && let Some(data) = data_folder(private)
@@ -201,6 +215,32 @@ impl Walk {
         let directory = self.migration.old.join(below);
         let state = stored_state::named_local_state(&directory, &directory.join(data));
         self.referenced.extend(state.map(|state| (state, EngineFile::State)));
+    }
+
+    /// Migrates the names of the parameters in a stack's settings, if the settings were migrated.
+    fn migrate_parameters(&mut self) -> Result<(), WorkspaceError> {
+        #[derive(serde::Deserialize)]
+        struct SetParameters {
+            stack: String,
+        }
+        let name = OsStr::new(PrivateFile::PULUMI_PARAMETERS.name());
+        for folder in std::mem::take(&mut self.private_folders) {
+            let path = folder.join(name);
+            let private = self.old.folder(&folder).map_err(self.failed(&path))?;
+            let Ok(file) = private.open_file(name) else { continue };
+            let Ok(set) = serde_json::from_reader::<_, SetParameters>(BufReader::new(file)) else { continue };
+            // Without the organization and the project.
+            let stack = set.stack.rsplit('/').next().unwrap_or_default();
+            let is_migrated = |path: &PathBuf| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                is_stack_settings(&name)
+                    && Path::new(&*name).file_stem() == Some(OsStr::new(&format!("Pulumi.{stack}")))
+            };
+            if self.files.iter().any(is_migrated) {
+                self.link(&private, &path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Migrates files that cannot be recognized by their names. Files outside of the tree stay where they are.

@@ -46,6 +46,7 @@ pub use find::{find, workspaces};
 use hawser_contract::Metadata;
 pub use last_task::{EnginePlace, LastTask};
 pub use lock::ModuleLock;
+pub use migrate_state::is_stack_settings;
 use names::PRIVATE_FOLDER;
 pub use tree::Tree;
 
@@ -143,6 +144,10 @@ impl PrivateFile {
     pub const ENGINE: Self = Self("engine.json");
     pub const BACKEND_SETTINGS: Self = Self("backend-settings.json");
     pub const LAST_TASK: Self = Self("last-task.json");
+    pub const PULUMI_BACKEND: Self = Self("pulumi.json");
+    pub const PULUMI_PARAMETERS: Self = Self("pulumi-parameters.json");
+    pub const PULUMI_CREDENTIALS: Self = Self("credentials.json");
+    pub const PULUMI_ACCOUNT: Self = Self("config.json");
     pub const INIT_SCRIPT: Self = Self("init.sh");
     pub const VALIDATE_SCRIPT: Self = Self("validate.sh");
     pub const PLAN_SCRIPT: Self = Self("plan.sh");

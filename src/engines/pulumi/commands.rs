@@ -1,31 +1,27 @@
 //! The commands of Pulumi.
 //!
-//! Parameters are set by `pulumi config set KEY`, which reads the value from stdin, so that values are in no argument list.
-//! `--plaintext` makes Pulumi accept values that look like secrets. Array flags `--config KEY=VALUE` are set in the same way
-//! after the parameters, because Pulumi would save them as well. A login URL with credentials is passed in
-//! `PULUMI_BACKEND_URL`, which `pulumi login` reads if it has no argument.
+//! Every command gets the stack as an argument, and the backend in the environment ([`super::backend`]), from which
+//! `pulumi login` reads it too. Parameters are set before the main command ([`super::config`]).
 //!
 //! `destroy --remove` removes the stack too, so there is nothing to export afterwards. With a preview, it would remove an empty
 //! stack and fail with any other, so the flag is left out of a preview. With `--target` or `--exclude-protected`, the stack is
 //! kept.
 
-use std::collections::BTreeMap;
-
 use hawser_contract::enums::WireEnum as _;
 use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, PulumiFlag};
 
+use super::backend::{ChosenBackend, login_url};
 use super::outputs::WITHOUT_SECRETS;
-use crate::base::git_url::mask_url;
-use crate::engines::flags::{self, is_on, pulumi_arguments, value_of};
-use crate::engines::{Direction, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, hcl_values, printed};
+use crate::engines::flags::{self, Clash, is_on, pulumi_arguments, value_of};
+use crate::engines::{Direction, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, printed};
 use crate::script::EngineCommand;
 use crate::workspace::PrivateFile;
 
-/// Where `pulumi login` logs in without an argument.
-pub(super) const BACKEND_URL: &str = "PULUMI_BACKEND_URL";
-
-/// The stack of a module without the flag StackName.
-pub(super) const DEFAULT_STACK: &str = "snapcd";
+/// The flags that clash with the runner's arguments.
+const NO_REMOVE: Clash = Clash::on(PulumiFlag::Remove, "it does not apply to PlanDestroy");
+const NO_SKIP: Clash = Clash::on(PulumiFlag::SkipPreview, "this task is a preview");
+const NO_SHELL: Clash = Clash::on(PulumiFlag::Shell, "the runner reads the outputs as JSON");
+const JSON: Clash = Clash::off(PulumiFlag::Json, "the runner reads the result as JSON");
 
 pub(super) fn command(words: &[&str], flags: impl IntoIterator<Item = String>) -> EngineCommand {
     let words = std::iter::once("pulumi").chain(words.iter().copied()).map(str::to_owned);
@@ -38,10 +34,10 @@ pub fn oidc_token(request: &EngineTask) -> Option<&str> {
     (!token.starts_with("file://")).then_some(token)
 }
 
-/// Refuses positional arguments of Init that Pulumi would read as options.
+/// Refuses a stack that Pulumi would read as an option, and a URL that cannot be one.
 pub fn check_init(request: &EngineTask) -> Result<(), EngineError> {
-    for flag in [PulumiFlag::StackName, PulumiFlag::CloudUrl] {
-        let value = value_of(&request.flags.pulumi_flags.known, flag);
+    let ChosenBackend { backend, stack } = ChosenBackend::of_init(request);
+    for (flag, value) in [(PulumiFlag::StackName, Some(stack)), (PulumiFlag::CloudUrl, backend)] {
         if let Some(value) = value.filter(|value| value.starts_with('-')) {
             let reason = format!("Pulumi would read its value {value:?} as an option");
             return Err(EngineError::Flag { flag: flag.name(), reason });
@@ -76,94 +72,66 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
                 .push(format!("ignoring Pulumi flag {}: it does not apply to Init", other.name())),
         }
     }
-    let target = if let Some(url) = value_of(given, F::CloudUrl) {
-        Some(Some(url.to_owned()))
-    } else if is_on(given, F::LoginLocal) {
-        Some(Some("--local".to_owned()))
-    } else {
-        is_on(given, F::LoginCloud).then_some(None)
-    };
-    if let Some(target) = target {
-        let (hidden, target): (Vec<_>, Vec<_>) = target.into_iter().partition(|url| mask_url(url) != *url);
-        let words = target.into_iter().chain(login).chain(global.clone());
-        let login = command(&["login"], words).known_as("pulumi login");
-        work.engine.push(hidden.into_iter().fold(login, |login, url| login.variable(BACKEND_URL, url)));
+    if login_url(&request.flags).is_some() {
+        work.engine
+            .push(command(&["login"], login.into_iter().chain(global.clone())).known_as("pulumi login"));
     } else if !login.is_empty() {
         work.warnings
             .push("ignoring login flags: none of LoginCloud, LoginLocal and CloudUrl is set".to_owned());
     }
-    let stack = value_of(given, F::StackName).unwrap_or(DEFAULT_STACK);
-    let secrets = value_of(given, F::SecretsProvider);
-    let secrets = secrets.into_iter().flat_map(|it| ["--secrets-provider".to_owned(), it.to_owned()]);
-    let words = secrets.chain(["--non-interactive".to_owned()]).chain(global);
-    work.engine.push(command(&["stack", "select", stack, "--create"], words));
+    let ChosenBackend { stack, .. } = ChosenBackend::of_init(request);
+    let creates = value_of(given, F::CreateStack).is_none() || is_on(given, F::CreateStack);
+    let create = creates.then(|| {
+        let secrets = value_of(given, F::SecretsProvider);
+        let secrets = secrets.into_iter().flat_map(|it| ["--secrets-provider", it]);
+        std::iter::once("--create").chain(secrets).map(str::to_owned)
+    });
+    let words = create.into_iter().flatten().chain(["--non-interactive".to_owned()]).chain(global);
+    work.engine.push(command(&["stack", "select", &stack], words));
     if !request.flags.pulumi_array_flags.known.is_empty() {
         work.warnings.push("ignoring Pulumi array flags: they do not apply to Init".to_owned());
     }
     work
 }
 
-pub fn validate() -> EngineCommands {
-    EngineCommands {
-        engine: vec![command(&["preview", "--non-interactive"], [])],
-        ..EngineCommands::default()
-    }
-}
-
-/// A flag with its value, under the name that it has in another command.
-fn given(flags: &FlagLists, flag: PulumiFlag, name: &str) -> Vec<String> {
-    let value = value_of(&flags.pulumi_flags.known, flag);
-    value.into_iter().flat_map(|value| [name.to_owned(), value.to_owned()]).collect()
-}
-
-/// Sets a configuration value, which Pulumi reads from stdin.
-fn set(flags: &FlagLists, name: &str) -> EngineCommand {
-    // In the file that the preview reads.
-    let place = [
-        given(flags, PulumiFlag::StackName, "--stack"),
-        given(flags, PulumiFlag::ConfigFile, "--config-file"),
-    ];
-    // After `--`, a name cannot be an option.
-    let words = place.into_iter().flatten().chain(["--".to_owned(), name.to_owned()]);
-    command(&["config", "set", "--plaintext", "--non-interactive"], words).known_as("pulumi config set")
-}
-
-/// Sets the configuration values of array flags.
-fn set_all(flags: &FlagLists) -> impl Iterator<Item = EngineCommand> {
-    flags::pulumi_config(flags).map(|(name, value)| set(flags, name).stdin(value))
-}
-
-pub fn plan(
-    direction: Direction,
-    parameters: &BTreeMap<String, String>,
-    flags: &FlagLists,
-    places: &ResultPaths,
-) -> Result<EngineCommands, EngineError> {
-    let kept = match direction {
-        Direction::Apply => flags.clone(),
-        Direction::Destroy => without(flags, PulumiFlag::Remove),
+/// A preview needs the parameters, which Validate does not get.
+pub fn validate(stack: &str, config_file: Option<Option<&str>>) -> EngineCommands {
+    let Some(config_file) = config_file else {
+        let install = command(&["install", "--no-dependencies", "--non-interactive"], []);
+        return EngineCommands {
+            engine: vec![install.known_as("pulumi install")],
+            notes: vec![
+                "No preview, because no plan has set the parameters yet: checking only the project file, the language host \
+                 and the plugins"
+                    .to_owned(),
+            ],
+            ..EngineCommands::default()
+        };
     };
-    let (arguments, mut warnings) = flags::pulumi(&kept);
-    if kept != *flags {
-        warnings.push("ignoring Pulumi flag Remove: it does not apply to PlanDestroy".to_owned());
-    }
-    let mut engine = Vec::new();
-    for (name, value) in parameters {
-        engine.push(set(flags, name).stdin(hcl_values::pulumi_text(name, value)?));
-    }
-    engine.extend(set_all(flags));
+    let file = config_file.into_iter().flat_map(|file| ["--config-file".to_owned(), file.to_owned()]);
+    let preview = command(&["preview", "--stack", stack, "--non-interactive"], file);
+    EngineCommands { engine: vec![preview], ..EngineCommands::default() }
+}
+
+pub fn plan(direction: Direction, stack: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     if direction == Direction::Destroy {
+        let (arguments, warnings) = flags::pulumi(flags, &[NO_REMOVE, NO_SKIP, JSON]);
+        let words = ["destroy", "--preview-only", "--json", "--stack", stack, "--non-interactive"];
         // Resources that are kept are counted too.
         let arguments = arguments.into_iter().chain(["--show-sames".to_owned()]);
-        let preview = command(&["destroy", "--preview-only", "--json", "--non-interactive"], arguments);
-        let preview = printed(PrivateFile::DESTROY_PREVIEW, preview, places);
-        engine.extend(preview.engine);
-        return Ok(EngineCommands { engine, warnings, ..preview });
+        let preview = printed(PrivateFile::DESTROY_PREVIEW, command(&words, arguments), places);
+        return EngineCommands { warnings, ..preview };
     }
+    let (arguments, warnings) = flags::pulumi(flags, &[]);
     let plan = places.private(PrivateFile::PULUMI_PLAN);
-    engine.push(command(&["preview", "--save-plan", &plan, "--non-interactive"], arguments));
-    let collect = vec![places.collect(PrivateFile::PULUMI_PLAN)];
-    Ok(EngineCommands { engine, collect, writes: vec![plan], warnings, ..EngineCommands::default() })
+    let words = ["preview", "--save-plan", &plan, "--stack", stack, "--non-interactive"];
+    EngineCommands {
+        engine: vec![command(&words, arguments)],
+        collect: vec![places.collect(PrivateFile::PULUMI_PLAN)],
+        writes: vec![plan],
+        warnings,
+        ..EngineCommands::default()
+    }
 }
 
 /// Whether a destroy with these flags removes the stack when it has succeeded.
@@ -185,23 +153,22 @@ fn hides_secrets(flags: &FlagLists) -> bool {
     flags.iter().any(|it| it.flag == flag) && !is_on(flags, flag)
 }
 
-pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let (arguments, warnings) = flags::pulumi(flags);
-    let apply = match direction {
-        Direction::Apply => command(
-            &["up", "--yes", "--plan", &places.private(PrivateFile::PULUMI_PLAN), "--non-interactive"],
-            arguments,
-        ),
-        Direction::Destroy => command(&["destroy", "--yes", "--non-interactive"], arguments),
+pub fn apply(direction: Direction, stack: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
+    let (arguments, warnings) = flags::pulumi(flags, &[]);
+    let plan = places.private(PrivateFile::PULUMI_PLAN);
+    let words: &[&str] = match direction {
+        Direction::Apply => &["up", "--yes", "--plan", &plan, "--stack", stack, "--non-interactive"],
+        Direction::Destroy => &["destroy", "--yes", "--stack", stack, "--non-interactive"],
     };
+    let apply = command(words, arguments);
     let file = PrivateFile::PULUMI_EXPORT;
-    let export = command(&["stack", "export"], given(flags, PulumiFlag::StackName, "--stack"))
-        .stdout(places.step(file.name()).into());
+    let export = command(&["stack", "export", "--stack", stack], []);
+    let export = export.stdout(places.step(file.name()).into());
     let removes = direction == Direction::Destroy && removes_stack(flags);
     let unless_removed = |it: EngineCommand| if removes { it.only_after_failure() } else { it };
     let collect = vec![unless_removed(export)];
     EngineCommands {
-        engine: set_all(flags).chain([apply]).collect(),
+        engine: vec![apply],
         collect,
         publish: vec![unless_removed(places.publish(file))],
         collect_after_failure: true,
@@ -211,14 +178,15 @@ pub fn apply(direction: Direction, flags: &FlagLists, places: &ResultPaths) -> E
     }
 }
 
-pub fn output(flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let (arguments, mut warnings) = flags::pulumi(&without(flags, PulumiFlag::ShowSecrets));
+pub fn output(stack: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
+    let (arguments, mut warnings) =
+        flags::pulumi(&without(flags, PulumiFlag::ShowSecrets), &[NO_SHELL, JSON]);
     if flags::pulumi_config(flags).next().is_some() {
         warnings.push("ignoring Pulumi array flag Config: it does not apply to Output".to_owned());
     }
     let output = |more: Option<&str>| {
         let arguments = arguments.iter().cloned().chain(more.map(str::to_owned));
-        command(&["stack", "output", "--json"], arguments)
+        command(&["stack", "output", "--json", "--stack", stack], arguments)
     };
     if hides_secrets(flags) {
         return EngineCommands { warnings, ..printed(PrivateFile::OUTPUT, output(None), places) };
@@ -257,12 +225,10 @@ mod tests {
             lines(&init_with(&[
                 (F::LoginLocal, None),
                 (F::StackName, Some("dev")),
+                (F::CreateStack, Some("false")),
                 (F::Color, Some("never"))
             ])),
-            [
-                "pulumi login --local --color never",
-                "pulumi stack select dev --create --non-interactive --color never"
-            ]
+            ["pulumi login --color never", "pulumi stack select dev --non-interactive --color never"]
         );
         assert_eq!(
             lines(&init_with(&[
@@ -273,7 +239,7 @@ mod tests {
                 (F::Verbose, Some("3")),
             ])),
             [
-                "pulumi login s3://state --default-org acme --insecure --verbose 3",
+                "pulumi login --default-org acme --insecure --verbose 3",
                 "pulumi stack select snapcd --create --secrets-provider passphrase --non-interactive --verbose 3"
             ]
         );
@@ -294,39 +260,20 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_set_through_stdin_before_the_preview() {
-        let parameters =
-            BTreeMap::from([("ns:a".to_owned(), "\"hush\"".to_owned()), ("b".to_owned(), "[1]".to_owned())]);
-        let work = plan(Direction::Apply, &parameters, &FlagLists::default(), &places()).unwrap();
+    fn every_command_names_the_stack() {
+        let flags = FlagLists::default();
+        for direction in [Direction::Apply, Direction::Destroy] {
+            let planned = plan(direction, "dev", &flags, &places());
+            let applied = apply(direction, "dev", &flags, &places());
+            let commands = planned.engine.iter().chain(&applied.engine).chain(&applied.collect);
+            for command in commands {
+                assert!(command.words.join(" ").contains("--stack dev"), "{command:?}");
+            }
+        }
+        assert!(lines(&output("dev", &flags, &places()))[0].contains("--stack dev"));
         assert_eq!(
-            lines(&work),
-            [
-                "pulumi config set --plaintext --non-interactive -- b",
-                "pulumi config set --plaintext --non-interactive -- ns:a",
-                "pulumi preview --save-plan /m/.snapcd/plan.json --non-interactive"
-            ]
+            lines(&validate("dev", Some(Some("a b.yaml")))),
+            ["pulumi preview --stack dev --non-interactive --config-file a b.yaml"]
         );
-        assert_eq!(work.engine[1].stdin.as_deref(), Some("hush"));
-        let work = plan(Direction::Destroy, &BTreeMap::new(), &FlagLists::default(), &places()).unwrap();
-        assert_eq!(lines(&work), ["pulumi destroy --preview-only --json --non-interactive --show-sames"]);
-    }
-
-    #[test]
-    fn parameters_and_export_use_the_stack_of_the_flags() {
-        let pulumi_flags = vec![
-            Flag::new(PulumiFlag::StackName, Some("dev")),
-            Flag::new(PulumiFlag::ConfigFile, Some("a b.yaml")),
-        ];
-        let flags = FlagLists { pulumi_flags: pulumi_flags.into(), ..FlagLists::default() };
-        let parameters = BTreeMap::from([("a".to_owned(), "1".to_owned())]);
-        let work = plan(Direction::Apply, &parameters, &flags, &places()).unwrap();
-        assert_eq!(
-            lines(&work)[0],
-            "pulumi config set --plaintext --non-interactive --stack dev --config-file a b.yaml -- a"
-        );
-        let work = apply(Direction::Apply, &flags, &places());
-        assert_eq!(work.collect[0].words.join(" "), "pulumi stack export --stack dev");
-        let work = apply(Direction::Destroy, &FlagLists::default(), &places());
-        assert_eq!(work.collect[0].words.join(" "), "pulumi stack export");
     }
 }

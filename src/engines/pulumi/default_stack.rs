@@ -10,7 +10,7 @@ use hawser_contract::{EngineTask, PulumiFlag};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::commands::{BACKEND_URL, DEFAULT_STACK};
+use super::backend::{BACKEND_URL, DEFAULT_STACK, STACK};
 use super::project::Project;
 use crate::base::digest::hex;
 use crate::base::files::{create_private_dir_all, write_private_atomic};
@@ -62,7 +62,7 @@ pub(super) fn shared_with(init: &EngineTask, workspace: &Workspace) -> Option<St
 /// `None` if the Init names its stack.
 fn used_by(init: &EngineTask, workspace: &Workspace) -> Option<UsedStack> {
     let (flags, variables) = (&init.flags.pulumi_flags.known, &init.init.resolved_env_vars);
-    let is_named = value_of(flags, PulumiFlag::StackName).is_some() || variables.contains_key("PULUMI_STACK");
+    let is_named = value_of(flags, PulumiFlag::StackName).is_some() || variables.contains_key(STACK);
     if is_named {
         return None;
     }

@@ -1,13 +1,12 @@
 //! Finds what Pulumi left behind: a lock of the stack, and operations that it started and did not finish. The exported state
 //! lists them in `pending_operations`.
 
-use hawser_contract::{PulumiFlag, Task};
-use serde::Deserialize;
+use hawser_contract::Task;
 
+use super::backend::ChosenBackend;
 use super::state::StackExport;
 use crate::base::confined_dir::ConfinedDir;
 use crate::engines::failed_step::{FailedStep, Leftovers, began};
-use crate::engines::flags::value_of;
 use crate::engines::{HOOKS_TO_CHECK, ResultPaths};
 use crate::script::{ScriptPhase, quote};
 use crate::workspace::PrivateFile;
@@ -15,14 +14,6 @@ use crate::workspace::backup::keep;
 
 /// How many pending operations a message names.
 const NAMED: usize = 10;
-
-/// The file of the private folder with the stack that Init has chosen.
-const SAVED_STACK: &str = "pulumi.json";
-
-#[derive(Deserialize)]
-struct SavedStack {
-    stack: String,
-}
 
 /// What to check after a task whose outcome is unknown.
 pub(super) fn to_check(task: Task) -> &'static str {
@@ -69,12 +60,9 @@ fn unlock(step: &FailedStep, problem: &str) -> String {
 
 /// The stack of a step: the one that its flags name, or the one that Init has saved.
 fn stack(step: &FailedStep) -> Option<String> {
-    if let Some(name) = value_of(&step.task.flags.pulumi_flags.known, PulumiFlag::StackName) {
-        return Some(name.to_owned());
-    }
-    let file =
-        ConfinedDir::open(&step.workspace.private_dir()).and_then(|it| it.open_file(SAVED_STACK.as_ref()));
-    serde_json::from_reader::<_, SavedStack>(file.ok()?).ok().map(|saved| saved.stack)
+    let paths = ResultPaths::new(&step.workspace.private_dir(), step.folder.path()).ok()?;
+    let chosen = ChosenBackend::load(&paths).ok()?;
+    Some(chosen.stack(&step.task.flags).to_owned())
 }
 
 fn pending(step: &FailedStep) -> Option<String> {

@@ -1,6 +1,8 @@
 //! Pulumi.
 
+mod backend;
 pub mod commands;
+mod config;
 mod counts;
 mod default_stack;
 mod dependencies;
@@ -19,10 +21,15 @@ use uuid::Uuid;
 use super::diagnostics::{Diagnostic, EngineOutput};
 use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
-use super::flags::{self, GivenFlag, is_on, value_of};
-use super::{BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths};
+use super::flags::{self, GivenFlag, is_on};
+use super::{
+    BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, Preparation, ResultPaths,
+};
 use crate::workspace::{PrivateFile, Workspace};
+use backend::ChosenBackend;
+use config::SetParameters;
 use counts::{DestroyPreview, SavedPlan};
+use serde_json::json;
 use state::StackExport;
 
 #[derive(Debug)]
@@ -82,9 +89,32 @@ impl Engine for Pulumi {
 
     /// Every Init logs in again.
     fn backend_change(&self, init: &EngineTask) -> BackendChange {
-        let url = value_of(&init.flags.pulumi_flags.known, PulumiFlag::CloudUrl);
+        let url = backend::login_url(&init.flags);
         let settings = url.into_iter().map(|url| format!("CloudUrl={url}")).collect();
         BackendChange { settings, replaces: true }
+    }
+
+    fn backend_variables(&self, paths: &ResultPaths) -> Result<Vec<(&'static str, String)>, EngineError> {
+        Ok(ChosenBackend::load(paths)?.variables(paths))
+    }
+
+    fn prepare(&self, task: &EngineTask, at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
+        match task.task {
+            Task::Init => {
+                let chosen = ChosenBackend::of_init(task);
+                backend::copy_login(&chosen, at.paths, at.environment)?;
+                let other = at.environment.get(backend::BACKEND_URL);
+                let other = other.filter(|url| chosen.backend.as_deref().is_some_and(|own| *url != own));
+                let warnings = other.map(|_| {
+                    format!("ignoring variable {}: the flags choose another backend", backend::BACKEND_URL)
+                });
+                let file = (at.paths.private(PrivateFile::PULUMI_BACKEND), json!(chosen).to_string());
+                let warnings = warnings.into_iter().collect();
+                Ok(EngineCommands { files: vec![file], warnings, ..EngineCommands::default() })
+            }
+            Task::Validate | Task::Output => Ok(EngineCommands::default()),
+            _ => config::prepare(task, at),
+        }
     }
 
     fn secret_flags<'a>(&self, task: &'a EngineTask) -> Vec<&'a str> {
@@ -100,19 +130,23 @@ impl Engine for Pulumi {
     }
 
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
-        let direction = Direction::of(task.task);
+        if task.task == Task::Init {
+            let mut work = commands::init(task, paths);
+            work.engine.extend(dependencies::install(task, paths.module()));
+            return Ok(work);
+        }
+        let chosen = ChosenBackend::load(paths)?;
+        let (direction, stack) = (Direction::of(task.task), chosen.stack(&task.flags));
         Ok(match task.task {
-            Task::Init => {
-                let mut work = commands::init(task, paths);
-                work.engine.extend(dependencies::install(task, paths.module()));
-                work
+            Task::Plan | Task::PlanDestroy => commands::plan(direction, stack, &task.flags, paths),
+            Task::ApplyFromPlan | Task::DestroyFromPlan => {
+                commands::apply(direction, stack, &task.flags, paths)
             }
-            Task::Plan | Task::PlanDestroy => {
-                commands::plan(direction, &task.resolved_parameters, &task.flags, paths)?
+            Task::Output => commands::output(stack, &task.flags, paths),
+            _ => {
+                let earlier = SetParameters::load(paths)?;
+                commands::validate(stack, earlier.as_ref().and_then(|it| it.complete_for(stack)))
             }
-            Task::ApplyFromPlan | Task::DestroyFromPlan => commands::apply(direction, &task.flags, paths),
-            Task::Output => commands::output(&task.flags, paths),
-            _ => commands::validate(),
         })
     }
 

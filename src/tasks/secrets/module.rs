@@ -60,16 +60,32 @@ pub(crate) fn of_refused(
     host: &BTreeMap<String, String>,
     rules: &Rules,
 ) -> Vec<String> {
-    let environment = environment(request, workspace);
+    let environment = environment(engines, request, workspace);
     let mut found = of_request(engines, request, &environment, host, rules);
     found.all_named(&environment);
     found.into_secrets()
 }
 
-fn environment(request: &TaskRequest, workspace: Option<&Workspace>) -> BTreeMap<String, String> {
+/// The variables of the module, with those that select its backend: a URL may contain credentials.
+fn environment(
+    engines: &Engines,
+    request: &TaskRequest,
+    workspace: Option<&Workspace>,
+) -> BTreeMap<String, String> {
     match request {
         TaskRequest::Engine(task) if task.task == Task::Init => task.init.resolved_env_vars.clone(),
-        _ => workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default(),
+        _ => {
+            let mut variables = workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default();
+            let backend = || {
+                let engine = engines.get(request.engine()?).ok()?;
+                let folder = workspace?.private_dir();
+                engine.backend_variables(&ResultPaths::new(&folder, &folder).ok()?).ok()
+            };
+            variables.extend(
+                backend().unwrap_or_default().into_iter().map(|(name, value)| (name.to_owned(), value)),
+            );
+            variables
+        }
     }
 }
 
@@ -94,7 +110,7 @@ pub(crate) fn before(
     host: &BTreeMap<String, String>,
     rules: &Rules,
 ) -> Result<Vec<String>, WorkspaceError> {
-    let environment = environment(request, workspace);
+    let environment = environment(engines, request, workspace);
     let mut given = of_request(engines, request, &environment, host, rules);
     let module = request.engine_task().zip(workspace).and_then(|(task, workspace)| {
         Some((task, workspace, engines.get(&task.engine).ok()?, workspace.tree().ok()?))

@@ -2,6 +2,8 @@
 //! share.
 
 mod faults;
+mod pulumi_backend;
+mod pulumi_parameters;
 mod pulumi_results;
 mod pulumi_stacks;
 mod terraform_variables;

@@ -114,6 +114,10 @@ impl Stage {
             let answer = stage.ask(method, stage.payload(method)).await;
             assert!(answer.method.ends_with("Completed"), "{answer:?}");
         }
+        let mut init = stage.payload("Init");
+        init["engine"] = json!("pulumi");
+        let answer = stage.ask("Init", init).await;
+        assert!(answer.method.ends_with("Completed"), "{answer:?}");
         stage.untouched = stage.snapshot();
         stage
     }

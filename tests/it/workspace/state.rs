@@ -126,6 +126,27 @@ async fn pulumi_stacks_and_settings_that_are_not_committed_survive_a_new_revisio
 }
 
 #[tokio::test]
+async fn names_of_pulumi_parameters_are_kept_with_the_settings_that_contain_them() {
+    let (note, backend) = (".snapcd/pulumi-parameters.json", ".snapcd/pulumi.json");
+    for (stack, is_kept) in [("acme/p/dev", true), ("prod", false)] {
+        let repo = Repo::with(&[("Pulumi.yaml", "name: p"), ("Pulumi.prod.yaml", "committed")]);
+        let module = Module::new();
+        module.get_main(&repo).await.unwrap();
+        module.write("Pulumi.dev.yaml", "of the runner");
+        module.write("Pulumi.prod.yaml", "changed by a plan");
+        module.write(note, &json!({"stack": stack}).to_string());
+        module.write(backend, "{}");
+        repo.commit(&[("other", "")]);
+        module.get_main(&repo).await.unwrap();
+        assert_eq!(module.read(note).is_some(), is_kept, "{stack}");
+        assert!(module.read(backend).is_some());
+        let clean = GetModule { clean_init_enabled: true, ..GetModule::default() };
+        module.get(&git_source(&repo.url(), "main"), &clean).await.unwrap();
+        assert_eq!((module.read(note), module.read(backend)), (None, None));
+    }
+}
+
+#[tokio::test]
 async fn a_clean_init_logs_the_states_that_it_drops_and_keeps_copies() {
     let state = |instances: usize| {
         let instances = vec![json!({}); instances];

@@ -265,3 +265,13 @@ fn a_missing_or_unreadable_module_is_not_an_error() {
     fs::remove_dir_all(bench.workspace.module_root()).unwrap();
     assert_eq!(bench.before(&init(&[("API_TOKEN", "env-token")])), ["env-token"]);
 }
+
+#[test]
+fn credentials_in_the_backend_of_pulumi_are_masked_in_later_tasks() {
+    let bench = Bench::new(&[("Pulumi.yaml", "name: x")]);
+    bench.workspace.save_environment(&BTreeMap::new()).unwrap();
+    let chosen = serde_json::json!({"backend": "postgres://me:backend-pw@db/state", "stack": "dev"});
+    bench.workspace.write_private(PrivateFile::PULUMI_BACKEND, chosen.to_string().as_bytes()).unwrap();
+    let later = TaskRequest::Engine(EngineTask::new(Task::Output, EngineName::PULUMI));
+    assert_eq!(bench.before(&later), ["backend-pw"]);
+}
