@@ -73,7 +73,7 @@ mod tests {
             ("main.tofu", EngineName::TOFU),
             ("main.tf", EngineName::TERRAFORM),
         ] {
-            let module = home.path().join(name).with_extension("d");
+            let module = home.path().join(format!("with {name}"));
             std::fs::create_dir(&module).unwrap();
             std::fs::write(module.join(name), "").unwrap();
             assert_eq!(engine(source, module.file_name().unwrap().to_str()), expected, "{name}");

@@ -10,11 +10,11 @@ use hawser_contract::{EngineTask, PulumiFlag};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::backend::{BACKEND_URL, DEFAULT_STACK, STACK};
+use super::backend::{BACKEND_URL, DEFAULT_STACK, STACK, login_url};
 use super::project::Project;
 use crate::base::digest::hex;
 use crate::base::files::{create_private_dir_all, write_private_atomic};
-use crate::engines::flags::{is_on, value_of};
+use crate::engines::flags::value_of;
 use crate::workspace::Workspace;
 
 const FILE: &str = "pulumi-default-stack.json";
@@ -67,12 +67,8 @@ fn used_by(init: &EngineTask, workspace: &Workspace) -> Option<UsedStack> {
         return None;
     }
     let project = Project::read(&workspace.init_dir())?.value(&["name"])?;
-    let backend = match value_of(flags, PulumiFlag::CloudUrl) {
-        Some(url) => url,
-        None if is_on(flags, PulumiFlag::LoginLocal) => "local",
-        None if is_on(flags, PulumiFlag::LoginCloud) => "cloud",
-        None => variables.get(BACKEND_URL).map_or("", String::as_str),
-    };
+    let backend = login_url(&init.flags);
+    let backend = backend.or_else(|| variables.get(BACKEND_URL).map(String::as_str)).unwrap_or_default();
     Some(UsedStack { project, backend: hex(&Sha256::digest(backend)) })
 }
 

@@ -333,11 +333,8 @@ fn a_command_is_only_retried_for_its_reason() {
                 command: sh("cat; exit 7").stdin("again"),
             };
             let ran = run(&script(before(hook), sh(first).retry(retry), after("echo after")));
-            assert_eq!(
-                (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
-                (Some(code), stdout, stderr),
-                "{hook}: {first}"
-            );
+            let expected = (Some(code), stdout.to_owned(), format!("{BEFORE_HOOK_ENDED}\n{stderr}"));
+            assert_eq!((ran.code, ran.stdout, ran.stderr), expected, "{hook}: {first}");
         }
     }
 }
