@@ -112,7 +112,7 @@ async fn a_failed_update_reports_that_its_state_cannot_be_read() {
     };
     let no_export = "pulumi() { [[ \"$1 $2\" != \"stack export\" ]] || return 255; command pulumi \"$@\"; }";
     let fault = bench.run(apply(no_export)).await.faulted();
-    assert!(fault.message.starts_with("pulumi up failed"), "{fault:?}");
+    assert!(fault.message.starts_with("pulumi up "), "{fault:?}");
     assert!(fault.message.contains("Failed to read the state of the stack"), "{fault:?}");
     // Where it never began there is nothing to read.
     let fault = bench.run(apply("exit 3")).await.faulted();
