@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use hawser_contract::{EngineName, EngineTask, FlagLists, InitOptions, Task, TaskRequest};
+use hawser_contract::{EngineName, EngineTask, FlagLists, InitOptions, PulumiFlag, Task, TaskRequest};
 use hawser_dev_server::{JobKind, JobState};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
@@ -271,6 +271,20 @@ async fn a_locked_pulumi_stack_is_unlocked() {
     assert!(!lock.exists());
     bench.run(pulumi_plan(Task::Plan, &[], FlagLists::default())).await.completed();
     bench.run(pulumi_task(Task::ApplyFromPlan, FlagLists::default())).await.completed();
+}
+
+#[tokio::test]
+async fn pulumi_commands_use_the_backend_and_the_stack_of_the_module() {
+    let Some(bench) = pulumi_module("outputs: {text: hello}\n") else { return };
+    bench.run(pulumi_init(&bench, &[(PulumiFlag::StackName, Some("prod"))])).await.completed();
+    // Another login, and another selected stack, of the same user.
+    let other = bench.root.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let line = format!("PULUMI_BACKEND_URL='file://{}' PULUMI_STACK=other", other.display());
+    let shown = bench.run_by_hand(&format!("{line} hawser exec module -- pulumi stack --show-name"));
+    assert_eq!(shown, "prod\n");
+    let found = bench.run_by_hand(&format!("{line} hawser exec module -- sh -c 'echo $PULUMI_BACKEND_URL'"));
+    assert_eq!(found, format!("file://{}\n", pulumi_state(&bench).display()));
 }
 
 /// A user's shell on the machine of a runner: it knows where the working directory is, and nothing else.

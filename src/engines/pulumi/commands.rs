@@ -270,7 +270,8 @@ mod tests {
                 assert!(command.words.join(" ").contains("--stack dev"), "{command:?}");
             }
         }
-        assert!(lines(&output("dev", &flags, &places()))[0].contains("--stack dev"));
+        let printed = lines(&output("dev", &flags, &places()));
+        assert!(printed.iter().all(|line| line.contains("--stack dev")), "{printed:?}");
         assert_eq!(
             lines(&validate("dev", Some(Some("a b.yaml")))),
             ["pulumi preview --stack dev --non-interactive --config-file a b.yaml"]
