@@ -86,7 +86,7 @@ impl AuditEvent {
             .with("namespace", names.next())
             .with("module", names.next())
             .with("engine", engine.as_str())
-            .with("command", verb(command))
+            .with("command", verb(engine, command))
             .with("commandHash", fingerprint(&command.join(" ")))
             .with("user", user.as_deref().map(short))
             .with("uid", rustix::process::getuid().as_raw())
@@ -152,12 +152,14 @@ impl AuditEvent {
     }
 }
 
-/// The program and what it does, such as `terraform state rm`. Further words and options may be secret.
-fn verb(command: &[String]) -> String {
+/// The program, and for an engine what it does, such as `terraform state rm`. Further words and options may be secret.
+fn verb(engine: &EngineName, command: &[String]) -> String {
     let program = command.first().map(|program| program.rsplit('/').next().unwrap_or(program));
     let is_verb =
         |word: &&str| word.chars().all(|it| it.is_ascii_lowercase() || it == '-') && !word.starts_with('-');
+    let is_engine = program == Some(engine.as_str());
     let verbs = command.iter().skip(1).map(String::as_str).take_while(is_verb).take(2);
+    let verbs = verbs.filter(|_| is_engine);
     program.into_iter().chain(verbs).map(short).collect::<Vec<_>>().join(" ")
 }
 
@@ -174,16 +176,19 @@ mod tests {
 
     #[test]
     fn only_the_verb_of_a_command_is_recorded() {
-        let verb = |command: &str| verb(&command.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        for (command, recorded) in [
-            ("terraform state rm aws_instance.web", "terraform state rm"),
-            ("/opt/bin/tofu force-unlock 6227-11", "tofu force-unlock"),
-            ("terraform apply -var password=hush", "terraform apply"),
-            ("pulumi config set db hush --secret", "pulumi config set"),
-            ("pulumi login https://me:hush@example.com", "pulumi login"),
-            ("bash -c hush", "bash"),
+        let verb =
+            |engine, command: &str| verb(&engine, &command.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        use EngineName as Name;
+        for (engine, command, recorded) in [
+            (Name::TERRAFORM, "terraform state rm aws_instance.web", "terraform state rm"),
+            (Name::TOFU, "/opt/bin/tofu force-unlock 6227-11", "tofu force-unlock"),
+            (Name::TERRAFORM, "terraform apply -var password=hush", "terraform apply"),
+            (Name::PULUMI, "pulumi config set db hush --secret", "pulumi config set"),
+            (Name::PULUMI, "pulumi login https://me:hush@example.com", "pulumi login"),
+            (Name::TERRAFORM, "bash -c hush", "bash"),
+            (Name::TERRAFORM, "vault login hush", "vault"),
         ] {
-            assert_eq!(verb(command), recorded);
+            assert_eq!(verb(engine, command), recorded);
         }
     }
 }

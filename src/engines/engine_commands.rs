@@ -40,8 +40,6 @@ pub struct EngineCommands {
     pub notes: Vec<String>,
     /// Files to write before the script starts, in the private folder or the step folder.
     pub files: Vec<(String, String)>,
-    /// Variables that take precedence over those of the module.
-    pub environment: Vec<(&'static str, &'static str)>,
 }
 
 /// The files that commands write and read, as absolute paths, because a hook may change the working directory.

@@ -164,7 +164,11 @@ pub trait Engine: Debug + Send + Sync {
     }
 
     /// Variables that select the backend of the last Init. They take precedence over those of the module.
-    fn backend_variables(&self, _paths: &ResultPaths) -> Result<Vec<(&'static str, String)>, EngineError> {
+    fn backend_variables(
+        &self,
+        _task: &EngineTask,
+        _paths: &ResultPaths,
+    ) -> Result<Vec<(&'static str, String)>, EngineError> {
         Ok(Vec::new())
     }
 

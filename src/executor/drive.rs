@@ -49,7 +49,7 @@ impl Executor {
                 let http = self.http.clone();
                 tasks::refresh(refresh, &self.settings, &self.policy, http, &secrets, cancel).await
             }
-            StepWork::Task(request) => match self.lock_module(request, phase).await {
+            StepWork::Task(request) => match self.module_for(request, phase).await {
                 Ok(module) => {
                     log_started(step, phase);
                     tokio::select! {

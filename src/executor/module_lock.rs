@@ -2,7 +2,7 @@
 
 use hawser_contract::requests::Request;
 use hawser_contract::{Fault, TaskRequest};
-use tracing::debug;
+use tracing::info;
 
 use super::Executor;
 use crate::base::blocking::blocking;
@@ -31,6 +31,19 @@ impl Executor {
         }
     }
 
+    /// Like [`lock_module`](Self::lock_module), but a step that only has to be concluded starts without the lock: its conclusion
+    /// waits for it, and meanwhile the task is reported as running.
+    pub(super) async fn module_for(
+        &self,
+        request: &Request,
+        phase: RecoveryPhase,
+    ) -> Result<Option<ModuleLock>, WorkspaceError> {
+        match self.lock_module(request, phase).await {
+            Err(WorkspaceError::Busy { .. }) if phase == RecoveryPhase::Conclude => Ok(None),
+            locked => locked,
+        }
+    }
+
     /// Waits for the lock: another process may have taken it when the supervisor released it.
     pub(super) async fn module_lock_now(&self, request: &Request) -> Result<ModuleLock, TaskError> {
         let mut logged = false;
@@ -41,7 +54,7 @@ impl Executor {
                 Err(WorkspaceError::Busy { holder, .. }) => {
                     if !std::mem::replace(&mut logged, true) {
                         let job = request.common.job_id;
-                        debug!(%job, task = %request.task.task(), holder, "waiting for module directory");
+                        info!(%job, task = %request.task.task(), holder, "waiting for module directory");
                     }
                     tokio::time::sleep(retry::MODULE_DIRECTORY).await;
                 }

@@ -98,9 +98,6 @@ impl<'a> OpenModule<'a> {
         }
         let mut work = engine.commands(task, &self.paths)?;
         let mut environment = environment(&context.settings, engine, variables);
-        for (name, value) in &work.environment {
-            environment.set(name, value);
-        }
         if !variables.contains_key("TMPDIR") {
             self.give_scratch(&mut environment)?;
         }
@@ -198,7 +195,7 @@ impl<'a> OpenModule<'a> {
         work.engine.splice(0..0, own.engine);
         work.publish.extend(own.publish);
         work.warnings.extend(own.warnings);
-        for (name, value) in self.engine.backend_variables(&self.paths)? {
+        for (name, value) in self.engine.backend_variables(self.task, &self.paths)? {
             environment.set(name, value);
         }
         Ok(())

@@ -77,7 +77,7 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
     let variables = workspace.load_environment().unwrap_or_default();
     let mut environment = environment(&context.settings, &**engine, &variables);
     let paths = ResultPaths::new(&workspace.private_dir(), context.folder.path());
-    for (name, value) in paths.and_then(|paths| engine.backend_variables(&paths)).unwrap_or_default() {
+    for (name, value) in paths.and_then(|paths| engine.backend_variables(task, &paths)).unwrap_or_default() {
         environment.set(name, value);
     }
     let directory = EngineDirectory::new(&workspace, &environment, task.hooks()[0].is_some());

@@ -73,8 +73,8 @@ impl ChosenBackend {
         value_of(&flags.pulumi_flags.known, PulumiFlag::StackName).unwrap_or(&self.stack)
     }
 
-    pub(super) fn variables(&self, paths: &ResultPaths) -> Vec<(&'static str, String)> {
-        let mut variables = vec![(STACK, self.stack.clone())];
+    pub(super) fn variables(&self, flags: &FlagLists, paths: &ResultPaths) -> Vec<(&'static str, String)> {
+        let mut variables = vec![(STACK, self.stack(flags).to_owned())];
         if let Some(url) = &self.backend {
             variables.push((BACKEND_URL, url.clone()));
             variables.push((CREDENTIALS_PATH, paths.private_folder().to_owned()));

@@ -131,7 +131,8 @@ pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineC
     let setting = |name, value| Setting { name, value, secret: at.rules.is_secret_name(name) };
     let of_flags: Vec<_> =
         flags::pulumi_config(&task.flags).map(|(name, value)| setting(name, value.to_owned())).collect();
-    let in_batches = at.version.is_some_and(reads_options);
+    // A before hook may select another version.
+    let in_batches = task.hooks()[0].is_none() && at.version.is_some_and(reads_options);
     let mut work = EngineCommands::default();
     if matches!(task.task, Task::Plan | Task::PlanDestroy) {
         let mut parameters = Vec::new();

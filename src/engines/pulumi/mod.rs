@@ -13,6 +13,8 @@ mod preview;
 mod project;
 mod state;
 
+use std::path::Path;
+
 use hawser_contract::{
     CommandTask, EngineName, EngineTask, Flag, FlagLists, OutputValue, PlanData, PulumiFlag, Task,
 };
@@ -94,8 +96,12 @@ impl Engine for Pulumi {
         BackendChange { settings, replaces: true }
     }
 
-    fn backend_variables(&self, paths: &ResultPaths) -> Result<Vec<(&'static str, String)>, EngineError> {
-        Ok(ChosenBackend::load(paths)?.variables(paths))
+    fn backend_variables(
+        &self,
+        task: &EngineTask,
+        paths: &ResultPaths,
+    ) -> Result<Vec<(&'static str, String)>, EngineError> {
+        Ok(ChosenBackend::load(paths)?.variables(&task.flags, paths))
     }
 
     fn prepare(&self, task: &EngineTask, at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
@@ -144,7 +150,10 @@ impl Engine for Pulumi {
             }
             Task::Output => commands::output(stack, &task.flags, paths),
             _ => {
-                let earlier = SetParameters::load(paths)?;
+                // Plans do not survive a new revision, which may need other parameters.
+                let plans = [PrivateFile::PULUMI_PLAN, PrivateFile::DESTROY_PREVIEW];
+                let planned = plans.iter().any(|plan| Path::new(&paths.private(*plan)).is_file());
+                let earlier = SetParameters::load(paths)?.filter(|_| planned);
                 commands::validate(stack, earlier.as_ref().and_then(|it| it.complete_for(stack)))
             }
         })

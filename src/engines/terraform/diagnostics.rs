@@ -22,9 +22,15 @@ const HEADING: &str = "Error: ";
 /// Errors of requests that the engine cancelled because of another error.
 const CONSEQUENCE: &str = "Request cancelled";
 
+/// An "error" that only introduces the real ones.
+const INTRODUCTION: &str = "Terraform encountered problems during initialisation";
+
 /// The errors in the lines of stderr. Consequences of other errors come last.
 pub(super) fn errors<'a>(stderr: impl Iterator<Item = &'a str>) -> Vec<Diagnostic> {
-    let blocks = blocks(stderr);
+    let mut blocks = blocks(stderr);
+    if blocks.len() > 1 {
+        blocks.retain(|block| !block[0].starts_with(&format!("{HEADING}{INTRODUCTION}")));
+    }
     let (consequences, causes): (Vec<_>, Vec<_>) =
         blocks.iter().partition(|block| block[0].strip_prefix(HEADING) == Some(CONSEQUENCE));
     causes.into_iter().chain(consequences).map(|block| diagnostic(block)).collect()
@@ -175,5 +181,12 @@ mod tests {
             summaries(said),
             ["Plugin did not respond", "Request cancelled: The request was cancelled."]
         );
+    }
+
+    #[test]
+    fn an_introduction_is_not_an_error() {
+        let said = "╷\n│ Error: Terraform encountered problems during initialisation, including problems\n│ with the configuration, \
+            described below.\n╵\n╷\n│ Error: Invalid expression\n│ \n│   on main.tf line 2:\n│    2: x\n╵\n";
+        assert_eq!(summaries(said), ["main.tf:2: Invalid expression"]);
     }
 }

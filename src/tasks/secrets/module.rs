@@ -77,9 +77,10 @@ fn environment(
         _ => {
             let mut variables = workspace.and_then(|it| it.load_environment().ok()).unwrap_or_default();
             let backend = || {
-                let engine = engines.get(request.engine()?).ok()?;
+                let task = request.engine_task()?;
                 let folder = workspace?.private_dir();
-                engine.backend_variables(&ResultPaths::new(&folder, &folder).ok()?).ok()
+                let paths = ResultPaths::new(&folder, &folder).ok()?;
+                engines.get(&task.engine).ok()?.backend_variables(task, &paths).ok()
             };
             variables.extend(
                 backend().unwrap_or_default().into_iter().map(|(name, value)| (name.to_owned(), value)),

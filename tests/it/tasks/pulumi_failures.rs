@@ -4,9 +4,7 @@ use hawser_contract::PulumiFlag;
 use hawser_contract::requests::CancelKind;
 
 use super::*;
-use crate::support::pulumi::{
-    pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_state, pulumi_task,
-};
+use crate::support::pulumi::{pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_task};
 use crate::support::steps::Interrupt;
 
 fn none() -> FlagLists {
@@ -161,21 +159,6 @@ async fn a_graceful_cancel_lets_pulumi_stop_by_itself() {
 
 fn rewrite(bench: &Bench, thing: &str) {
     bench.write("Pulumi.yaml", &format!("name: program\nruntime: yaml\n{}", program(thing)));
-}
-
-#[tokio::test]
-async fn a_stack_that_a_killed_update_left_locked_is_reported_with_its_lock() {
-    let Some(bench) = waiting().await else { return };
-    let killed = bench.run_interrupted(task(Task::ApplyFromPlan), when_it_waits(CancelKind::Kill)).await;
-    assert!(matches!(killed.result, Err(TaskError::Cancelled)), "{killed:?}");
-    rewrite(&bench, "value: 1");
-    counts(bench.run(plan()).await);
-    let fault = bench.run(task(Task::ApplyFromPlan)).await.faulted();
-    let locks = pulumi_state(&bench).join(".pulumi/locks/organization/program/snapcd");
-    let mut files = fs::read_dir(&locks).unwrap().map(|entry| entry.unwrap().path());
-    let lock = files.find(|file| file.extension().is_some_and(|it| it == "json")).unwrap();
-    assert!(fault.message.contains(lock.to_str().unwrap()), "{fault:?}");
-    assert!(fault.message.contains("pulumi cancel"), "{fault:?}");
 }
 
 #[tokio::test]
