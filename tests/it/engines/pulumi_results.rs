@@ -35,7 +35,8 @@ fn printed_summary(ran: &Ran) -> BTreeMap<String, u64> {
                 summary.insert(name.to_owned(), count.parse().unwrap());
             }
             [_, "changes"] => {}
-            _ => panic!("{part:?}"),
+            // Lines of stderr may come in between.
+            _ => assert!(part.starts_with("Update plan written to"), "{part:?}"),
         }
     }
     summary
