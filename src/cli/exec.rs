@@ -31,7 +31,7 @@ const SEPARATOR: &str = "--";
 
 /// Run a command in a module's directory, as its last task ran the engine
 ///
-/// The command gets the directory, the environment variables, the workspace or stack, and the PATH of the module's last task;
+/// The command gets the directory, the environment variables, and the workspace or stack of the module's last task;
 /// the rest of its environment is yours. Until it ends, no task of the module runs. It runs without a shell, its exit code is the
 /// exit code of `hawser exec`, and it is recorded in the audit log. Hooks are not run: variables that only they set are missing.
 ///

@@ -1,7 +1,7 @@
 //! Reads the results of a script: the plan, the state, the outputs.
 //!
-//! An apply that has succeeded is never a fault because its state cannot be read: then the count of its plan is reported, which
-//! the plan has left in `planned-count.json` of the private folder.
+//! If the state cannot be read after an apply that has succeeded, the count of its plan is reported, which the plan has left
+//! in `planned-count.json` of the private folder. Without a count of the same job, the apply is still a fault.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
