@@ -1,6 +1,7 @@
 //! `hawser job`: submits jobs to `hawser hub`, and follows and cancels them.
 
 mod follow;
+mod id;
 mod names;
 mod source;
 
@@ -10,9 +11,10 @@ use hawser_contract::requests::CancelKind;
 use hawser_contract::{EngineName, SourceRevisionType, SourceType};
 use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
 use url::Url;
-use uuid::Uuid;
 
+use self::id::JobId;
 use self::names::ModuleNames;
+use super::flags::FlagOptions;
 use super::hub::DEFAULT_DATA;
 use super::{Failure, name_and_value, out};
 use crate::local::{area, view};
@@ -20,6 +22,9 @@ use crate::script::quote::quote;
 
 /// The environment variable with the admin token, for use without a data directory.
 pub(super) const TOKEN_VARIABLE: &str = "HAWSER_HUB_ADMIN_TOKEN";
+
+/// What to do if a job does not exist.
+const FORGOTTEN: &str = "`hawser job list` prints the jobs; a hub forgets them when it restarts";
 
 /// The help heading of the options that every command has.
 const HUB: &str = "Hub options";
@@ -65,9 +70,9 @@ enum JobCommand {
 
 #[derive(Debug, clap::Args)]
 struct JobArgs {
-    /// Job ID, as printed by `hawser job apply` and `hawser job list`
-    #[arg(value_name = "JOB", value_parser = job_id)]
-    id: Uuid,
+    /// Job ID, as printed by `hawser job apply` and `hawser job list`, or the start of it
+    #[arg(value_name = "JOB")]
+    id: JobId,
 }
 
 fn hub_url(text: &str) -> Result<String, String> {
@@ -76,10 +81,6 @@ fn hub_url(text: &str) -> Result<String, String> {
         Ok(url) if is_http(&url) => Ok(text.to_owned()),
         _ => Err("expected a URL with scheme and port, such as http://127.0.0.1:8900".to_owned()),
     }
-}
-
-fn job_id(text: &str) -> Result<Uuid, String> {
-    text.parse().map_err(|_| "not a job ID; `hawser job list` prints them".to_owned())
 }
 
 #[derive(Debug, clap::Args)]
@@ -114,6 +115,8 @@ struct Submit {
     /// Value of a declared variable, in the syntax of terraform's -var: HCL for lists and objects, otherwise plain text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     vars: Vec<(String, String)>,
+    #[command(flatten)]
+    flags: FlagOptions,
     /// Environment variable for the engine
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
     envs: Vec<(String, String)>,
@@ -143,7 +146,10 @@ async fn run(args: Args) -> Result<(), Failure> {
         JobCommand::Apply(submit) => self::submit(&client, &options, JobKind::Apply, *submit).await?,
         JobCommand::Plan(submit) => self::submit(&client, &options, JobKind::Plan, *submit).await?,
         JobCommand::Destroy(submit) => self::submit(&client, &options, JobKind::Destroy, *submit).await?,
-        JobCommand::Follow(job) => follow::follow(&client, &options, job.id).await?,
+        JobCommand::Follow(job) => {
+            let id = job.id.resolve(&client).await?;
+            follow::follow(&client, &options, id).await?;
+        }
         JobCommand::List => {
             let jobs = client.list().await.map_err(failure)?;
             if jobs.is_empty() {
@@ -151,17 +157,13 @@ async fn run(args: Args) -> Result<(), Failure> {
                 out::aside("the hub has no jobs");
             }
             for job in jobs {
-                let owner = job.owner.as_deref().unwrap_or("-");
-                let at = job.submitted_at.strftime("%Y-%m-%d %H:%M:%SZ");
-                out::untrusted_line(&format!(
-                    "{} {at} {:<7} {} {owner} {}",
-                    job.id, job.kind, job.module, job.state
-                ));
+                out::untrusted_line(&id::line(&job));
             }
         }
         JobCommand::Cancel { job, kill } => {
             let kind = if kill { CancelKind::Kill } else { CancelKind::Graceful };
-            client.cancel(job.id, kind).await.map_err(failure)?;
+            let id = job.id.resolve(&client).await?;
+            client.cancel(id, kind).await.map_err(failure)?;
             let requested = match kind {
                 CancelKind::Graceful => {
                     "cancel requested; the engine may take a while to stop (--kill does not wait for it)"
@@ -169,17 +171,18 @@ async fn run(args: Args) -> Result<(), Failure> {
                 CancelKind::Kill => "kill requested",
             };
             out::line(format_args!(
-                "job {0}: {requested}. Follow it with `hawser job follow {0}{options}`.",
-                job.id
+                "job {id}: {requested}. Follow it with `hawser job follow {id}{options}`."
             ));
         }
         JobCommand::Approve(job) => {
-            client.approve(job.id).await.map_err(failure)?;
-            out::line(format_args!("job {} approved", job.id));
+            let id = job.id.resolve(&client).await?;
+            client.approve(id).await.map_err(failure)?;
+            out::line(format_args!("job {id} approved"));
         }
         JobCommand::Reject(job) => {
-            client.reject(job.id).await.map_err(failure)?;
-            out::line(format_args!("job {} rejected", job.id));
+            let id = job.id.resolve(&client).await?;
+            client.reject(id).await.map_err(failure)?;
+            out::line(format_args!("job {id} rejected"));
         }
     }
     Ok(())
@@ -254,8 +257,8 @@ async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit
     }
     spec.subdirectory = args.subdirectory.or(source.subdirectory);
     let names = ModuleNames::new(&spec.source.source_url, args.registry, spec.subdirectory.as_deref());
-    let flags = args.stack.as_deref().and_then(|stack| area::stack_flags(&engine, stack));
-    spec.flags = flags.unwrap_or_default();
+    let stack = args.stack.as_deref().and_then(|stack| area::stack_flags(&engine, stack));
+    spec.flags = args.flags.lists(&engine, stack.unwrap_or_default())?;
     spec.stack_name = args.stack.unwrap_or_else(|| area::STACK.to_owned());
     spec.namespace_name = args.namespace.unwrap_or(names.namespace);
     spec.module_name = args.module.unwrap_or(names.module);
@@ -290,8 +293,7 @@ fn failure(error: AdminError) -> Failure {
             "pass the data directory of this hub with --data; {TOKEN_VARIABLE} takes precedence if it is set"
         )),
         AdminError::NoHub { .. } => Failure::unavailable(message).hint("check --hub"),
-        AdminError::UnknownJob(_) => Failure::failed(message)
-            .hint("`hawser job list` prints the jobs; a hub forgets them when it restarts"),
+        AdminError::UnknownJob(_) => Failure::failed(message).hint(FORGOTTEN),
         AdminError::Unreadable { .. } => {
             Failure::failed(message).hint("use the same version of hawser for the hub and for `hawser job`")
         }

@@ -12,6 +12,7 @@ use hawser_dev_server::{
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::flags::FlagOptions;
 use super::{Failure, name_and_value, overrides};
 use crate::local::LocalError;
 use crate::local::area::{self, Area};
@@ -51,6 +52,8 @@ pub(super) struct Args {
     /// Value of a variable, in the syntax of terraform's -var: HCL for lists and objects, otherwise plain text
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = name_and_value)]
     variables: Vec<(String, String)>,
+    #[command(flatten)]
+    flags: FlagOptions,
     /// terraform, tofu, or pulumi [default: the installed one that fits the directory]
     #[arg(long, value_name = "ENGINE", value_parser = area::known_engine)]
     engine: Option<EngineName>,
@@ -76,11 +79,12 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     };
     let (directory, names) = snapshot::check(&directory)?;
     let engine = area::engine(args.engine, &names)?;
-    let flags = match args.stack {
+    let stack = match args.stack {
         None => FlagLists::default(),
         Some(stack) => area::stack_flags(&engine, &stack)
             .ok_or_else(|| Failure::usage(format!("{engine} has no stacks")).hint("remove --stack"))?,
     };
+    let flags = args.flags.lists(&engine, stack)?;
     let area = Area::of(directory, &data)?;
     let _lock = area.lock()?;
     let runtime = super::runtime()?;

@@ -3,6 +3,7 @@
 mod clean;
 mod exec;
 mod exit;
+mod flags;
 mod hub;
 mod job;
 mod local;

@@ -254,6 +254,11 @@ pub trait Engine: Debug + Send + Sync {
         None
     }
 
+    /// Whether the reason of a failure is a variable without a value.
+    fn lacks_variable(&self, _reason: &str) -> bool {
+        false
+    }
+
     /// What to check after a task whose outcome is unknown. Continues "Before the next run: ".
     fn to_check(&self, _task: Task) -> &'static str {
         HOOKS_TO_CHECK

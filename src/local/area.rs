@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use hawser_contract::{EngineName, FlagLists};
+use hawser_contract::{EngineName, EngineTask, FlagLists, Task};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -177,6 +177,17 @@ pub fn declares_variables(engine: &EngineName) -> bool {
 /// The flags that select a stack of an engine; `None` if it has no stacks.
 pub fn stack_flags(engine: &EngineName, stack: &str) -> Option<FlagLists> {
     Engines::default().get(engine).ok()?.stack_flags(stack)
+}
+
+/// Whether an engine has one of these flags. An unknown engine may have any.
+pub fn knows_flags(engine: &EngineName, flags: &FlagLists) -> bool {
+    let task = EngineTask { flags: flags.clone(), ..EngineTask::new(Task::Plan, engine.clone()) };
+    Engines::default().get(engine).map_or(true, |engine| !engine.given_flags(&task).is_empty())
+}
+
+/// Whether the reason of a failure, of any engine, is a variable without a value.
+pub fn lacks_variable(reason: &str) -> bool {
+    Engines::default().iter().any(|engine| engine.lacks_variable(reason))
 }
 
 pub fn engine_hint(engine: &EngineName) -> &'static str {

@@ -32,7 +32,9 @@ pub(super) async fn drain(executor: &Executor, scheduler: &Scheduler) {
         }
     };
     let waiting = scheduler.load().borrow().waiting;
-    if shipped {
+    if shipped && waiting == 0 {
+        info!("drained");
+    } else if shipped {
         info!(waiting, "drained, waiting steps stay for the next start");
     } else {
         let ShippingStatus { steps, connected, problem, .. } = shipper.status().borrow().clone();

@@ -65,9 +65,8 @@ impl JobView<'_> {
             if answer.logs.is_empty() {
                 match answer.job.state {
                     JobState::Completed => return Ok(()),
-                    state if state.is_ended() => {
-                        return Err(Failure::failed(format!("job {job} {state}")));
-                    }
+                    // The view has shown how it ended, and why.
+                    state if state.is_ended() => return Err(Failure::failed("")),
                     _ => seen = answer.progress,
                 }
             }

@@ -202,6 +202,21 @@ impl Engine for Pulumi {
         diagnostics::errors(output, report)
     }
 
+    fn failure_hint(&self, lines: &[String]) -> Option<&'static str> {
+        let has_no_backend = |line: &String| line.contains("PULUMI_ACCESS_TOKEN must be set for login");
+        lines.iter().any(has_no_backend).then_some(
+            "No backend is configured: run `pulumi login` as the runner's user, set the flag CloudUrl on Init, or set \
+             PULUMI_BACKEND_URL (with file:///DIRECTORY, set PULUMI_CONFIG_PASSPHRASE too)",
+        )
+    }
+
+    /// The words of Pulumi itself, and those of its libraries for programs.
+    fn lacks_variable(&self, reason: &str) -> bool {
+        ["is missing configuration value", "Missing required configuration variable"]
+            .iter()
+            .any(|text| reason.contains(text))
+    }
+
     fn before_task(
         &self,
         task: &EngineTask,

@@ -220,6 +220,10 @@ impl Engine for Terraform {
         )
     }
 
+    fn lacks_variable(&self, reason: &str) -> bool {
+        reason.contains("No value for required variable")
+    }
+
     fn to_check(&self, task: Task) -> &'static str {
         leftovers::to_check(task)
     }

@@ -16,15 +16,16 @@ use std::time::Duration;
 
 use hawser_contract::{Fault, LogLevel, Outcome, OutputSet, Success, Task};
 
+use super::area;
 pub use event::{Event, JobEnding};
 pub use paint::Paint;
 use repeats::{LogLine, Repeats};
 pub use screen::{JobScreen, REFRESH, ask, can_ask, write_to_user};
 pub use text::clean;
-use text::{label, plural, short_duration};
+use text::{plural, short_duration};
 
-/// Width of the column of task names.
-const NAME: usize = 11;
+/// Width of the column of task names, which are those of the protocol, of the runtime log, and of the server.
+const NAME: usize = 22;
 /// Width of the column of durations.
 const TIME: usize = 7;
 
@@ -171,7 +172,7 @@ impl View {
             self.gap = false;
             self.heading = Some(task);
             if self.live {
-                lines.push(self.paint.bold(label(task)));
+                lines.push(self.paint.bold(task.name()));
             }
         }
         let bar = match line.level {
@@ -263,7 +264,7 @@ impl View {
     }
 
     fn failure(&self, task: Option<Task>, fault: &Fault, time: &str) -> Vec<String> {
-        let name = task.map_or("The job", label);
+        let name = task.map_or("The job", Task::name);
         let mut lines = vec![self.paint.red(&format!("{}{name} failed after {time}.", self.mark("✘ ")))];
         lines.extend(indented(&fault.message));
         if let Some(count) = fault.resources {
@@ -273,6 +274,9 @@ impl View {
         if details != fault.message.trim() && !self.repeats.has_shown(details) {
             let details = indented(details);
             lines.extend(details.into_iter().map(|line| self.paint.dim(&line)));
+        }
+        if area::lacks_variable(&fault.message) || area::lacks_variable(&fault.details) {
+            lines.push("  Pass the value of a variable with --var NAME=VALUE.".to_owned());
         }
         lines
     }
@@ -292,7 +296,7 @@ impl View {
         let task = self.running.filter(|_| self.live)?;
         let tick = usize::try_from(now.as_millis() / REFRESH.as_millis()).unwrap_or_default();
         let spinner = SPINNER.get(tick % SPINNER.len())?;
-        let name = self.paint.bold(&format!("{:NAME$}", label(task)));
+        let name = self.paint.bold(&format!("{:NAME$}", task.name()));
         let time = short_duration(self.duration(task, now));
         Some(format!("{} {name}{time:>TIME$}", self.paint.cyan(&spinner.to_string())))
     }
@@ -304,7 +308,7 @@ impl View {
 
     /// The row of a task that has ended.
     fn row(&self, task: Task, outcome: &Outcome, time: Duration) -> String {
-        let name = format!("{:NAME$}", label(task));
+        let name = format!("{:NAME$}", task.name());
         let paint = self.paint;
         let time = paint.dim(&format!("{:>TIME$}", short_duration(time)));
         match outcome {
@@ -318,7 +322,7 @@ impl View {
 }
 
 fn plain(task: Task, text: &str) -> String {
-    format!("{:NAME$}{text}", label(task))
+    format!("{:NAME$}{text}", task.name())
 }
 
 fn plain_end(task: Task, outcome: &Outcome, time: Duration) -> String {

@@ -143,7 +143,7 @@ fn the_status_row_shows_the_running_task_and_its_time() {
     assert_eq!(view.status(at(0)), None);
     view.on(&Event::Started(Task::Init), at(100));
     let row = view.status(at(500)).unwrap();
-    assert_eq!(console::strip_ansi_codes(&row), "⠴ Init          0.4s");
+    assert_eq!(console::strip_ansi_codes(&row), "⠴ Init                     0.4s");
     view.on(&done(Task::Init, Success::Done), at(500));
     assert_eq!(view.status(at(600)), None);
 }
@@ -201,7 +201,7 @@ fn the_last_line_summarizes_plan_apply_and_destroy() {
 fn the_first_line_of_a_task_starts_it() {
     let events = [info(Task::Init, "hello"), Event::Started(Task::Init)];
     let shown = transcript(PLAIN, Verb::Apply, &events);
-    assert!(shown.ends_with("Init       started\nInit       | hello"), "{shown}");
+    assert!(shown.ends_with("Init                  started\nInit                  | hello"), "{shown}");
 }
 
 #[test]
@@ -249,5 +249,5 @@ fn a_reason_that_the_log_does_not_contain_is_shown_in_full() {
     // An error that is not the reason stays where it was.
     let events = [line(Task::Init, LogLevel::Error, "another"), info(Task::Init, "next")];
     let shown = transcript(PLAIN, Verb::Apply, &events);
-    assert!(shown.ends_with("Init       | another\nInit       | next"), "{shown}");
+    assert!(shown.ends_with("Init                  | another\nInit                  | next"), "{shown}");
 }

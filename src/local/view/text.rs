@@ -1,25 +1,9 @@
-//! Labels, durations, and sanitized text.
+//! Durations and sanitized text.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-use hawser_contract::Task;
 use jiff::Timestamp;
-
-/// The short name of a task.
-pub(super) fn label(task: Task) -> &'static str {
-    match task {
-        Task::GetDefinitiveRevision => "Revision",
-        Task::GetModule => "Source",
-        Task::Init => "Init",
-        Task::Validate => "Validate",
-        Task::Variables => "Variables",
-        Task::Plan | Task::PlanDestroy => "Plan",
-        Task::ApplyFromPlan => "Apply",
-        Task::DestroyFromPlan => "Destroy",
-        Task::Output => "Outputs",
-    }
-}
 
 /// The time from `start` to `end`, or zero if a clock went backward.
 pub(super) fn since(start: Timestamp, end: Timestamp) -> Duration {

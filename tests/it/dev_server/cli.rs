@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use hawser_contract::Task;
-use hawser_dev_server::{HubData, Identity, JobKind, listening_url};
+use hawser_dev_server::{AdminClient, HubData, Identity, JobKind, JobSpec, listening_url};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -201,9 +201,9 @@ async fn a_variable_that_the_module_does_not_declare_fails_the_job_before_its_pl
                 }
             }
         });
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains(part), "{error}");
+        let shown = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{shown}");
+        assert!(shown.contains(part), "{shown}");
     }
     // Pulumi accepts any key.
     let arguments = ["plan", source, "--engine", "pulumi", "--var", "zzz=1"];
@@ -301,8 +301,9 @@ async fn a_failed_or_cancelled_job_has_a_nonzero_exit_code() {
         client.call("GetDefinitiveRevisionFaulted", arguments).await.unwrap();
     });
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("no such branch"), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("at line 1"), "{}", text(&output.stdout));
+    let shown = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(shown.matches("no such branch").count(), 1, "{shown}");
+    assert!(shown.contains("at line 1"), "{shown}");
 
     let submitted = job(directory, &["destroy", "https://example.org/x.git", "--no-wait"]).await;
     let id = text(&submitted.stdout).trim().to_owned();
@@ -322,6 +323,76 @@ async fn a_failed_or_cancelled_job_has_a_nonzero_exit_code() {
     assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
     let list = text(&job(directory, &["list"]).await.stdout);
     assert!(list.contains(&id) && list.contains("cancelled") && list.contains("failed"), "{list}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn the_start_of_an_id_is_enough_if_only_one_job_has_it() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let token = HubData::load(&directory.join(".hawser-hub")).unwrap().unwrap().admin_token;
+    let admin = AdminClient::new(&hub.url, &token).unwrap();
+    let mut ids = Vec::new();
+    // Two of them start with the same digit.
+    for _ in 0..17 {
+        let spec = JobSpec::new(JobKind::Plan, "https://example.org/x.git");
+        ids.push(admin.submit(&spec).await.unwrap().to_string());
+    }
+    // As the hub logs it.
+    let short = &ids[3][..8];
+    let cancelled = job(directory, &["cancel", short]).await;
+    assert!(cancelled.status.success(), "{}", text(&cancelled.stderr));
+    assert!(text(&cancelled.stdout).contains(&ids[3]));
+    let shown = text(&job(directory, &["follow", &ids[3][..10].to_uppercase()]).await.stdout);
+    assert!(shown.contains("Cancelled"), "{shown}");
+
+    let first = |id: &String| id[..1].to_owned();
+    let digit =
+        ids.iter().map(first).find(|it| ids.iter().filter(|id| first(id) == *it).count() > 1).unwrap();
+    for command in ["follow", "cancel", "approve", "reject"] {
+        let ambiguous = job(directory, &[command, &digit]).await;
+        assert_eq!(ambiguous.status.code(), Some(64));
+        let error = text(&ambiguous.stderr);
+        let listed = ids.iter().filter(|id| error.contains(id.as_str())).count();
+        let matching = ids.iter().filter(|id| first(id) == digit).count();
+        assert_eq!(listed, matching.min(10), "{error}");
+    }
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn flags_reach_the_tasks_that_they_are_for() {
+    let home = tempfile::tempdir().unwrap();
+    let hub = HubProcess::start(home.path(), "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let flags =
+        ["--flag", "Init:CloudUrl=file:///state", "--flag", "plan:target=a", "--flag", "Plan:Target=b=c"];
+    let arguments =
+        [&["plan", "https://example.org/x.git", "--engine", "pulumi", "--stack", "s"], &flags[..]].concat();
+    let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
+        for task in JobKind::Plan.tasks() {
+            let request = complete_task(&mut client, task).await;
+            let values = |request: &Value, list: &str| -> Vec<String> {
+                let entries = request[list].as_array().cloned().unwrap_or_default();
+                entries.iter().map(|it| it["value"].as_str().unwrap().to_owned()).collect()
+            };
+            match task {
+                Task::Init => {
+                    assert_eq!(
+                        values(&request["backendConfiguration"], "pulumiFlags"),
+                        ["s", "file:///state"]
+                    );
+                }
+                Task::Plan => assert_eq!(values(&request, "pulumiArrayFlags"), ["a", "b=c"]),
+                _ => {}
+            }
+        }
+    });
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let refused = job(home.path(), &["plan", "https://example.org/x.git", "--flag", "Init:CloudUrl=x"]).await;
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(text(&refused.stderr).contains("terraform"), "{}", text(&refused.stderr));
     hub.stop().await;
 }
 
@@ -503,7 +574,8 @@ async fn errors_are_reported_with_a_hint() {
     check(&in_time("the end of the program", with_token.output()).await.unwrap(), 0, &["no jobs"]);
     let unknown = uuid::Uuid::new_v4().to_string();
     check(&job(&one, &["cancel", &unknown]).await, 1, &[&unknown, "hawser job list"]);
-    check(&job(&one, &["cancel", "abc"]).await, 64, &["abc", "hawser job list"]);
+    check(&job(&one, &["cancel", "xyz"]).await, 64, &["xyz", "hawser job list"]);
+    check(&job(&one, &["cancel", "abc"]).await, 1, &["abc", "hawser job list"]);
     check(&job(&one, &["list"]).await, 0, &["no jobs"]);
     check(&job(&one, &["plan", "no-such-place"]).await, 64, &["no-such-place"]);
     std::fs::create_dir(one.join("plain")).unwrap();

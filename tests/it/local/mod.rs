@@ -219,7 +219,14 @@ fn a_failed_job_shows_the_task_and_the_reason() {
     );
     let module = case.module();
     let done = case.run(&[module.to_str().unwrap(), "--yes"]).fails(1);
-    done.prints("Apply      | ").prints("the reason").prints("Apply failed after").reports("hawser.log");
+    done.prints("ApplyFromPlan         | ")
+        .prints("the reason")
+        .prints("ApplyFromPlan failed after")
+        .reports("hawser.log");
+
+    case.write("main.tf", "variable \"needed\" {}\n");
+    let done = case.run(&[module.to_str().unwrap(), "--plan"]).fails(1);
+    done.prints("No value for required variable").prints("--var NAME=VALUE");
 
     case.write("main.tf", "this is no HCL");
     case.run(&[module.to_str().unwrap(), "--yes"]).fails(1).prints(" failed after");
@@ -296,7 +303,7 @@ fn an_interrupt_cancels_the_job() {
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(wait(child).code(), Some(1), "{rest}");
-    assert!(rest.contains("Cancelling") && rest.contains("Apply      cancelled after"), "{rest}");
+    assert!(rest.contains("Cancelling") && rest.contains("ApplyFromPlan         cancelled after"), "{rest}");
     assert!(rest.contains("still in place"), "{rest}");
 }
 

@@ -2,8 +2,10 @@
 
 use std::process::Command;
 
+use hawser_contract::EngineName;
+
 use super::{Case, Done};
-use crate::support::real_engines::terraform_and_tofu;
+use crate::support::real_engines::{real, terraform_and_tofu};
 
 const MODULE: &str = r#"
 resource "terraform_data" "it" {
@@ -42,7 +44,7 @@ fn every_fact_is_printed_once() {
         ] {
             assert_eq!(count(once), 1, "{once:?} in\n{out}");
         }
-        assert!(!out.contains("|\nPlan       |\n"), "{out}");
+        assert!(!out.contains("|\nPlan                  |\n"), "{out}");
     }
 }
 
@@ -54,6 +56,37 @@ fn paths_below_the_directory_are_relative_to_it() {
     let done = done.prints(" in module\n").prints("Cloning a snapshot of module\n").prints("found main.tf\n");
     // It is in the checkout only.
     assert!(!done.out.contains("data .terraform"), "{}", done.out);
+}
+
+#[test]
+fn pulumi_without_a_backend_or_a_value_is_told_what_to_set() {
+    let Some(engine) = real(EngineName::PULUMI) else { return };
+    let case = Case::new();
+    let config = "config:\n  program:size:\n    type: string\n";
+    case.write("Pulumi.yaml", &format!("name: program\nruntime: yaml\n{config}"));
+    let state = case.root.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let plan = |backend: &[&str]| {
+        let mut command: Command = case.command(&[&["module", "--plan"], backend].concat());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::iter::once(engine.folder.clone()).chain(std::env::split_paths(&path));
+        command
+            .env("PATH", std::env::join_paths(path).unwrap())
+            .env("PULUMI_CONFIG_PASSPHRASE", "a long one");
+        for name in ["PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"] {
+            command.env_remove(name);
+        }
+        Done::from(command.env("PULUMI_HOME", case.root.path().join("pulumi-home")).output().unwrap())
+    };
+    let done = plan(&[]).fails(1);
+    let summary = done.out.split(" failed after ").last().unwrap().to_owned();
+    for part in ["pulumi login", "PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"] {
+        assert!(summary.contains(part), "{}", done.out);
+    }
+    let url = format!("Init:CloudUrl=file://{}", state.display());
+    plan(&["--flag", &url]).fails(1).prints("program:size").prints("--var NAME=VALUE");
+    plan(&["--flag", &url, "--var", "size=1"]).succeeds();
+    assert!(state.join(".pulumi").is_dir());
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn no_color_selects_plain_lines_in_a_terminal() {
     let (status, shown) =
         Terminal::open(&case, &[module.to_str().unwrap()], &[("NO_COLOR", "1")]).answer("yes\n");
     assert!(status.success(), "{shown}");
-    assert!(!shown.contains('\u{1b}') && shown.contains("Plan       done in"), "{shown}");
+    assert!(!shown.contains('\u{1b}') && shown.contains("Plan                  done in"), "{shown}");
 }
 
 #[test]
