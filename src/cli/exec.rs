@@ -21,10 +21,12 @@ use crate::base::{files, retry};
 use crate::engines::Engines;
 use crate::local::area;
 use crate::script::quote;
-use crate::settings::model::WorkingDirectorySettings;
 use crate::settings::{self, Settings};
 use crate::tasks::{ModuleCommand, TaskError};
 use crate::workspace::{self, ModuleLock, Workspace, WorkspaceError};
+
+/// How close a module's name must be to what was typed to be suggested.
+const ALIKE: f64 = 0.8;
 
 /// The word in front of the command.
 const SEPARATOR: &str = "--";
@@ -61,7 +63,7 @@ pub(super) struct ShellArgs {
 
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// STACK/NAMESPACE/MODULE, or the end of it if only one module has it
+    /// STACK/NAMESPACE/MODULE, or the end of it if only one module has it; or the directory of a `hawser local` run
     #[arg(value_name = "MODULE")]
     module: String,
     /// Wait for a task that is running in the module, instead of failing
@@ -131,10 +133,14 @@ impl Module {
         }
         let loaded = overrides.read(settings::load_for_module);
         let (mut settings, warnings) = loaded.map_err(|error| overrides::failure(&error))?;
-        for warning in &warnings {
-            out::aside(format_args!("warning: {warning}"));
+        let found = find(&mut settings, &module);
+        // A module of `hawser local` has settings of its own.
+        if !matches!(found, Ok(Found { is_local: true, .. })) {
+            for warning in &warnings {
+                out::aside(format_args!("warning: {warning}"));
+            }
         }
-        let workspace = find(&mut settings, &module)?;
+        let Found { workspace, .. } = found?;
         check_owner(workspace.module_root())?;
         let lock = lock(&workspace, holder, wait)?;
         let workspace = workspace.of_checkout().map_err(failure)?;
@@ -181,27 +187,63 @@ impl Module {
     }
 }
 
-/// Finds the module in the working directory, or in the area of `hawser local` that its name leads to. That has settings of its
-/// own.
-fn find(settings: &mut Settings, name: &str) -> Result<Workspace, Failure> {
-    match workspace::find(&settings.working_directory, name) {
-        Err(unknown @ WorkspaceError::UnknownModule { .. }) => {
-            let Some(folders) = local_folders(name) else { return Err(not_found(unknown)) };
-            let found = workspace::find(&folders, name).map_err(|_| not_found(unknown))?;
+#[derive(Debug)]
+struct Found {
+    workspace: Workspace,
+    is_local: bool,
+}
+
+/// Finds the module in the working directory, or else among those of `hawser local`, which have settings of their own and may
+/// also be named by their directory.
+fn find(settings: &mut Settings, name: &str) -> Result<Found, Failure> {
+    let (root, modules) = match workspace::find(&settings.working_directory, name) {
+        Ok(workspace) => return Ok(Found { workspace, is_local: false }),
+        Err(WorkspaceError::UnknownModule { root, modules, .. }) => (root, modules),
+        Err(error) => return Err(not_found(error)),
+    };
+    let local = local_modules();
+    let directory = Path::new(name).canonicalize().map(|directory| area::module_of(&directory)).ok();
+    let end = format!("/{}", name.trim_matches('/'));
+    let is_meant =
+        |module: &str| Some(module) == directory.as_deref() || format!("/{module}").ends_with(&end);
+    let fitting: Vec<&(String, PathBuf)> = local.iter().filter(|(module, _)| is_meant(module)).collect();
+    match fitting.as_slice() {
+        [(module, area)] => {
+            let folders = area::folders(area);
+            let workspace = workspace::find(&folders, module).map_err(not_found)?;
             settings.working_directory = folders;
             (settings.engine, settings.policy) = Default::default();
             (settings.hooks_preapproval, settings.audit) = Default::default();
-            Ok(found)
+            Ok(Found { workspace, is_local: true })
         }
-        found => found.map_err(not_found),
+        [] => {
+            let known = modules.iter().chain(local.iter().map(|(module, _)| module));
+            let near = known.max_by(|one, other| {
+                workspace::closeness(one, name).total_cmp(&workspace::closeness(other, name))
+            });
+            let near = near.filter(|module| workspace::closeness(module, name) >= ALIKE).cloned();
+            Err(unknown(WorkspaceError::UnknownModule { name: name.to_owned(), root, modules }, near))
+        }
+        several => {
+            let modules: Vec<&str> = several.iter().map(|(module, _)| module.as_str()).collect();
+            let (name, modules) = (name.to_owned(), modules.join(", "));
+            Err(not_found(WorkspaceError::AmbiguousModule { name, modules }))
+        }
     }
 }
 
-/// The name is wrong, or the working directory cannot be read.
+/// The name is wrong, or the working directory is.
+fn unknown(error: WorkspaceError, near: Option<String>) -> Failure {
+    let settings = "`hawser settings` prints the working directory in effect and where it comes from";
+    Failure::usage(error.to_string()).hint(match near {
+        Some(module) => format!("did you mean {module}? {settings}"),
+        None => settings.to_owned(),
+    })
+}
+
 fn not_found(error: WorkspaceError) -> Failure {
     match error {
-        WorkspaceError::UnknownModule { .. } => Failure::usage(error.to_string())
-            .hint("`hawser settings` prints the working directory in effect and where it comes from"),
+        WorkspaceError::UnknownModule { .. } => unknown(error, None),
         WorkspaceError::AmbiguousModule { .. } => {
             Failure::usage(error.to_string()).hint("pass the whole name, STACK/NAMESPACE/MODULE")
         }
@@ -209,11 +251,10 @@ fn not_found(error: WorkspaceError) -> Failure {
     }
 }
 
-/// The directories of `hawser local` for a module with this name.
-fn local_folders(name: &str) -> Option<WorkingDirectorySettings> {
+/// The modules of `hawser local`, each with its area.
+fn local_modules() -> Vec<(String, PathBuf)> {
     let data = std::env::var_os(area::DATA_VARIABLE).map(PathBuf::from);
-    let root = area::root_of(name, &area::data_directory(data).ok()?)?;
-    Some(area::folders(&root))
+    area::data_directory(data).map(|data| area::modules(&data)).unwrap_or_default()
 }
 
 /// As another user, a command would leave files that the runner cannot use.

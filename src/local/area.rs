@@ -57,9 +57,7 @@ pub struct Area {
 impl Area {
     /// Finds or creates the area of `directory`, which is absolute and without symlinks, in `data`.
     pub fn of(directory: PathBuf, data: &Path) -> Result<Self, LocalError> {
-        let hash: [u8; 32] = Sha256::digest(directory.as_os_str().as_bytes()).into();
-        let namespace = hex(&hash[..5]);
-        let module = safe_name(&directory.file_name().unwrap_or_default().to_string_lossy(), "module");
+        let (hash, namespace, module) = names(&directory);
         let root = data.join(format!("{module}-{namespace}"));
         create_private_dir_all(&root).map_err(failed("create", &root))?;
         let root = root.canonicalize().map_err(failed("find", &root))?;
@@ -104,12 +102,32 @@ pub fn folders(root: &Path) -> WorkingDirectorySettings {
     WorkingDirectorySettings { working_directory: root.join("work"), temp_directory: root.join("temp") }
 }
 
-/// The root of the area with this module, `local/{hash}/{name}`, if there is one.
-pub fn root_of(module: &str, data: &Path) -> Option<PathBuf> {
-    let (namespace, name) = module.strip_prefix(STACK)?.strip_prefix('/')?.split_once('/')?;
-    let is_name = |text: &str| !text.is_empty() && !text.contains('/');
-    let root = data.join(format!("{name}-{namespace}"));
-    (is_name(namespace) && is_name(name) && root.is_dir()).then_some(root)
+/// The modules of all areas, each with the root of its area.
+pub fn modules(data: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(data).into_iter().flatten().flatten();
+    let mut modules: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (module, namespace) = name.rsplit_once('-')?;
+            let is_area = folders(&entry.path()).working_directory.is_dir();
+            is_area.then(|| (format!("{STACK}/{namespace}/{module}"), entry.path()))
+        })
+        .collect();
+    modules.sort();
+    modules
+}
+
+/// The name of the module for a directory, which is absolute and without symlinks.
+pub fn module_of(directory: &Path) -> String {
+    let (_, namespace, module) = names(directory);
+    format!("{STACK}/{namespace}/{module}")
+}
+
+/// The hash of a directory, its namespace and its module.
+fn names(directory: &Path) -> ([u8; 32], String, String) {
+    let hash: [u8; 32] = Sha256::digest(directory.as_os_str().as_bytes()).into();
+    let module = safe_name(&directory.file_name().unwrap_or_default().to_string_lossy(), "module");
+    (hash, hex(&hash[..5]), module)
 }
 
 /// The directory of all areas: `path` or the user's data directory. It may not exist yet.

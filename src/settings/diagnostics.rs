@@ -93,6 +93,25 @@ pub enum Warning {
     NothingPreapproved,
 }
 
+impl Warning {
+    /// Whether it concerns one of these sections, a layer as a whole, or the command line, which the user has just typed.
+    pub(super) fn concerns(&self, sections: &[&str]) -> bool {
+        let is_one = |key: &str| {
+            let section = key.split(['.', ':']).next().unwrap_or_default();
+            sections.iter().any(|needed| needed.eq_ignore_ascii_case(section))
+        };
+        match self {
+            Self::Unknown { origin: Origin::CommandLine | Origin::Option(_), .. }
+            | Self::ExternalNotRead { .. }
+            | Self::SecretOnCommandLine { .. } => true,
+            Self::Unknown { key, nearest, .. } => is_one(nearest.as_deref().unwrap_or(key)),
+            Self::OlderName { newer, .. } => is_one(newer),
+            Self::SetTwice { key, .. } | Self::SecretReadable { key, .. } => is_one(key),
+            Self::NothingPreapproved => is_one("HooksPreapproval"),
+        }
+    }
+}
+
 pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))
 }

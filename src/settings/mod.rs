@@ -144,13 +144,14 @@ fn fill(settings: &mut serde_json::Value, placeholders: &serde_json::Value) {
     }
 }
 
-/// Reads all layers, and ignores problems with settings outside of these sections. Unreadable layers count, because they may
+/// Reads all layers, and ignores problems with settings outside of these sections, and warnings about them. Unreadable layers count, because they may
 /// contain settings of these sections, and so do all problems on the command line.
 fn read_sections(
     inputs: &SettingsInputs,
     sections: &[&str],
 ) -> Result<(serde_json::Map<String, serde_json::Value>, Vec<Warning>), SettingsError> {
-    let Read { object, diagnostics: Diagnostics { mut problems, warnings }, effective } = read(inputs);
+    let Read { object, diagnostics: Diagnostics { mut problems, mut warnings }, effective } = read(inputs);
+    warnings.retain(|warning| warning.concerns(sections));
     problems.retain(|SettingsProblem { key, origin, .. }| {
         let section = key.as_ref().and_then(|key| key.split('.').next());
         section.is_none_or(|section| sections.iter().any(|needed| needed.eq_ignore_ascii_case(section)))

@@ -56,11 +56,21 @@ pub fn find(settings: &WorkingDirectorySettings, name: &str) -> Result<Workspace
 }
 
 fn unknown(name: &str, root: &Path, known: Vec<String>) -> WorkspaceError {
-    let closeness = |module: &String| strsim::jaro_winkler(&module.to_lowercase(), &name.to_lowercase());
-    let mut known = known;
-    known.sort_by(|one, other| closeness(other).total_cmp(&closeness(one)));
-    let modules = if known.is_empty() { "none".to_owned() } else { listed(&known) };
+    let mut modules = known;
+    modules.sort_by(|one, other| closeness(other, name).total_cmp(&closeness(one, name)));
     WorkspaceError::UnknownModule { name: name.to_owned(), root: root.to_owned(), modules }
+}
+
+/// How much a typed name resembles a module or the end of it, from 0.0 to 1.0.
+pub fn closeness(module: &str, name: &str) -> f64 {
+    let (module, name) = (module.to_lowercase(), name.to_lowercase());
+    let depth = name.matches('/').count();
+    let end = module.rmatch_indices('/').nth(depth).map_or(module.as_str(), |(at, _)| &module[at + 1..]);
+    strsim::jaro_winkler(&module, &name).max(strsim::jaro_winkler(end, &name))
+}
+
+pub(super) fn known(modules: &[String]) -> String {
+    if modules.is_empty() { "no modules".to_owned() } else { format!("the modules: {}", listed(modules)) }
 }
 
 fn listed(modules: &[String]) -> String {

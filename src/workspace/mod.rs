@@ -42,7 +42,7 @@ use std::sync::Arc;
 use crate::settings::model::WorkingDirectorySettings;
 use crate::sources::SourceError;
 pub use backend_note::BackendNote;
-pub use find::{find, workspaces};
+pub use find::{closeness, find, workspaces};
 use hawser_contract::Metadata;
 pub use last_task::{EnginePlace, LastTask};
 pub use lock::ModuleLock;
@@ -87,8 +87,13 @@ pub enum WorkspaceError {
         .path.display(), if *.file == PrivateFile::ENVIRONMENT { "Init again" } else { "a clean init" }
     )]
     DamagedFile { file: PrivateFile, path: PathBuf, source: serde_json::Error },
-    #[error("unknown module {name:?}: {} has the modules: {modules}", .root.display())]
-    UnknownModule { name: String, root: PathBuf, modules: String },
+    #[error("unknown module {name:?}: {} has {}", .root.display(), find::known(modules))]
+    UnknownModule {
+        name: String,
+        root: PathBuf,
+        /// Those that exist, the nearest first.
+        modules: Vec<String>,
+    },
     #[error("the name {name:?} fits several modules: {modules}")]
     AmbiguousModule { name: String, modules: String },
     #[error("{} is not a checkout of this runner", .path.display())]

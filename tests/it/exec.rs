@@ -125,6 +125,7 @@ async fn an_unknown_module_is_answered_with_those_that_exist() {
     fs::create_dir_all(other).unwrap();
     for (name, part) in [
         ("stack/space/modul", "has the modules: stack/space/module, stack/other/module"),
+        ("stack/space/modul", "did you mean stack/space/module?"),
         ("module", "fits several modules: stack/other/module, stack/space/module"),
     ] {
         let refused = hawser(&bench, &format!("exec {name} -- ls"));
@@ -147,6 +148,13 @@ async fn only_the_settings_that_a_command_needs_are_required() {
         "hawser exec module --WorkingDirectory:WorkingDirectory='{path}' -- sh -c 'echo $SOME_VARIABLE'"
     ));
     assert_eq!(ran, "x\n");
+    // A misspelled section may be one that matters.
+    bench.settings =
+        json!({"WorkingDirectory": working.clone(), "Runner": {"Instanz": "x"}, "Engin": {"Tofu": "x"}});
+    let listed = hawser(&bench, "exec module -- ls");
+    assert!(listed.status.success(), "{}", errors(&listed));
+    assert!(errors(&listed).contains("Engin "), "{}", errors(&listed));
+    assert!(!errors(&listed).contains("Instanz"), "{}", errors(&listed));
     // The policy applies to what a server has saved with the module.
     bench.settings["WorkingDirectory"] = working;
     bench.settings["Policy"] = json!({"AllowedVariables": ["OTHER"]});
@@ -412,6 +420,13 @@ async fn a_module_of_hawser_local_is_found_by_its_name() {
     let name = format!("local/{}/app", area.trim_start_matches("app-"));
     let listed = run(&["exec", &name, "--", "terraform", "state", "list"]);
     assert_eq!(text(&listed), "terraform_data.it\n", "{}", errors(&listed));
+    for found in ["app", "./app", module.to_str().unwrap()] {
+        let listed = run(&["exec", found, "--", "terraform", "state", "list"]);
+        assert_eq!(text(&listed), "terraform_data.it\n", "{found}: {}", errors(&listed));
+    }
+    let unknown = run(&["exec", &name.replace("/app", "/apq"), "--", "ls"]);
+    assert_eq!(unknown.status.code(), Some(64));
+    assert!(errors(&unknown).contains(&format!("did you mean {name}?")), "{}", errors(&unknown));
 }
 
 /// The commit does not matter, only that it is a repository.
