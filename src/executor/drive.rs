@@ -9,10 +9,11 @@ use std::time::Instant;
 
 use hawser_contract::requests::Request;
 use hawser_contract::{Fault, Outcome, Success};
+use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::field::display;
-use tracing::{debug, info};
+use tracing::info;
 
 use super::wait::{read_exit, script_ended};
 use super::{Executor, on_disk};
@@ -41,7 +42,7 @@ impl Executor {
         cancel: &CancellationToken,
         report_again: &Notify,
     ) -> DriveEnd {
-        let since = Instant::now();
+        let since = started(step, phase).await;
         let secrets = watch::of_step(&self.secret_store, step);
         let ended = match &step.work {
             StepWork::Refresh(refresh) => {
@@ -188,12 +189,24 @@ impl TaskRun<'_> {
     }
 }
 
+/// When the step started. Only the wall clock survives a restart of the runner.
+async fn started(step: &Step, phase: RecoveryPhase) -> Instant {
+    let now = Instant::now();
+    if phase == RecoveryPhase::Prepare {
+        return now;
+    }
+    let note = in_folder(&step.folder, StepFolder::supervisor).await.ok().flatten();
+    let elapsed = note.and_then(|note| Timestamp::now().duration_since(note.started).try_into().ok());
+    elapsed.and_then(|elapsed| now.checked_sub(elapsed)).unwrap_or(now)
+}
+
 /// A task that an earlier process started is not started again.
 fn log_started(step: &Step, phase: RecoveryPhase) {
     let (module, job, task) = (step.work.module(), step.job_id().map(display), step.work.name());
+    let step = step.name_without_job();
     match phase {
-        RecoveryPhase::Prepare => info!(module, job, task, step = step.name(), "task started"),
-        _ => debug!(module, job, task, step = step.name(), ?phase, "task resumed"),
+        RecoveryPhase::Prepare => info!(module, job, task, step, "task started"),
+        _ => info!(module, job, task, step, ?phase, "task resumed"),
     }
 }
 

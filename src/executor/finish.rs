@@ -101,7 +101,7 @@ impl Executor {
 fn log_finished(step: &Step, outcome: &StepOutcome, since: Instant) {
     let (module, job, task) = (step.work.module(), step.job_id().map(display), step.work.name());
     let duration = Duration::from_millis(since.elapsed().as_millis().try_into().unwrap_or(u64::MAX));
-    let (step, kind) = (step.name(), outcome.kind());
+    let (step, kind) = (step.name_without_job(), outcome.kind());
     if let Outcome::Faulted(fault) = &outcome.outcome {
         let reason = fault.message.lines().next().unwrap_or_default();
         warn!(module, job, task, step, outcome = %kind, ?duration, reason, "task finished");

@@ -12,6 +12,7 @@ use std::{fs, io};
 
 use hawser_contract::StepOutcome;
 use tokio_util::sync::CancellationToken;
+use tracing::field::display;
 use tracing::{debug, info, warn};
 
 use super::RunnerError;
@@ -150,7 +151,8 @@ impl Recovery {
     }
 
     async fn resume(&self, phase: RecoveryPhase, step: Step) {
-        debug!(step = step.name(), ?phase, "resuming step of an earlier process");
+        let (module, job) = (step.work.module(), step.job_id().map(display));
+        debug!(module, job, task = step.work.name(), ?phase, "found step of an earlier process");
         let folder = step.folder.clone();
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.

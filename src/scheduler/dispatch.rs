@@ -186,8 +186,9 @@ impl Dispatch {
                 let Some(active) = self.steps.get_mut(&name) else { return };
                 active.waiting = true;
                 if !std::mem::replace(&mut active.busy_logged, true) {
-                    let (module, job) = (active.step.work.module(), active.step.job_id().map(display));
-                    info!(module, job, step = name, holder, "waiting for module directory");
+                    let step = &active.step;
+                    let (module, job) = (step.work.module(), step.job_id().map(display));
+                    info!(module, job, task = step.work.name(), holder, "waiting for module directory");
                 }
                 // A cancel may have arrived while the lock was tried.
                 if active.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {

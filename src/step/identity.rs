@@ -84,6 +84,11 @@ impl Step {
         self.folder.name()
     }
 
+    /// The name for log events, which have a job and a task instead if there are any.
+    pub fn name_without_job(&self) -> Option<String> {
+        self.job_id().is_none().then(|| self.name())
+    }
+
     pub fn job_id(&self) -> Option<Uuid> {
         match &self.work {
             StepWork::Task(request) => Some(request.common.job_id),

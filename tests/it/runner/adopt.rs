@@ -77,6 +77,34 @@ async fn a_step_that_ends_while_runner_and_server_are_gone_is_delivered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_log_names_an_adopted_step_and_its_duration_starts_with_its_script() {
+    let UnderWay { world, mut runner, id, folder, gate } = under_way("adopted", 1).await;
+    runner.kill();
+    let path = folder.join("supervisor.json");
+    let mut note: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let an_hour_ago = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(1);
+    note["is"]["started"] = serde_json::json!(an_hour_ago);
+    fs::write(&path, note.to_string()).unwrap();
+    runner.restart();
+    eventually("the step is adopted", || runner.log().contains("task resumed")).await;
+    fs::write(&gate, "").unwrap();
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+
+    let log = runner.log();
+    for event in ["task resumed", "task finished"] {
+        let line = log.lines().rfind(|line| line.contains(event)).unwrap();
+        for field in ["module=", "adopted", &format!("job={id}"), "task=\"Validate\""] {
+            assert!(line.contains(field), "{field} is missing in {line}");
+        }
+        assert!(!line.contains("step="), "{line}");
+    }
+    let finished = log.lines().rfind(|line| line.contains("task finished")).unwrap();
+    let duration = finished.split("duration=").nth(1).unwrap();
+    let seconds: f64 = duration.split('s').next().unwrap().parse().unwrap();
+    assert!(seconds >= 3600.0, "{finished}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_outputs_of_an_adopted_step_arrive_and_secret_ones_stay_masked() {
     let world = World::new().await;
     let secret = "output \"hush\" {\n  value     = \"hidden-by-its-kind\"\n  sensitive = true\n}\n";

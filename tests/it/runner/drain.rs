@@ -31,6 +31,7 @@ async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert_complete(&numbers(&world.messages(id)), 100);
     assert!(runner.steps().is_empty());
+    assert!(!runner.log().contains("waiting=0"), "{}", runner.log());
     world.assert_no_violation();
 }
 
