@@ -222,7 +222,7 @@ fn find(settings: &mut Settings, name: &str) -> Result<Found, Failure> {
                 workspace::closeness(one, name).total_cmp(&workspace::closeness(other, name))
             });
             let near = near.filter(|module| workspace::closeness(module, name) >= ALIKE).cloned();
-            Err(unknown(WorkspaceError::UnknownModule { name: name.to_owned(), root, modules }, near))
+            Err(unknown(&WorkspaceError::UnknownModule { name: name.to_owned(), root, modules }, near))
         }
         several => {
             let modules: Vec<&str> = several.iter().map(|(module, _)| module.as_str()).collect();
@@ -233,7 +233,7 @@ fn find(settings: &mut Settings, name: &str) -> Result<Found, Failure> {
 }
 
 /// The name is wrong, or the working directory is.
-fn unknown(error: WorkspaceError, near: Option<String>) -> Failure {
+fn unknown(error: &WorkspaceError, near: Option<String>) -> Failure {
     let settings = "`hawser settings` prints the working directory in effect and where it comes from";
     Failure::usage(error.to_string()).hint(match near {
         Some(module) => format!("did you mean {module}? {settings}"),
@@ -243,7 +243,7 @@ fn unknown(error: WorkspaceError, near: Option<String>) -> Failure {
 
 fn not_found(error: WorkspaceError) -> Failure {
     match error {
-        WorkspaceError::UnknownModule { .. } => unknown(error, None),
+        WorkspaceError::UnknownModule { .. } => unknown(&error, None),
         WorkspaceError::AmbiguousModule { .. } => {
             Failure::usage(error.to_string()).hint("pass the whole name, STACK/NAMESPACE/MODULE")
         }
