@@ -135,7 +135,8 @@ impl PrivateFile {
     pub const DESTROY_VARIABLES: Self = Self("destroy.tfvars");
     pub const PLAN: Self = Self("plan.out");
     pub const DESTROY: Self = Self("destroy.out");
-    pub const PLANNED_COUNT: Self = Self("planned-count.json");
+    pub const PLANNED: Self = Self("planned.json");
+    pub const PLANNED_DESTROY: Self = Self("planned-destroy.json");
     pub const PULUMI_PLAN: Self = Self("plan.json");
     pub const DESTROY_PREVIEW: Self = Self("destroy_preview.json");
     pub const PULUMI_EXPORT: Self = Self("export.json");
