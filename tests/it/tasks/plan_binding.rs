@@ -152,3 +152,18 @@ async fn a_pulumi_job_applies_and_destroys_only_what_it_has_planned() {
     bench.of_job(A).run(task(Task::DestroyFromPlan)).await.completed();
     assert!(!exists(root));
 }
+
+/// Both plans set parameters in the same file. Pulumi itself compares the program's resources with the plan.
+#[tokio::test]
+async fn a_pulumi_plan_is_not_applied_with_the_parameters_of_another_job() {
+    let program = "config:\n  value: {type: string}\n\
+         resources:\n  a: {type: 'pulumi:index:Stash', properties: {input: '${value}'}}\noutputs: {x: '${a.output}'}\n";
+    let Some(bench) = pulumi_module(program) else { return };
+    let plan = |task, value| pulumi_plan(task, &[("value", value)], FlagLists::default());
+    bench.of_job(A).run(pulumi_init(&bench, &[])).await.completed();
+    bench.run(plan(Task::Plan, "\"of a\"")).await.completed();
+    bench.of_job(B).run(plan(Task::PlanDestroy, "\"of b\"")).await.completed();
+    let applied = bench.of_job(A).run(pulumi_task(Task::ApplyFromPlan, FlagLists::default())).await;
+    assert!(applied.says("violates plan"), "{:#?}", applied.log);
+    applied.faulted();
+}
