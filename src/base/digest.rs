@@ -1,6 +1,7 @@
 //! Digests of text, and their encoding.
 
 use std::fmt::Write as _;
+use std::io::{self, Read};
 
 use sha2::{Digest as _, Sha256};
 
@@ -11,6 +12,13 @@ pub fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// The SHA-256 of everything that is left to read, in lowercase hex.
+pub fn sha256_of(mut file: impl Read) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    io::copy(&mut file, &mut hash)?;
+    Ok(hex(&hash.finalize()))
 }
 
 /// The SHA-256 by which hooks are compared, in lowercase hex.

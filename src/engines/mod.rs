@@ -205,9 +205,9 @@ pub trait Engine: Debug + Send + Sync {
     /// The commands of a task.
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError>;
 
-    /// The plan that an apply or destroy executes, if the engine has a file for it.
-    fn plan_file(&self, _task: Task, _paths: &ResultPaths) -> Option<String> {
-        None
+    /// The files of the private folder that an apply or destroy executes, first of all the plan. Empty if it has no plan file.
+    fn plan_files(&self, _task: Task) -> Vec<PrivateFile> {
+        Vec::new()
     }
 
     /// The variables and outputs that a module declares.

@@ -28,7 +28,7 @@ use crate::step::store::Abandoned;
 use crate::step::{
     CancelledBy, FolderError, RecoveryPhase, Scratch, Step, StepFolder, StepStore, StoreError,
 };
-use crate::workspace::permissions;
+use crate::workspace::{self, permissions};
 
 #[derive(Debug)]
 pub(super) struct Recovery {
@@ -65,6 +65,9 @@ pub(super) async fn open(
         if let Err(error) = Scratch::sweep(&directories.temp_directory, &store.steps()) {
             let path = directories.temp_directory.display();
             warn!(%path, %error, "failed to clean up after earlier steps");
+        }
+        if let Err(error) = workspace::sweep_all(directories) {
+            warn!(%error, "failed to remove interrupted checkouts");
         }
         let folders = store.folders()?;
         Ok((Arc::new(store), folders))

@@ -14,6 +14,7 @@ mod exit_analysis;
 mod fault;
 mod init;
 mod module_command;
+mod planned;
 mod plugins;
 mod prepare_script;
 mod rescue;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use hawser_contract::{EngineTask, Fault, Task};
 use uuid::Uuid;
 
+use super::planned::Planned;
 use super::{Prepared, TaskContext, TaskError, fault, init, plugins, results};
-use crate::base::confined_dir::{ConfinedDir, EntryKind};
+use crate::base::confined_dir::ConfinedDir;
 use crate::base::process::{Inherited, ProgramOutput, Tool, find_only_in, find_program};
 use crate::engines::directory::EngineDirectory;
 use crate::engines::environment::{Environment, is_code_to_bash};
@@ -47,10 +48,8 @@ pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<
         init::save_settings(&module)?;
     }
     let variables = module.workspace.load_environment()?;
-    let plan = module.engine.plan_file(task.task, &module.paths).filter(|_| task.task.applies());
-    if let Some(plan) = plan.filter(|plan| !module.is_file(Path::new(plan))) {
-        let needed = if task.task == Task::ApplyFromPlan { Task::Plan } else { Task::PlanDestroy };
-        return Err(Fault::new(format!("there is no plan at {plan}: run {needed} first")).into());
+    if task.task.applies() {
+        Planned::check(&module).await?;
     }
     if task.task == Task::Output && !task.extra_file_names.is_empty() {
         results::record_extra_outputs(&module).await?;
@@ -77,10 +76,6 @@ impl<'a> OpenModule<'a> {
         }
     }
 
-    fn is_file(&self, path: &Path) -> bool {
-        self.at(path, ConfinedDir::kind).is_ok_and(|kind| kind == Some(EntryKind::File))
-    }
-
     /// Creates the script and its environment.
     async fn launch(&self, variables: &BTreeMap<String, String>) -> Result<Prepared, TaskError> {
         let (context, task, engine) = (self.context, self.task, &*self.engine);
@@ -89,9 +84,9 @@ impl<'a> OpenModule<'a> {
         }
         // An older plan must not be applied with the variables of this one.
         if matches!(task.task, Task::Plan | Task::PlanDestroy)
-            && let Some(plan) = engine.plan_file(task.task, &self.paths)
+            && let Some(plan) = engine.plan_files(task.task).first()
         {
-            self.remove(Path::new(&plan))?;
+            self.remove(Path::new(&self.paths.private(*plan)))?;
         }
         for (file, text) in engine.kept_variables(task, &self.workspace.tree()?)? {
             self.workspace.write_private(file, text.as_bytes())?;

@@ -1,19 +1,17 @@
 //! Reads the results of a script: the plan, the state, the outputs.
 //!
-//! If the state cannot be read after an apply that has succeeded, the count of its plan is reported, which the plan has left
-//! in `planned-count.json` of the private folder. Without a count of the same job, the apply is still a fault.
+//! If the state cannot be read after an apply that has succeeded, the count of its plan is reported ([`super::planned`]).
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
-use hawser_contract::{EngineTask, Fault, Success, Task};
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use hawser_contract::{EngineTask, Fault, Success};
 
+use super::planned::Planned;
 use super::prepare_script::OpenModule;
 use super::{TaskContext, TaskError};
 use crate::base::blocking::blocking;
@@ -59,9 +57,8 @@ pub(super) async fn applied(
         }
         Err(error) => error,
     };
-    let destroys = task.task == Task::DestroyFromPlan;
-    match (PlannedCount::load(context, destroys), error) {
-        (Some(count), TaskError::Faulted(fault)) => {
+    match (Planned::of_job(context, task.task), error) {
+        (Some(Planned { resources: count, .. }), TaskError::Faulted(fault)) => {
             let reason = fault.message;
             context.warn(&format!(
                 "Failed to count the resources in the state, using the count of the plan ({count}): {reason}"
@@ -72,61 +69,31 @@ pub(super) async fn applied(
     }
 }
 
-/// `planned-count.json`: how many resources there are after the apply of a plan.
-#[derive(Debug, Serialize, Deserialize)]
-struct PlannedCount {
-    job: Uuid,
-    destroys: bool,
-    resources: u64,
-}
-
-impl PlannedCount {
-    /// A failure only matters if the state cannot be read either.
-    fn save(self, context: &TaskContext) {
-        let saved = context
-            .workspace()
-            .and_then(|workspace| workspace.tree()?.write_json(PrivateFile::PLANNED_COUNT, &self));
-        if let Err(error) = saved {
-            tracing::warn!(step = context.folder.name(), %error, "failed to record the count of a plan");
-        }
-    }
-
-    /// The count that the same job has planned.
-    fn load(context: &TaskContext, destroys: bool) -> Option<u64> {
-        let tree = context.workspace().and_then(|workspace| workspace.tree()).ok()?;
-        let planned: Self = tree.read_json(PrivateFile::PLANNED_COUNT).ok()??;
-        let is_ours = planned.job == context.common.job_id && planned.destroys == destroys;
-        is_ours.then_some(planned.resources)
-    }
-}
-
 pub(super) async fn planned(
     context: &TaskContext,
     engine: &Arc<dyn Engine>,
     task: &EngineTask,
 ) -> Result<Success, TaskError> {
-    let (paths, engine, task) = (paths(context)?, Arc::clone(engine), task.task);
-    if let Some(plan) = engine.plan_file(task, &paths)
-        && let Err(error) = make_private(context, Path::new(&plan))
+    if let Some(plan) = engine.plan_files(task.task).first()
+        && let Err(error) = make_private(context, *plan)
     {
         // The folder is private too.
-        tracing::debug!(plan, %error, "failed to make the plan private");
+        tracing::debug!(plan = plan.name(), %error, "failed to make the plan private");
     }
-    let (data, lines) = read(move || engine.read_plan(task, &paths)).await?;
+    let (paths, reader, kind) = (paths(context)?, Arc::clone(engine), task.task);
+    let (data, lines) = read(move || reader.read_plan(kind, &paths)).await?;
     for line in lines {
         context.info(&line);
     }
-    let job = context.common.job_id;
-    PlannedCount { job, destroys: task == Task::PlanDestroy, resources: data.total_count_after }
-        .save(context);
+    Planned::record(context, engine, task, data.total_count_after).await?;
     Ok(Success::Plan(Box::new(data)))
 }
 
 /// Engines create their plan with the usual mode, but it contains secrets.
-fn make_private(context: &TaskContext, plan: &Path) -> io::Result<()> {
+fn make_private(context: &TaskContext, plan: PrivateFile) -> io::Result<()> {
     let workspace = context.workspace().map_err(io::Error::other)?;
     let folder = workspace.tree().and_then(|tree| tree.private_made()).map_err(io::Error::other)?;
-    let plan = folder.open_file(plan.file_name().unwrap_or_default())?;
+    let plan = folder.open_file(OsStr::new(plan.name()))?;
     plan.set_permissions(Permissions::from_mode(0o600))
 }
 

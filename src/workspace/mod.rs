@@ -7,7 +7,7 @@
 //!     {subdirectory}/                 the init directory, working directory of every engine process
 //!       .snapcd/                      the private folder, see [`PrivateFile`]
 //!   .hawser/locks/{stack}/{namespace}/{module}.lock
-//!   .hawser/checkout/{stack}/{namespace}/{module}/new   the next revision while it is being prepared
+//!   .hawser/checkout/{stack}/{namespace}/{module}/new-… the next revision while it is being prepared
 //!                                                 /old   the previous one during the swap
 //!   .hawser/rescued/{stack}/{namespace}/{module}/   states that are in no backend, see [`crate::tasks`] and [`backup`]
 //! ```
@@ -48,6 +48,7 @@ pub use last_task::{EnginePlace, LastTask};
 pub use lock::ModuleLock;
 pub use migrate_state::is_stack_settings;
 use names::PRIVATE_FOLDER;
+pub use swap::sweep_all;
 pub use tree::Tree;
 
 #[derive(Debug, thiserror::Error)]
@@ -140,7 +141,8 @@ impl PrivateFile {
     pub const DESTROY_VARIABLES: Self = Self("destroy.tfvars");
     pub const PLAN: Self = Self("plan.out");
     pub const DESTROY: Self = Self("destroy.out");
-    pub const PLANNED_COUNT: Self = Self("planned-count.json");
+    pub const PLANNED: Self = Self("planned.json");
+    pub const PLANNED_DESTROY: Self = Self("planned-destroy.json");
     pub const PULUMI_PLAN: Self = Self("plan.json");
     pub const DESTROY_PREVIEW: Self = Self("destroy_preview.json");
     pub const PULUMI_EXPORT: Self = Self("export.json");

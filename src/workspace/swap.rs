@@ -1,9 +1,12 @@
 //! Moves a module from one revision to the next.
 //!
-//! The new revision is completed in the staging folder: fetched, checked, given the state of the old one
-//! ([`migrate_state`](super::migrate_state)) and its extra files. Then two renames swap them: the old one to `old`, and the new one
-//! to the module root. Before the first rename, nothing changes in the old tree. A crash between the renames leaves an `old` but
-//! no module root; the next one to lock the module moves `old` back. Everything else in the staging folder is waste.
+//! The new revision is completed in a folder of its own below the staging folder: fetched, checked, given the state of the old
+//! one ([`migrate_state`](super::migrate_state)) and its extra files. Then two renames swap them: the old one to `old`, and the
+//! new one to the module root. Before the first rename, nothing changes in the old tree. A crash between the renames leaves an
+//! `old` but no module root; the next one to lock the module moves `old` back. Everything else in the staging folder is waste.
+//!
+//! Each attempt has a folder of its own, because git survives a runner that is killed, and keeps writing for a while. What it
+//! leaves is removed before and after the next change of the module, and when a runner starts.
 //!
 //! At the same commit the tree stays, unless it is visibly damaged or the init directory has changed, and only the extra files
 //! change.
@@ -13,6 +16,7 @@ use std::{fs, io};
 
 use hawser_contract::requests::GetModule;
 use hawser_contract::{Source, SourceRevisionType};
+use uuid::Uuid;
 
 use super::marker::{GIT, Marker};
 use super::migrate_state::StateMigration;
@@ -21,6 +25,7 @@ use super::{LockShare, ModuleFiles, Workspace, WorkspaceError, extra_files, name
 use crate::base;
 use crate::base::confined_dir::read_limited;
 use crate::base::files::{create_private_dir_all, remove_all, sync_dir};
+use crate::settings::model::WorkingDirectorySettings;
 use crate::sources::{Fetcher, JobLog, Location, SourceError, is_commit};
 
 /// The requested revision.
@@ -119,7 +124,7 @@ impl Workspace {
         fetcher: &Fetcher<'_>,
     ) -> Result<String, WorkspaceError> {
         let log = fetcher.log;
-        let new = self.staging.join("new");
+        let new = self.staging.join(format!("new-{}", Uuid::new_v4()));
         create_private_dir_all(&new).map_err(|error| WorkspaceError::io("create", &new, error))?;
         fetcher.check_out(&revision.location.url, &revision.id, &new).await?;
 
@@ -146,9 +151,9 @@ impl Workspace {
         })?;
         let commit = head(&tree).map_err(|error| tree.error("read", &Path::new(GIT).join("HEAD"), error))?;
         let tracked = fetcher.tracked_files(&self.module_root).await?;
-        let (old, new) = (self.module_root.clone(), new.clone());
+        let old = self.module_root.clone();
         let (clean, rescued) = (revision.request.clean_init_enabled, self.rescued.clone());
-        let migration = StateMigration { old, new, clean, tracked, rescued };
+        let migration = StateMigration { old, new: new.clone(), clean, tracked, rescued };
         let notes = blocking("migrate the state", &self.lock_share, move || migration.run()).await?;
         notes.iter().for_each(|note| log(note));
         self.place_extra_files(&tree, revision, log)?;
@@ -157,8 +162,8 @@ impl Workspace {
             return Err(SourceError::Cancelled.into());
         }
         // A blocking thread completes both renames even if this task is dropped in between.
-        let (staging, root) = (self.staging.clone(), self.module_root.clone());
-        blocking("swap revisions", &self.lock_share, move || swap(&staging, &root)).await?;
+        let (new, old, root) = (new.clone(), self.staging.join("old"), self.module_root.clone());
+        blocking("swap revisions", &self.lock_share, move || swap(&new, &old, &root)).await?;
         if revision.id != commit {
             log(&format!("{} is an annotated tag of {commit}", revision.id));
         }
@@ -170,7 +175,10 @@ impl Workspace {
         let clear = move || {
             // The old tree is only waste once the new one has replaced it.
             restore(&staging, &root)?;
-            remove_all(&staging).map_err(|error| WorkspaceError::io("clear", &staging, error))
+            let old = staging.join("old");
+            remove_all(&old).map_err(|error| WorkspaceError::io("remove", &old, error))?;
+            sweep(&staging);
+            Ok(())
         };
         blocking("clear the staging folder", &self.lock_share, clear).await
     }
@@ -192,21 +200,42 @@ pub(super) fn restore(staging: &Path, root: &Path) -> Result<(), WorkspaceError>
     if exists(&old)? && !exists(root)? { rename(&old, root) } else { Ok(()) }
 }
 
-fn swap(staging: &Path, root: &Path) -> Result<(), WorkspaceError> {
-    let (new, old) = (staging.join("new"), staging.join("old"));
-    let failed = |error| WorkspaceError::io("sync", &new, error);
+/// Removes what interrupted attempts have left. The git of a killed runner may still be writing there, so a failure means
+/// nothing: the next sweep tries again. The caller holds the module's lock.
+fn sweep(staging: &Path) {
+    if let Err(error) = remove_all(staging) {
+        tracing::debug!(path = %staging.display(), %error, "failed to remove an interrupted checkout");
+    }
+}
+
+/// Removes the interrupted checkouts of all modules that no task uses.
+pub fn sweep_all(settings: &WorkingDirectorySettings) -> io::Result<()> {
+    for workspace in
+        super::workspaces(settings, &settings.working_directory.join(".hawser").join("checkout"))?
+    {
+        if let Ok(Some(_lock)) = workspace.hold_quietly(false)
+            && restore(&workspace.staging, &workspace.module_root).is_ok()
+        {
+            sweep(&workspace.staging);
+        }
+    }
+    Ok(())
+}
+
+fn swap(new: &Path, old: &Path, root: &Path) -> Result<(), WorkspaceError> {
+    let failed = |error| WorkspaceError::io("sync", new, error);
     // After a power failure, the new tree must not contain files without their contents.
-    fs::File::open(&new).and_then(|new| Ok(rustix::fs::syncfs(new)?)).map_err(failed)?;
+    fs::File::open(new).and_then(|new| Ok(rustix::fs::syncfs(new)?)).map_err(failed)?;
     if let Some(folder) = root.parent() {
         create_private_dir_all(folder).map_err(failed)?;
     }
     let had_old = exists(root)?;
     if had_old {
-        rename(root, &old)?;
+        rename(root, old)?;
     }
-    if let Err(error) = rename(&new, root) {
+    if let Err(error) = rename(new, root) {
         if had_old {
-            rename(&old, root)?;
+            rename(old, root)?;
         }
         return Err(error);
     }

@@ -162,6 +162,11 @@ impl Tree {
         }
     }
 
+    /// An error about reading a file of the private folder.
+    pub fn read_error(&self, file: PrivateFile, error: io::Error) -> WorkspaceError {
+        self.error("read", &self.private_path(file.name()), error)
+    }
+
     /// Reads a file of the private folder. `None` if it does not exist.
     fn read_private(&self, file: PrivateFile) -> Result<Option<Vec<u8>>, WorkspaceError> {
         let Some(folder) = self.private()? else { return Ok(None) };

@@ -160,8 +160,11 @@ impl Engine for Pulumi {
     }
 
     /// A destroy has no plan file.
-    fn plan_file(&self, task: Task, paths: &ResultPaths) -> Option<String> {
-        (Direction::of(task) == Direction::Apply).then(|| paths.private(PrivateFile::PULUMI_PLAN))
+    fn plan_files(&self, task: Task) -> Vec<PrivateFile> {
+        match Direction::of(task) {
+            Direction::Apply => vec![PrivateFile::PULUMI_PLAN],
+            Direction::Destroy => Vec::new(),
+        }
     }
 
     fn read_plan(&self, task: Task, paths: &ResultPaths) -> Result<(PlanData, Vec<String>), EngineError> {

@@ -163,15 +163,15 @@ pub fn validate(program: Program<'_>) -> EngineCommands {
     EngineCommands { engine: vec![program.command(&["validate"], files)], ..EngineCommands::default() }
 }
 
-pub fn plan_file(direction: Direction, places: &ResultPaths) -> String {
+pub fn plan_file(direction: Direction) -> PrivateFile {
     match direction {
-        Direction::Apply => places.private(PrivateFile::PLAN),
-        Direction::Destroy => places.private(PrivateFile::DESTROY),
+        Direction::Apply => PrivateFile::PLAN,
+        Direction::Destroy => PrivateFile::DESTROY,
     }
 }
 
 pub fn plan(program: Program<'_>, direction: Direction, flags: &FlagLists) -> EngineCommands {
-    let file = plan_file(direction, program.paths);
+    let file = program.paths.private(plan_file(direction));
     let mut words = vec!["plan".to_owned()];
     if direction == Direction::Destroy {
         words.push("-destroy".to_owned());
@@ -198,7 +198,7 @@ pub fn apply(program: Program<'_>, direction: Direction, flags: &FlagLists) -> E
     let (files, hidden) = variable_arguments("TF_CLI_ARGS_apply", program.variable_files(&[kept]), flags);
     // The plan is an argument, and flags after it would be arguments too.
     let words = files.into_iter().chain(flags::terraform(flags));
-    let words = words.chain([plan_file(direction, program.paths)]);
+    let words = words.chain([program.paths.private(plan_file(direction))]);
     let apply = EngineCommand { hidden, ..program.command(&["apply"], words) };
     let shown = program.early_files(&[PrivateFile::INIT_VARIABLES, PrivateFile::INPUTS, kept]);
     let show = program.command(&["show", "-json"], shown);

@@ -169,8 +169,9 @@ impl Engine for Terraform {
         })
     }
 
-    fn plan_file(&self, task: Task, paths: &ResultPaths) -> Option<String> {
-        Some(commands::plan_file(Direction::of(task), paths))
+    fn plan_files(&self, task: Task) -> Vec<PrivateFile> {
+        let direction = Direction::of(task);
+        vec![commands::plan_file(direction), variables::of_apply(direction)]
     }
 
     fn declarations(&self, tree: &Tree) -> Result<Declarations, EngineError> {

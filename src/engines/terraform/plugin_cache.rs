@@ -31,7 +31,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest as _, Sha256};
 
 use crate::base::confined_dir::{open_regular, read_limited};
-use crate::base::digest::hex;
+use crate::base::digest::sha256_of;
 use crate::base::files::{create_private_dir_all, remove_all, write_private_atomic};
 use crate::base::lock::{self, LockMode};
 use crate::engines::hcl_values;
@@ -224,9 +224,8 @@ fn files(package: &Path) -> io::Result<BTreeSet<String>> {
 fn hash(package: &Path) -> io::Result<String> {
     let mut list = Sha256::new();
     for name in files(package)? {
-        let mut file = Sha256::new();
-        io::copy(&mut File::open(package.join(&name))?, &mut file)?;
-        list.update(format!("{}  {name}\n", hex(&file.finalize())));
+        let digest = sha256_of(File::open(package.join(&name))?)?;
+        list.update(format!("{digest}  {name}\n"));
     }
     Ok(format!("h1:{}", STANDARD.encode(list.finalize())))
 }

@@ -39,6 +39,7 @@ async fn all_refused(stage: &mut Stage, rows: Vec<Row>, at_least: usize) {
         for (at, value) in members {
             set(&mut payload, at, value);
         }
+        stage.plan_for(method, &payload).await;
         stage.forget_record();
         let answer = stage.ask(method, payload).await;
         if !answer.is_fault() || !answer.text().contains(says) {
@@ -452,16 +453,18 @@ async fn symlinks_and_pipes_of_hooks_are_not_opened() {
         ("ln -sf AROUND/secret.tf .snapcd/snapcd.env", "Plan", "snapcd.env"),
         ("rm .snapcd/snapcd.env; mkfifo .snapcd/snapcd.env", "Plan", "not a regular file"),
         ("ln -sf AROUND/secret.tf secret.tf", "Input", "secret.tf"),
-        ("rm .snapcd/plan.out; ln -s AROUND/secret.tf .snapcd/plan.out", "ApplyFromPlan", "there is no plan"),
-        ("rm .snapcd/plan.out; mkfifo .snapcd/plan.out", "ApplyFromPlan", "there is no plan"),
+        ("rm .snapcd/plan.out; ln -s AROUND/secret.tf .snapcd/plan.out", "ApplyFromPlan", "plan.out"),
+        ("rm .snapcd/plan.out; mkfifo .snapcd/plan.out", "ApplyFromPlan", "plan.out"),
     ];
     for (hook, method, says) in cases {
         let hook = hook.replace("AROUND", &around).replace("mkdir OUT 2>/dev/null; ", "");
+        let payload = stage.payload(method);
+        stage.plan_for(method, &payload).await;
         let mut validate = stage.payload("Validate");
         validate["validateAfterHook"] = hook.clone().into();
         let answer = stage.ask("Validate", validate).await;
         assert_eq!(answer.method, "ValidateCompleted", "{hook}: {answer:?}");
-        let answer = stage.ask(method, stage.payload(method)).await;
+        let answer = stage.ask(method, payload).await;
         assert!(answer.is_fault() && answer.text().contains(says), "{hook}: {answer:?}");
         assert!(!answer.text().contains("secret_of_somebody_else"), "{answer:?}");
         assert_eq!(stage.damage(), [""; 0], "{hook}");

@@ -152,6 +152,19 @@ impl Stage {
         text.split_terminator('\0').map(str::to_owned).collect()
     }
 
+    /// An apply or destroy needs a plan of its own job.
+    pub(super) async fn plan_for(&mut self, method: &str, payload: &Value) {
+        let plan = match method {
+            "ApplyFromPlan" => "Plan",
+            "DestroyFromPlan" => "PlanDestroy",
+            _ => return,
+        };
+        let mut request = self.payload(plan);
+        request["jobId"] = payload["jobId"].clone();
+        let answer = self.ask(plan, request).await;
+        assert!(!answer.is_fault(), "{answer:?}");
+    }
+
     /// A request as a good server would make it.
     pub(super) fn payload(&self, method: &str) -> Value {
         let lists = json!({"terraformFlags": [{"task": 1, "flag": 3, "value": "5s"}],

@@ -109,6 +109,9 @@ async fn sweep(lane: usize) -> (Vec<String>, usize) {
             stage.push(method, &payload).await;
             stage.is_alive().await;
         } else {
+            if engine.is_empty() {
+                stage.plan_for(method, &payload).await;
+            }
             stage.ask(method, payload).await;
         }
         count += 1;

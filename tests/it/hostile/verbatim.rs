@@ -195,6 +195,7 @@ async fn data_that_looks_like_code_is_not_executed() {
         for (at, value) in &members {
             payload.as_object_mut().unwrap().insert(at.clone(), value.clone());
         }
+        stage.plan_for(method, &payload).await;
         stage.forget_record();
         let answer = stage.ask(method, payload).await;
         if answer.is_fault() || !found.iter().all(|found| check(&stage, found, &answer)) {

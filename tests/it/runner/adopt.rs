@@ -270,3 +270,30 @@ async fn each_step_has_its_own_scratch_space_and_none_is_left() {
     assert!(world.messages(id).iter().any(|line| line == "still there"));
     eventually("the scratch space is removed", || !scratch.exists()).await;
 }
+
+/// Its git keeps writing for a while, and the next start must not mind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runner_killed_while_it_fetches_a_large_module_fetches_it_after_the_restart() {
+    let world = World::new().await;
+    let names: Vec<String> =
+        (0..20_000).map(|number| format!("folder-{}/{number}.txt", number % 100)).collect();
+    let mut files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "some text")).collect();
+    files.push(("main.tf", ""));
+    let url = world.repository("repo", &files);
+    let mut runner = world.runner("one");
+    for at_least in [1, 30, 90] {
+        let module = format!("at-{at_least}");
+        let staging = runner.working.join(".hawser/checkout/local/local").join(&module);
+        let entries = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten().map(|it| it.path());
+        let id = world.hub.submit(job(JobKind::Tasks(vec![Task::GetModule]), &url, &module));
+        eventually("the checkout is under way", || {
+            world.hub.job(id).is_some_and(|job| job.state.is_ended())
+                || entries(staging.clone()).any(|attempt| entries(attempt).count() >= at_least)
+        })
+        .await;
+        runner.restart();
+        let ended = world.ended(id).await;
+        assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    }
+    world.assert_no_violation();
+}

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -363,6 +365,40 @@ async fn leftovers_of_a_crash_during_or_after_a_fetch_are_deleted() {
     fs::create_dir_all(module.staging().join("old/half-removed")).unwrap();
     module.get_main(&repo).await.unwrap();
     assert_eq!(module.read("main.tf").unwrap(), "# one");
+    assert!(!module.staging().exists());
+}
+
+/// A thread instead of the git of a killed runner: git would end too soon to always be in the way.
+#[tokio::test]
+async fn a_checkout_succeeds_while_an_earlier_one_still_writes() {
+    let repo = Repo::with(&[("main.tf", "# one")]);
+    let module = Module::new();
+    // The name before each attempt had its own, and a name of today.
+    let folders = ["new", "new-0"].map(|name| module.staging().join(name));
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            for number in 0.. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                for folder in &folders {
+                    let _ = fs::create_dir_all(folder.join(format!("{}/objects", number % 100)));
+                    let _ = fs::write(folder.join(format!("{}/objects/{number}", number % 100)), "half");
+                }
+            }
+        }
+    });
+    for number in 0..20 {
+        let commit = repo.commit(&[("main.tf", &format!("# {number}"))]);
+        assert_eq!(module.get_main(&repo).await.unwrap(), commit);
+        assert_eq!(fs::read_dir(module.root()).unwrap().count(), 2, "main.tf and .git");
+    }
+    done.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    repo.commit(&[("main.tf", "# last")]);
+    module.get_main(&repo).await.unwrap();
     assert!(!module.staging().exists());
 }
 

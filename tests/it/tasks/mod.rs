@@ -4,6 +4,7 @@ mod aws;
 mod hooks;
 mod initializing;
 mod log_lines;
+mod plan_binding;
 mod plugins;
 mod pulumi;
 mod pulumi_failures;

@@ -124,6 +124,7 @@ async fn hooks_run_around_the_commands_of_pulumi() {
     let ran = bench.run(hooked(Task::Plan, Some("echo before: Plan"), Some("echo after: Plan"))).await;
     hooks::in_order(&ran, &["before: Plan", "Previewing update", "after: Plan"]);
     counts(ran);
+    bench.run(plan(Task::PlanDestroy)).await.completed();
     let hook = Some("exit 3");
     let fault = bench.run(hooked(Task::DestroyFromPlan, None, hook)).await.faulted();
     assert_eq!(fault.message, "pulumi destroy succeeded, but DestroyAfterHook failed with exit code 3");
@@ -140,10 +141,10 @@ async fn results_do_not_depend_on_later_changes_to_the_module() {
     };
     bench.run(pulumi_init(&bench, &[])).await.completed();
 
-    let planned = bench.executed(plan(Task::Plan)).await;
+    // A plan that another task may have replaced is not recorded, so it is concluded at once.
+    assert_eq!(counts(bench.run(plan(Task::Plan)).await).create_count, 1);
     let applied = bench.executed(task(Task::ApplyFromPlan)).await;
     let printed = bench.executed(task(Task::Output)).await;
-    let destroying = bench.executed(plan(Task::PlanDestroy)).await;
 
     rewrite(
         &bench,
@@ -161,10 +162,8 @@ outputs: {x: of another}
 
     // Safe to repeat, too.
     for _ in 0..2 {
-        assert_eq!(counts(planned.concluded().await).create_count, 1);
         assert_eq!(applied.concluded().await.completed(), Success::Resources(1));
         assert_eq!(outputs(printed.concluded().await).outputs[0].value, "mine");
-        assert_eq!(counts(destroying.concluded().await).destroy_count, 1);
     }
     // The names that users know these files by.
     for (name, text) in [
@@ -221,6 +220,7 @@ async fn a_destroy_that_removes_the_stack_succeeds_with_no_resources() {
 
     // A hook that fails afterwards does not make the stack one that could not be read.
     let Some(bench) = applied(TWO).await else { return };
+    bench.run(plan(Task::PlanDestroy)).await.completed();
     let TaskRequest::Engine(destroy) = hooked(Task::DestroyFromPlan, None, Some("exit 3")) else {
         unreachable!()
     };
@@ -232,6 +232,7 @@ async fn a_destroy_that_removes_the_stack_succeeds_with_no_resources() {
 async fn a_stack_that_remains_despite_remove_is_counted() {
     let Some(bench) = applied(TWO).await else { return };
     let urn = "urn:pulumi:snapcd::program::pulumi:index:Stash::a";
+    bench.run(plan(Task::PlanDestroy)).await.completed();
     let one = pulumi_flags(&[(PulumiFlag::Remove, None)], &[(PulumiArrayFlag::Target, urn)]);
     let ran = bench.run(pulumi_task(Task::DestroyFromPlan, one)).await;
     assert_eq!(ran.completed(), Success::Resources(1));

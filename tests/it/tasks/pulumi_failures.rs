@@ -121,6 +121,7 @@ async fn a_failed_update_reports_that_its_state_cannot_be_read() {
 async fn a_failed_destroy_with_remove_counts_the_remaining_resources() {
     let Some(bench) = planned("fail: delete").await else { return };
     assert_eq!(bench.run(task(Task::ApplyFromPlan)).await.completed(), Success::Resources(2));
+    bench.run(pulumi_plan(Task::PlanDestroy, &[], FlagLists::default())).await.completed();
     let remove = pulumi_flags(&[(PulumiFlag::Remove, None)], &[]);
     let fault = bench.run(pulumi_task(Task::DestroyFromPlan, remove)).await.faulted();
     assert!(fault.message.starts_with("pulumi destroy failed with exit code "), "{fault:?}");
@@ -137,10 +138,13 @@ async fn a_protected_resource_fails_the_destroy_and_is_counted() {
     bench.run(pulumi_init(&bench, &[])).await.completed();
     counts(bench.run(plan()).await);
     bench.run(task(Task::ApplyFromPlan)).await.completed();
+    // The preview of such a destroy fails, too.
+    let without = || pulumi_flags(&[(PulumiFlag::ExcludeProtected, None)], &[]);
+    bench.run(pulumi_plan(Task::PlanDestroy, &[], without())).await.completed();
     let fault = bench.run(task(Task::DestroyFromPlan)).await.faulted();
     assert_eq!(fault.resources, Some(2));
-    let without = pulumi_flags(&[(PulumiFlag::ExcludeProtected, None)], &[]);
-    let ran = bench.run(pulumi_task(Task::DestroyFromPlan, without)).await;
+    assert!(fault.message.contains("cannot be deleted because it is protected"), "{fault:?}");
+    let ran = bench.run(pulumi_task(Task::DestroyFromPlan, without())).await;
     assert_eq!(ran.completed(), Success::Resources(1));
 }
 

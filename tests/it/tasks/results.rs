@@ -74,10 +74,10 @@ async fn outputs_of_extra_files_are_recorded_when_the_task_runs() {
 }
 
 #[tokio::test]
-async fn a_fault_says_that_the_apply_succeeded_if_its_result_is_missing_and_the_plan_had_no_count() {
+async fn a_fault_says_that_the_apply_succeeded_if_its_result_and_its_plan_are_missing() {
     let bench = planned(&terraform()).await;
-    fs::remove_file(bench.private("planned-count.json")).unwrap();
     let executed = bench.executed(apply()).await;
+    fs::remove_file(bench.private("planned.json")).unwrap();
     fs::remove_file(executed.folder().join("state.json")).unwrap();
     let fault = executed.concluded().await.faulted();
     let expected = "terraform apply succeeded, but the runner failed to read its result: failed to read ";
