@@ -1,7 +1,8 @@
 //! Reads the results of a script: the plan, the state, the outputs.
 //!
-//! If the state cannot be read after an apply that has succeeded, the count of its plan is reported, which the plan has left
-//! in `planned-count.json` of the private folder. Without a count of the same job, the apply is still a fault.
+//! An apply that has succeeded is completed, whether its state can be read or not. If it cannot, the count of its plan is
+//! reported, which the plan has left in `planned-count.json` of the private folder. Without such a count, it is 0: the server
+//! requires a number.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -42,11 +43,7 @@ pub(super) async fn resources(context: &TaskContext, engine: &Arc<dyn Engine>) -
     read(move || engine.count_resources(&paths)).await
 }
 
-pub(super) async fn applied(
-    context: &TaskContext,
-    engine: &Arc<dyn Engine>,
-    task: &EngineTask,
-) -> Result<Success, TaskError> {
+pub(super) async fn applied(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask) -> Success {
     let counted = if engine.removes_state(task) { Ok(0) } else { resources(context, engine).await };
     let error = match counted {
         Ok(count) => {
@@ -55,21 +52,21 @@ pub(super) async fn applied(
                 1 => "1 resource in the state".to_owned(),
                 count => format!("{count} resources in the state"),
             });
-            return Ok(Success::Resources(count));
+            return Success::Resources(count);
         }
         Err(error) => error,
     };
-    let destroys = task.task == Task::DestroyFromPlan;
-    match (PlannedCount::load(context, destroys), error) {
-        (Some(count), TaskError::Faulted(fault)) => {
-            let reason = fault.message;
-            context.warn(&format!(
-                "Failed to count the resources in the state, using the count of the plan ({count}): {reason}"
-            ));
-            Ok(Success::Resources(count))
-        }
-        (_, error) => Err(error),
-    }
+    let planned = PlannedCount::load(context, task.task == Task::DestroyFromPlan);
+    let used = match planned {
+        Some(count) => format!("using the count of the plan ({count})"),
+        None => "reporting 0 because the count of the plan is unknown too".to_owned(),
+    };
+    let reason = match error {
+        TaskError::Faulted(fault) | TaskError::Refused { fault, .. } => fault.message,
+        TaskError::Cancelled => "cancelled".to_owned(),
+    };
+    context.warn(&format!("Failed to count the resources in the state, {used}: {reason}"));
+    Success::Resources(planned.unwrap_or(0))
 }
 
 /// `planned-count.json`: how many resources there are after the apply of a plan.
