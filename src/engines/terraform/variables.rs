@@ -7,8 +7,8 @@
 //! | `plan.tfvars`, `destroy.tfvars` | what the apply of that plan must be given again | apply; with OpenTofu: show |
 //!
 //! An apply must be given the ephemeral variables, because no plan contains them: without them, OpenTofu applies their defaults
-//! (tested with 1.12). Other variables are in the plan. But if the plan is encrypted with a variable, OpenTofu needs that one to
-//! read it, so it gets all of them.
+//! (tested with 1.12). Other variables are in the plan, but OpenTofu gets all of them: it needs those with which the plan is
+//! encrypted, and refuses a plan whose values differ from those in the module's own files (`terraform.tfvars`).
 //!
 //! OpenTofu evaluates variables in backends, module sources and encryption before everything else, so every command that reads
 //! the module or its state needs them. Only Init tells which: what was enough for Init is enough for them.
@@ -51,8 +51,11 @@ pub(super) fn kept(
     let mut values = if evaluates_early { init_values(tree) } else { BTreeMap::new() };
     values.extend(task.resolved_parameters.clone());
     values.extend(flags);
-    let needs_all = evaluates_early && declarations.has_encryption();
-    let needed = values.iter().filter(|(name, _)| needs_all || declarations.is_ephemeral(name));
+    let is_needed = |name: &str| match evaluates_early {
+        true => declarations.declares(name),
+        false => declarations.is_ephemeral(name),
+    };
+    let needed = values.iter().filter(|(name, _)| is_needed(name));
     Ok(vec![(of_apply(Direction::of(task.task)), inputs(needed)?)])
 }
 
