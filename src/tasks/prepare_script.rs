@@ -43,10 +43,12 @@ pub(super) struct OpenModule<'a> {
 pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<Prepared, TaskError> {
     let module = OpenModule::open(context, task)?;
     module.engine.check_flags(&task.flags)?;
-    if task.task == Task::Init {
+    let variables = if task.task == Task::Init {
         init::save_settings(&module)?;
-    }
-    let variables = module.workspace.load_environment()?;
+        task.init.resolved_env_vars.clone()
+    } else {
+        module.workspace.load_environment()?
+    };
     let plan = module.engine.plan_file(task.task, &module.paths).filter(|_| task.task.applies());
     if let Some(plan) = plan.filter(|plan| !module.is_file(Path::new(plan))) {
         let needed = if task.task == Task::ApplyFromPlan { Task::Plan } else { Task::PlanDestroy };
@@ -93,8 +95,11 @@ impl<'a> OpenModule<'a> {
         {
             self.remove(Path::new(&plan))?;
         }
-        for (file, text) in engine.kept_variables(task, &self.workspace.tree()?)? {
-            self.workspace.write_private(file, text.as_bytes())?;
+        for (file, text) in engine.kept_files(task, &self.workspace.tree()?)? {
+            match task.task {
+                Task::Init => self.workspace.stage(file, text.as_bytes())?,
+                _ => self.workspace.tree()?.write_private(file, text.as_bytes())?,
+            }
         }
         let mut work = engine.commands(task, &self.paths)?;
         let mut environment = environment(&context.settings, engine, variables);
@@ -163,6 +168,7 @@ impl<'a> OpenModule<'a> {
             task: task.task,
             engine: task.engine.clone(),
             has_hook: before.is_some(),
+            variables: variables.clone(),
             place: directory.into_place(),
         })?;
         let directory = self.directory.clone();

@@ -29,6 +29,7 @@ mod marker;
 mod migrate_state;
 mod names;
 pub mod permissions;
+mod staged_init;
 pub mod stored_state;
 mod swap;
 mod symlinks;
@@ -42,12 +43,14 @@ use std::sync::Arc;
 use crate::settings::model::WorkingDirectorySettings;
 use crate::sources::SourceError;
 pub use backend_note::BackendNote;
+pub use environment::check_variables;
 pub use find::{find, workspaces};
 use hawser_contract::Metadata;
 pub use last_task::{EnginePlace, LastTask};
 pub use lock::ModuleLock;
 pub use migrate_state::is_stack_settings;
 use names::PRIVATE_FOLDER;
+pub use staged_init::STAGED;
 pub use tree::Tree;
 
 #[derive(Debug, thiserror::Error)]

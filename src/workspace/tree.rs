@@ -118,7 +118,7 @@ impl Tree {
         self.inside.folder(&self.init)
     }
 
-    fn private_path(&self, file: &str) -> PathBuf {
+    pub(super) fn private_path(&self, file: &str) -> PathBuf {
         self.init.join(PRIVATE_FOLDER).join(file)
     }
 

@@ -122,7 +122,7 @@ impl Target<'_> {
 
 /// Sets the configuration of a task before its main command.
 pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
-    let chosen = ChosenBackend::load(at.paths)?;
+    let chosen = ChosenBackend::of(task, at.paths)?;
     let target = Target {
         stack: chosen.stack(&task.flags),
         config_file: value_of(&task.flags.pulumi_flags.known, PulumiFlag::ConfigFile),

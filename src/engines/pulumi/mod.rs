@@ -27,7 +27,7 @@ use super::flags::{self, GivenFlag, is_on};
 use super::{
     BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, Preparation, ResultPaths,
 };
-use crate::workspace::{PrivateFile, Workspace};
+use crate::workspace::{PrivateFile, Tree, Workspace};
 use backend::ChosenBackend;
 use config::SetParameters;
 use counts::{DestroyPreview, SavedPlan};
@@ -101,7 +101,7 @@ impl Engine for Pulumi {
         task: &EngineTask,
         paths: &ResultPaths,
     ) -> Result<Vec<(&'static str, String)>, EngineError> {
-        Ok(ChosenBackend::load(paths)?.variables(&task.flags, paths))
+        Ok(ChosenBackend::of(task, paths)?.variables(task, paths))
     }
 
     fn prepare(&self, task: &EngineTask, at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
@@ -114,9 +114,8 @@ impl Engine for Pulumi {
                 let warnings = other.map(|_| {
                     format!("ignoring variable {}: the flags choose another backend", backend::BACKEND_URL)
                 });
-                let file = (at.paths.private(PrivateFile::PULUMI_BACKEND), json!(chosen).to_string());
                 let warnings = warnings.into_iter().collect();
-                Ok(EngineCommands { files: vec![file], warnings, ..EngineCommands::default() })
+                Ok(EngineCommands { warnings, ..EngineCommands::default() })
             }
             Task::Validate | Task::Output => Ok(EngineCommands::default()),
             _ => config::prepare(task, at),
@@ -135,13 +134,18 @@ impl Engine for Pulumi {
         Ok(commands::oidc_token(task).map(|token| (paths.step(OIDC_TOKEN), token.to_owned())))
     }
 
+    fn kept_files(&self, task: &EngineTask, _tree: &Tree) -> Result<Vec<(PrivateFile, String)>, EngineError> {
+        let chosen = (task.task == Task::Init).then(|| json!(ChosenBackend::of_init(task)).to_string());
+        Ok(chosen.map(|text| (PrivateFile::PULUMI_BACKEND, text)).into_iter().collect())
+    }
+
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
         if task.task == Task::Init {
             let mut work = commands::init(task, paths);
             work.engine.extend(dependencies::install(task, paths.module()));
             return Ok(work);
         }
-        let chosen = ChosenBackend::load(paths)?;
+        let chosen = ChosenBackend::of(task, paths)?;
         let (direction, stack) = (Direction::of(task.task), chosen.stack(&task.flags));
         Ok(match task.task {
             Task::Plan | Task::PlanDestroy => commands::plan(direction, stack, &task.flags, paths),

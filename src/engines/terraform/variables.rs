@@ -17,6 +17,7 @@
 //! of the runner, and may be repeated.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use hawser_contract::{EngineTask, Task, TerraformArrayFlag};
 use hcl_edit::Span as _;
@@ -25,6 +26,7 @@ use super::commands::inputs;
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
 use crate::engines::{Direction, EngineError};
+use crate::script::quote;
 use crate::workspace::{PrivateFile, Tree};
 
 /// The file for the apply of a plan.
@@ -57,6 +59,49 @@ pub(super) fn kept(
     };
     let needed = values.iter().filter(|(name, _)| is_needed(name));
     Ok(vec![(of_apply(Direction::of(task.task)), inputs(needed)?)])
+}
+
+/// The commands of OpenTofu that take values of variables (1.12).
+const COMMANDS: [&str; 30] = [
+    "apply",
+    "console",
+    "destroy",
+    "force_unlock",
+    "get",
+    "graph",
+    "import",
+    "init",
+    "output",
+    "plan",
+    "providers",
+    "providers_lock",
+    "providers_mirror",
+    "providers_schema",
+    "refresh",
+    "show",
+    "state_list",
+    "state_mv",
+    "state_pull",
+    "state_push",
+    "state_replace_provider",
+    "state_rm",
+    "state_show",
+    "taint",
+    "untaint",
+    "validate",
+    "workspace_delete",
+    "workspace_list",
+    "workspace_new",
+    "workspace_select",
+];
+
+/// Arguments for a user's commands, in the variables from which the engine reads them: the file with the variables of Init.
+pub(super) fn for_commands(file: &Path) -> Vec<(String, String)> {
+    let Some(path) = file.to_str().filter(|_| file.metadata().is_ok_and(|found| found.len() > 0)) else {
+        return Vec::new();
+    };
+    let argument = quote(&format!("-var-file={path}"));
+    COMMANDS.iter().map(|command| (format!("TF_CLI_ARGS_{command}"), argument.clone())).collect()
 }
 
 /// The values of `Var` flags in HCL.

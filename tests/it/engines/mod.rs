@@ -1,6 +1,7 @@
 //! What one engine does and others do not, and a whole job with an engine of a few lines. `tests/it/tasks` has what engines
 //! share.
 
+mod failed_init;
 mod faults;
 mod pulumi_backend;
 mod pulumi_parameters;
