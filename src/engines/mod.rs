@@ -61,6 +61,8 @@ pub enum EngineError {
     NotInitialized { path: PathBuf },
     #[error("failed to copy the operator's login to {}: {source}", path.display())]
     Login { path: PathBuf, source: io::Error },
+    #[error("failed to restore the configuration of the stack, {}: {source}", path.display())]
+    Configuration { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Script(#[from] ScriptError),
     #[error(transparent)]

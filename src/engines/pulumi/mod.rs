@@ -157,8 +157,8 @@ impl Engine for Pulumi {
                 // Plans do not survive a new revision, which may need other parameters.
                 let plans = [PrivateFile::PULUMI_PLAN, PrivateFile::DESTROY_PREVIEW];
                 let planned = plans.iter().any(|plan| Path::new(&paths.private(*plan)).is_file());
-                let earlier = SetParameters::load(paths)?.filter(|_| planned);
-                commands::validate(stack, earlier.as_ref().and_then(|it| it.complete_for(stack)))
+                let set = SetParameters::load(paths)?;
+                commands::validate(stack, set.complete_for(stack).filter(|_| planned))
             }
         })
     }
