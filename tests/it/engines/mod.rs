@@ -4,6 +4,7 @@
 mod failed_init;
 mod faults;
 mod pulumi_backend;
+mod pulumi_login;
 mod pulumi_parameters;
 mod pulumi_results;
 mod pulumi_stacks;
