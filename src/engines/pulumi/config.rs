@@ -22,8 +22,9 @@ use serde_json::json;
 
 use super::backend::ChosenBackend;
 use super::commands::{command, removes_stack};
+use super::flags;
 use crate::base::confined_dir::{is_missing, read_limited};
-use crate::engines::flags::{self, value_of};
+use crate::engines::flags::value_of;
 use crate::engines::{EngineCommands, EngineError, Preparation, ResultPaths, hcl_values};
 use crate::script::EngineCommand;
 use crate::workspace::{PrivateFile, Tree, Workspace, is_stack_settings};
@@ -153,7 +154,7 @@ pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineC
     make_private(at.workspace, target.config_file)?;
     let setting = |name, value| Setting { name, value, secret: at.rules.is_secret_name(name) };
     let of_flags: Vec<_> =
-        flags::pulumi_config(&task.flags).map(|(name, value)| setting(name, value.to_owned())).collect();
+        flags::config(&task.flags).map(|(name, value)| setting(name, value.to_owned())).collect();
     // A before hook may select another version.
     let in_batches = task.hooks()[0].is_none() && at.version.is_some_and(reads_options);
     let mut work = EngineCommands::default();

@@ -7,6 +7,7 @@ mod counts;
 mod default_stack;
 mod dependencies;
 mod diagnostics;
+pub mod flags;
 mod leftovers;
 mod outputs;
 mod preview;
@@ -23,7 +24,7 @@ use uuid::Uuid;
 use super::diagnostics::{Diagnostic, EngineOutput};
 use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
-use super::flags::{self, GivenFlag, is_on};
+use super::flags::{GivenFlag, is_on};
 use super::{
     BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, Preparation, ResultPaths,
 };
@@ -76,7 +77,7 @@ impl Engine for Pulumi {
     }
 
     fn check_flags(&self, flags: &FlagLists) -> Result<(), EngineError> {
-        flags::check_pulumi(flags)
+        flags::check(flags)
     }
 
     fn given_flags(&self, task: &EngineTask) -> Vec<GivenFlag> {
