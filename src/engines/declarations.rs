@@ -32,8 +32,6 @@ pub struct Declarations {
     variables: BTreeMap<String, Declared>,
     /// Each output and its file.
     outputs: BTreeMap<String, String>,
-    /// Whether the module has settings for OpenTofu's encryption of plans and states.
-    has_encryption: bool,
     pub warnings: Vec<String>,
 }
 
@@ -108,9 +106,6 @@ impl Declarations {
         let body = hcl_edit::parser::parse_body(text)
             .map_err(|error| format!("line {}: {}", error.location().line(), error.message()))?;
         for block in body.blocks() {
-            if block.ident.as_str() == "terraform" {
-                self.has_encryption |= block.body.get_blocks("encryption").next().is_some();
-            }
             let [label] = block.labels.as_slice() else { continue };
             let name = label.as_str().to_owned();
             match block.ident.as_str() {
@@ -124,10 +119,6 @@ impl Declarations {
 
     fn json(&mut self, file: &str, text: &str) -> Result<(), serde_json::Error> {
         for (kind, blocks) in bodies(text)?.into_iter().flat_map(|root| root.0) {
-            if kind == "terraform" {
-                let mut settings = bodies(blocks.get())?.into_iter().flat_map(|block| block.0);
-                self.has_encryption |= settings.any(|(name, _)| name == "encryption");
-            }
             if !["variable", "output"].contains(&kind.as_str()) {
                 continue;
             }
@@ -171,10 +162,6 @@ impl Declarations {
     /// Whether the engine forgets the values of this variable after a plan.
     pub fn is_ephemeral(&self, variable: &str) -> bool {
         self.variables.get(variable).is_some_and(|declared| declared.ephemeral == Some(true))
-    }
-
-    pub fn has_encryption(&self) -> bool {
-        self.has_encryption
     }
 
     pub fn declares(&self, variable: &str) -> bool {

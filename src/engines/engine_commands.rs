@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::EngineError;
 use crate::base::confined_dir::{ConfinedDir, is_missing};
 use crate::script::{EngineCommand, ScriptError};
-use crate::workspace::PrivateFile;
+use crate::workspace::{PrivateFile, STAGED};
 
 /// The programs with which scripts copy and remove files.
 pub const COPY: &str = "cp";
@@ -83,6 +83,11 @@ impl ResultPaths {
     /// The module's private folder.
     pub fn private_folder(&self) -> &str {
         &self.private
+    }
+
+    /// Where an Init stores what later tasks use if it succeeds.
+    pub fn staged_folder(&self) -> String {
+        format!("{}/{STAGED}", self.private)
     }
 
     /// Reads a JSON file of the private folder. `None` if it does not exist.

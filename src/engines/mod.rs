@@ -61,6 +61,8 @@ pub enum EngineError {
     NotInitialized { path: PathBuf },
     #[error("failed to copy the operator's login to {}: {source}", path.display())]
     Login { path: PathBuf, source: io::Error },
+    #[error("failed to restore the configuration of the stack, {}: {source}", path.display())]
+    Configuration { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Script(#[from] ScriptError),
     #[error(transparent)]
@@ -192,14 +194,20 @@ pub trait Engine: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Values of variables that later commands of the module need, as files of its private folder. They are written before the
-    /// script of a task starts.
-    fn kept_variables(
+    /// What later tasks of the module need, as files of its private folder. They are written before the script of a task starts.
+    /// Those of an Init count only once it has succeeded.
+    fn kept_files(
         &self,
         _task: &EngineTask,
         _tree: &Tree,
     ) -> Result<Vec<(PrivateFile, String)>, EngineError> {
         Ok(Vec::new())
+    }
+
+    /// Variables with which a user's commands find the module's state. `init_variables` is the file of
+    /// [`PrivateFile::INIT_VARIABLES`], which may not exist.
+    fn command_variables(&self, _init_variables: &Path) -> Vec<(String, String)> {
+        Vec::new()
     }
 
     /// The commands of a task.

@@ -1,11 +1,11 @@
-//! Init: saves the environment variables and backend settings of the module for later tasks.
+//! Init: saves the environment variables and backend settings of the module for later tasks, when it has succeeded.
 
 use hawser_contract::EngineTask;
 
 use super::prepare_script::OpenModule;
 use super::{TaskContext, TaskError};
 use crate::engines::Engine;
-use crate::workspace::BackendNote;
+use crate::workspace::{BackendNote, check_variables};
 
 /// Until Init has succeeded, the engine may use the old backend settings as well as the new ones.
 pub(super) fn save_settings(module: &OpenModule<'_>) -> Result<(), TaskError> {
@@ -22,25 +22,28 @@ pub(super) fn save_settings(module: &OpenModule<'_>) -> Result<(), TaskError> {
         }
     }
     note.job = Some(module.context.common.job_id);
+    check_variables(&module.task.init.resolved_env_vars)?;
     module.workspace.save_backend_note(&note)?;
-    Ok(module.workspace.save_environment(&module.task.init.resolved_env_vars)?)
+    Ok(module.workspace.clear_staged()?)
 }
 
-/// The engine has accepted the backend settings. An Init without any keeps the old ones, unless it replaces them.
+/// The engine has accepted the settings. An Init without backend settings keeps the old ones, unless it replaces them.
 pub(super) fn conclude(
     context: &TaskContext,
     engine: &dyn Engine,
     task: &EngineTask,
 ) -> Result<(), TaskError> {
-    let change = engine.backend_change(task);
-    if change.settings.is_empty() && !change.replaces {
-        return Ok(());
-    }
     let workspace = context.workspace()?;
     let job = Some(context.common.job_id);
     // After a restart of the runner, another job may have used the module in the meantime.
     if workspace.load_backend_note()?.job != job {
         return Ok(());
     }
-    Ok(workspace.save_backend_note(&BackendNote { job, settings: Some(change.settings) })?)
+    workspace.promote_staged()?;
+    workspace.save_environment(&task.init.resolved_env_vars)?;
+    let change = engine.backend_change(task);
+    if !change.settings.is_empty() || change.replaces {
+        workspace.save_backend_note(&BackendNote { job, settings: Some(change.settings) })?;
+    }
+    Ok(())
 }

@@ -169,14 +169,14 @@ pub async fn conclude(
     }
     judged?;
     let concluded = match task.task {
-        Task::ApplyFromPlan | Task::DestroyFromPlan => results::applied(context, &engine, task).await,
+        Task::ApplyFromPlan | Task::DestroyFromPlan => Ok(results::applied(context, &engine, task).await),
         Task::Plan | Task::PlanDestroy => results::planned(context, &engine, task).await,
         Task::Output => results::outputs(context, &engine, task).await,
         Task::Init => init::conclude(context, &*engine, task).map(|()| Success::Done),
         _ => Ok(Success::Done),
     };
     let what = match task.task {
-        Task::Init => "the runner failed to save its backend settings",
+        Task::Init => "the runner failed to save its settings",
         _ => "the runner failed to read its result",
     };
     concluded.map_err(|error| succeeded_but(&*engine, task, what, error))

@@ -1,5 +1,6 @@
 //! A command that a user runs in a module, with what its tasks use: `hawser exec` and `hawser shell`.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use hawser_contract::{EngineName, EngineTask, Fault};
@@ -34,12 +35,13 @@ impl ModuleCommand {
         can_answer: bool,
     ) -> Result<Self, TaskError> {
         let last = workspace.last_task()?;
-        let LastTask { engine: name, has_hook, place, .. } = last.ok_or_else(|| {
+        let last = last.ok_or_else(|| {
             let module = workspace.module();
             Fault::new(format!("no task has run an engine in the module {module} yet: run Init first"))
         })?;
+        let init_variables = workspace.init_variables(&last);
+        let LastTask { engine: name, has_hook, variables, place, .. } = last;
         let engine = engines.get(&name)?;
-        let variables = workspace.load_environment()?;
         // As for a task: the policy may be stricter now than when Init ran.
         let policy = Policy::new(settings);
         policy.check_variables(variables.keys().map(String::as_str))?;
@@ -56,6 +58,13 @@ impl ModuleCommand {
                 // The user's own would lead to another state.
                 None => environment.remove(name),
             }
+        }
+        for (name, value) in engine.command_variables(&init_variables) {
+            let value = match environment.get(&name).and_then(OsStr::to_str) {
+                Some(own) => format!("{own} {value}"),
+                None => value,
+            };
+            environment.set(&name, value);
         }
         if !directory.is_dir() {
             let directory = directory.display();

@@ -44,10 +44,12 @@ pub(super) struct OpenModule<'a> {
 pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<Prepared, TaskError> {
     let module = OpenModule::open(context, task)?;
     module.engine.check_flags(&task.flags)?;
-    if task.task == Task::Init {
+    let variables = if task.task == Task::Init {
         init::save_settings(&module)?;
-    }
-    let variables = module.workspace.load_environment()?;
+        task.init.resolved_env_vars.clone()
+    } else {
+        module.workspace.load_environment()?
+    };
     if task.task.applies() {
         Planned::check(&module).await?;
     }
@@ -88,8 +90,11 @@ impl<'a> OpenModule<'a> {
         {
             self.remove(Path::new(&self.paths.private(*plan)))?;
         }
-        for (file, text) in engine.kept_variables(task, &self.workspace.tree()?)? {
-            self.workspace.write_private(file, text.as_bytes())?;
+        for (file, text) in engine.kept_files(task, &self.workspace.tree()?)? {
+            match task.task {
+                Task::Init => self.workspace.stage(file, text.as_bytes())?,
+                _ => self.workspace.tree()?.write_private(file, text.as_bytes())?,
+            }
         }
         let mut work = engine.commands(task, &self.paths)?;
         let mut environment = environment(&context.settings, engine, variables);
@@ -158,6 +163,7 @@ impl<'a> OpenModule<'a> {
             task: task.task,
             engine: task.engine.clone(),
             has_hook: before.is_some(),
+            variables: variables.clone(),
             place: directory.into_place(),
         })?;
         let directory = self.directory.clone();

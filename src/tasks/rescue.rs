@@ -21,7 +21,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use hawser_contract::{EngineTask, Fault, TaskRequest};
+use hawser_contract::{EngineTask, Fault, Task, TaskRequest};
 
 use super::exit_analysis::{is_kill, plain};
 use super::prepare_script::environment;
@@ -74,7 +74,10 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
         Ok(workspace) => workspace,
         Err(error) => return search_failed(&**engine, task, &error),
     };
-    let variables = workspace.load_environment().unwrap_or_default();
+    let variables = match task.task {
+        Task::Init => task.init.resolved_env_vars.clone(),
+        _ => workspace.load_environment().unwrap_or_default(),
+    };
     let mut environment = environment(&context.settings, &**engine, &variables);
     let paths = ResultPaths::new(&workspace.private_dir(), context.folder.path());
     for (name, value) in paths.and_then(|paths| engine.backend_variables(task, &paths)).unwrap_or_default() {
@@ -115,7 +118,7 @@ fn add(mut fault: Fault, found: &Leftovers) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use hawser_contract::{EngineName, Task};
+    use hawser_contract::EngineName;
 
     use super::*;
     use crate::engines::terraform::Terraform;

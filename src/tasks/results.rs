@@ -1,6 +1,7 @@
 //! Reads the results of a script: the plan, the state, the outputs.
 //!
-//! If the state cannot be read after an apply that has succeeded, the count of its plan is reported ([`super::planned`]).
+//! An apply that has succeeded is completed, whether its state can be read or not. If it cannot, the count of its plan is
+//! reported ([`super::planned`]). Without such a count, it is 0: the server requires a number.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -40,11 +41,7 @@ pub(super) async fn resources(context: &TaskContext, engine: &Arc<dyn Engine>) -
     read(move || engine.count_resources(&paths)).await
 }
 
-pub(super) async fn applied(
-    context: &TaskContext,
-    engine: &Arc<dyn Engine>,
-    task: &EngineTask,
-) -> Result<Success, TaskError> {
+pub(super) async fn applied(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask) -> Success {
     let counted = if engine.removes_state(task) { Ok(0) } else { resources(context, engine).await };
     let error = match counted {
         Ok(count) => {
@@ -53,20 +50,21 @@ pub(super) async fn applied(
                 1 => "1 resource in the state".to_owned(),
                 count => format!("{count} resources in the state"),
             });
-            return Ok(Success::Resources(count));
+            return Success::Resources(count);
         }
         Err(error) => error,
     };
-    match (Planned::of_job(context, task.task), error) {
-        (Some(Planned { resources: count, .. }), TaskError::Faulted(fault)) => {
-            let reason = fault.message;
-            context.warn(&format!(
-                "Failed to count the resources in the state, using the count of the plan ({count}): {reason}"
-            ));
-            Ok(Success::Resources(count))
-        }
-        (_, error) => Err(error),
-    }
+    let planned = Planned::of_job(context, task.task).map(|planned| planned.resources);
+    let used = match planned {
+        Some(count) => format!("using the count of the plan ({count})"),
+        None => "reporting 0 because the count of the plan is unknown too".to_owned(),
+    };
+    let reason = match error {
+        TaskError::Faulted(fault) | TaskError::Refused { fault, .. } => fault.message,
+        TaskError::Cancelled => "cancelled".to_owned(),
+    };
+    context.warn(&format!("Failed to count the resources in the state, {used}: {reason}"));
+    Success::Resources(planned.unwrap_or(0))
 }
 
 pub(super) async fn planned(

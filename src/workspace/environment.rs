@@ -9,9 +9,7 @@ use crate::script::LONGEST_WORD;
 
 impl Workspace {
     pub fn save_environment(&self, variables: &BTreeMap<String, String>) -> Result<(), WorkspaceError> {
-        for (name, value) in variables {
-            check_variable(name, value)?;
-        }
+        check_variables(variables)?;
         self.tree()?.write_json(PrivateFile::ENVIRONMENT, variables)
     }
 
@@ -27,6 +25,10 @@ impl Workspace {
 }
 
 /// Refuses variables that the operating system cannot pass to a process, while the error can still name them.
+pub fn check_variables(variables: &BTreeMap<String, String>) -> Result<(), WorkspaceError> {
+    variables.iter().try_for_each(|(name, value)| check_variable(name, value))
+}
+
 fn check_variable(name: &str, value: &str) -> Result<(), WorkspaceError> {
     let reason = if name.is_empty() {
         "its name is empty"

@@ -1,10 +1,11 @@
 //! What a module's last task has used: `hawser exec` runs commands with the same engine, in the same place.
 //!
-//! `last-task.json` is written when a task is prepared. When its script has ended, the place in which the engine really ran is
-//! added, because hooks may change it. Until then it is that of the task before, if there is a hook.
+//! `last-task.json` has two tasks. `running` is noted when a task is prepared. When its script has ended and its engine has run,
+//! it becomes `last`, with the place in which the engine really ran, because hooks may change it. So the variables and the place
+//! always belong to the same task.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hawser_contract::{EngineName, Task};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,12 @@ use super::{PrivateFile, Workspace, WorkspaceError};
 
 /// `last-task.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Tasks {
+    last: Option<LastTask>,
+    running: LastTask,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastTask {
     pub job: Uuid,
@@ -21,6 +28,8 @@ pub struct LastTask {
     pub engine: EngineName,
     /// Whether a before hook may have set variables.
     pub has_hook: bool,
+    /// The variables of the module, from its Init.
+    pub variables: BTreeMap<String, String>,
     pub place: EnginePlace,
 }
 
@@ -34,28 +43,38 @@ pub struct EnginePlace {
 
 impl Workspace {
     /// A task is about to start, in this place unless its hook changes it.
-    pub fn note_task(&self, mut task: LastTask) -> Result<(), WorkspaceError> {
-        if let Ok(Some(last)) = self.last_task()
-            && task.has_hook
-            && last.engine == task.engine
-        {
-            task.place = last.place;
-        }
-        self.tree()?.write_json(PrivateFile::LAST_TASK, &task)
+    pub fn note_task(&self, running: LastTask) -> Result<(), WorkspaceError> {
+        // A damaged file must not stop tasks.
+        let last = self.last_task().unwrap_or_default();
+        self.tree()?.write_json(PrivateFile::LAST_TASK, &Tasks { last, running })
     }
 
-    /// The script of a task has ended. Another task may have used the module since.
+    /// The engine of a task has run in this place. Another task may have used the module since.
     pub fn note_place(&self, job: Uuid, task: Task, place: EnginePlace) -> Result<(), WorkspaceError> {
-        match self.last_task()? {
-            Some(last) if last.job == job && last.task == task => {
-                self.tree()?.write_json(PrivateFile::LAST_TASK, &LastTask { place, ..last })
+        match self.tasks()? {
+            Some(Tasks { running, .. }) if running.job == job && running.task == task => {
+                let last = Some(LastTask { place, ..running.clone() });
+                self.tree()?.write_json(PrivateFile::LAST_TASK, &Tasks { last, running })
             }
             _ => Ok(()),
         }
     }
 
+    /// What the last Init has staged is now in the private folder.
+    pub(super) fn note_promoted(&self) -> Result<(), WorkspaceError> {
+        let Some(Tasks { last: Some(mut last), running }) = self.tasks()? else { return Ok(()) };
+        let staged = self.staged_dir();
+        let values = last.place.variables.values_mut().filter(|value| Path::new(value) == staged);
+        values.for_each(|value| *value = self.private_dir().display().to_string());
+        self.tree()?.write_json(PrivateFile::LAST_TASK, &Tasks { last: Some(last), running })
+    }
+
     /// `None` if no task has used an engine.
     pub fn last_task(&self) -> Result<Option<LastTask>, WorkspaceError> {
+        Ok(self.tasks()?.and_then(|tasks| tasks.last))
+    }
+
+    fn tasks(&self) -> Result<Option<Tasks>, WorkspaceError> {
         match self.tree() {
             Err(WorkspaceError::NoSubdirectory { .. }) => Ok(None),
             tree => tree?.read_json(PrivateFile::LAST_TASK),

@@ -6,7 +6,7 @@
 //!   encrypts the secrets in the state.
 //! - `snapcd.env`, `sensitive.json`, `last-task.json`, `backend-settings.json`, `init.tfvars`, and Pulumi's backend and login in
 //!   `.snapcd`. Plans and the list of extra files belong to the old revision.
-//! - `.snapcd/pulumi-parameters.json` together with the `Pulumi.{stack}.yaml` that it is about.
+//! - Each entry of `.snapcd/pulumi-parameters.json` together with the `Pulumi.{stack}.yaml` that it is about.
 //!
 //! A clean init drops all of this except the first three of these. A state with resources is then copied to the rescued
 //! states, and the log names the copy: the user may not have known about that state.
@@ -217,27 +217,23 @@ impl Walk {
         self.referenced.extend(state.map(|state| (state, EngineFile::State)));
     }
 
-    /// Migrates the names of the parameters in a stack's settings, if the settings were migrated.
+    /// Migrates the names of the parameters in each file that was migrated.
     fn migrate_parameters(&mut self) -> Result<(), WorkspaceError> {
-        #[derive(serde::Deserialize)]
-        struct SetParameters {
-            stack: String,
-        }
         let name = OsStr::new(PrivateFile::PULUMI_PARAMETERS.name());
         for folder in std::mem::take(&mut self.private_folders) {
             let path = folder.join(name);
             let private = self.old.folder(&folder).map_err(self.failed(&path))?;
             let Ok(file) = private.open_file(name) else { continue };
-            let Ok(set) = serde_json::from_reader::<_, SetParameters>(BufReader::new(file)) else { continue };
-            // Without the organization and the project.
-            let stack = set.stack.rsplit('/').next().unwrap_or_default();
-            let is_migrated = |path: &PathBuf| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                is_stack_settings(&name)
-                    && Path::new(&*name).file_stem() == Some(OsStr::new(&format!("Pulumi.{stack}")))
-            };
-            if self.files.iter().any(is_migrated) {
-                self.link(&private, &path)?;
+            let read =
+                serde_json::from_reader::<_, BTreeMap<String, serde_json::Value>>(BufReader::new(file));
+            let Ok(mut set) = read else { continue };
+            let init = folder.parent().unwrap_or(Path::new(""));
+            set.retain(|file, _| self.files.contains(&init.join(file)));
+            if !set.is_empty() {
+                let written = self.new.open_or_create_all(&folder);
+                let written =
+                    written.and_then(|to| to.write(name, serde_json::json!(set).to_string().as_bytes()));
+                written.map_err(self.failed(&path))?;
             }
         }
         Ok(())

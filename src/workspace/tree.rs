@@ -113,12 +113,19 @@ impl Tree {
         self.inside.open_file(&self.init.join(name))
     }
 
+    /// Replaces a file of the init directory. Folders on the way may be symlinks to anywhere inside the module.
+    pub fn write_file(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        let below = self.init.join(path);
+        let folder = self.inside.real(below.parent().unwrap_or(Path::new("")))?;
+        self.inside.folder(&folder)?.write(below.file_name().unwrap_or_default(), contents)
+    }
+
     /// The init directory itself.
     pub fn init_folder(&self) -> io::Result<ConfinedDir> {
         self.inside.folder(&self.init)
     }
 
-    fn private_path(&self, file: &str) -> PathBuf {
+    pub(super) fn private_path(&self, file: &str) -> PathBuf {
         self.init.join(PRIVATE_FOLDER).join(file)
     }
 

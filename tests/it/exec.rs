@@ -7,7 +7,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use hawser_contract::{EngineName, EngineTask, FlagLists, InitOptions, PulumiFlag, Task, TaskRequest};
+use hawser_contract::{
+    EngineName, EngineTask, Flag, FlagLists, InitOptions, PulumiFlag, Task, TaskRequest, TerraformArrayFlag,
+};
 use hawser_dev_server::{JobKind, JobState};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
@@ -15,7 +17,9 @@ use serde_json::{Value, json};
 use crate::support::audit::audit_log;
 use crate::support::eventually::{eventually, eventually_blocking};
 use crate::support::git::git_in;
-use crate::support::pulumi::{pulumi_init, pulumi_module, pulumi_plan, pulumi_state, pulumi_task};
+use crate::support::pulumi::{
+    pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_state, pulumi_task,
+};
 use crate::support::real_engines::{real, terraform_and_tofu};
 use crate::support::steps::{Bench, with_hawser};
 use crate::support::world::{EMPTY, HAWSER, Runner, World, job, waiting};
@@ -188,6 +192,9 @@ async fn every_command_is_in_the_audit_log_without_its_secrets() {
     ] {
         assert_eq!(first[name], value, "{first}");
     }
+    assert_eq!(first["arguments"], 3, "{first}");
+    // A hash could be compared with guessed secrets.
+    assert!(!log.contains("ash\":"), "{log}");
     assert_eq!(first["uid"], rustix::process::getuid().as_raw());
     assert_eq!(second["command"], "bash");
     // A log that cannot be written does not get in the way of a repair.
@@ -397,6 +404,93 @@ async fn the_lock_of_a_killed_apply_is_removed_with_the_command_in_the_message()
             assert_eq!(ended.state, JobState::Completed, "{ended:?}");
         }
     }
+}
+
+/// OpenTofu needs the variables of the backend for every command.
+#[tokio::test]
+async fn the_lock_of_a_backend_with_variables_is_removed_with_the_command_in_the_message() {
+    let Some(engine) = real(EngineName::TOFU) else { return };
+    let server = StateServer::start();
+    let module = "variable \"address\" {
+  type = string
+}
+terraform {
+  backend \"http\" {
+    address        = var.address
+    lock_address   = var.address
+    unlock_address = var.address
+    retry_max      = 0
+  }
+}
+resource \"terraform_data\" \"it\" {}
+";
+    // Values in a file of the module are weaker than those of Init.
+    let bench =
+        Bench::new(&[("main.tf", module), ("terraform.tfvars", "address = \"http://127.0.0.1:1\"\n")]);
+    let bench = bench.with_engine(&engine);
+    let TaskRequest::Engine(init) = init_with(&engine.name, &[("TF_CLI_ARGS_state_list", "-id=none")]) else {
+        unreachable!()
+    };
+    let address = format!("address={}", server.address());
+    let array = vec![Flag::new(TerraformArrayFlag::Var, Some(&address))];
+    let flags = FlagLists { terraform_array_flags: array.into(), ..FlagLists::default() };
+    bench.run(TaskRequest::Engine(EngineTask { flags, ..init })).await.completed();
+    bench.run(engine_task(Task::Plan, &engine.name)).await.completed();
+    bench.run(engine_task(Task::ApplyFromPlan, &engine.name)).await.completed();
+    assert_eq!(bench.run_by_hand("hawser exec module -- tofu output -json"), "{}\n");
+    // The module's own arguments still apply.
+    assert_eq!(bench.run_by_hand("hawser exec module -- tofu state list"), "");
+
+    server.lock("6227a3f4-11d0-4c3e-a1a5-0c7f8d1f6f33");
+    let fault = bench.run(engine_task(Task::Plan, &engine.name)).await.faulted();
+    let advice = "hawser exec stack/space/module -- tofu force-unlock 6227a3f4-11d0-4c3e-a1a5-0c7f8d1f6f33";
+    assert!(fault.message.contains(advice), "{fault:?}");
+    bench.run_by_hand(&format!("echo yes | {advice}"));
+    bench.run(engine_task(Task::Plan, &engine.name)).await.completed();
+}
+
+#[tokio::test]
+async fn a_command_uses_the_stack_of_the_task_and_not_of_init() {
+    let Some(bench) = pulumi_module("outputs: {text: hello}\n") else { return };
+    for stack in ["dev", "prod"] {
+        bench.run(pulumi_init(&bench, &[(PulumiFlag::StackName, Some(stack))])).await.completed();
+    }
+    let shown = || bench.run_by_hand("hawser exec module -- pulumi stack --show-name");
+    assert_eq!(shown(), "prod\n");
+    let dev = pulumi_flags(&[(PulumiFlag::StackName, Some("dev"))], &[]);
+    bench.run(pulumi_plan(Task::Plan, &[], dev)).await.completed();
+    assert_eq!(shown(), "dev\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_task_is_reported_when_the_command_that_holds_its_module_has_ended() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let mut runner = world.runner("one");
+    let gate = world.path("gate");
+    let id = world.hub.submit(waiting(&world, &url, "it", &gate));
+    eventually("the task runs", || world.path("it.ran").exists()).await;
+    runner.kill();
+    fs::write(&gate, "").unwrap();
+    eventually("the script has ended by itself", || {
+        runner.steps().iter().any(|step| step.join("exit.json").exists())
+    })
+    .await;
+
+    // The supervisor may still hold the module for a moment.
+    let line = "exec hawser exec --wait it -- sh -c 'echo begun; cat'";
+    let mut command = beside(&runner, line);
+    let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut begun = [0; 6];
+    holder.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+    runner.restart();
+    eventually("the runner waits for the module", || runner.log().contains("waiting for module directory"))
+        .await;
+    assert_eq!(world.hub.job(id).unwrap().state, JobState::Running);
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    assert_eq!(world.ended(id).await.state, JobState::Completed);
+    world.assert_no_violation();
 }
 
 #[tokio::test]

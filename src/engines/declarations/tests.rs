@@ -51,7 +51,7 @@ fn types_keep_their_source_text() {
 }
 
 #[test]
-fn ephemeral_variables_and_encryption_are_recognized() {
+fn ephemeral_variables_are_recognized() {
     let module = Module::new(&[
         (
             "a.tf",
@@ -67,13 +67,6 @@ fn ephemeral_variables_and_encryption_are_recognized() {
     );
     assert!(declarations.is_sensitive("one") && !declarations.is_sensitive("no"));
     assert_eq!(["one", "two", "three"].map(|it| declarations.takes_text(it)), [false, true, true]);
-    assert!(!declarations.has_encryption());
-    for file in [
-        ("a.tf", "terraform {\n  encryption {}\n}\n"),
-        ("a.tf.json", r#"{"terraform": [{"encryption": {}}]}"#),
-    ] {
-        assert!(Module::new(&[file]).declarations(true).has_encryption(), "{file:?}");
-    }
 }
 
 #[test]

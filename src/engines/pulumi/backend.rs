@@ -1,5 +1,6 @@
 //! The backend and the stack that Init chose. They are kept with the module (`pulumi.json`) and given to every later command:
-//! what Pulumi itself remembers is one login for all modules of the user, and the stack that was selected last.
+//! what Pulumi itself remembers is one login for all modules of the user, and the stack that was selected last. An Init that
+//! fails changes neither these files nor the login ([`crate::workspace::STAGED`]).
 //!
 //! `PULUMI_BACKEND_URL` takes precedence over any login. `PULUMI_CREDENTIALS_PATH` is where Pulumi stores the login
 //! (`credentials.json`, and the default organization in `config.json`). For a module that logs in, this is its private folder,
@@ -7,10 +8,9 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use hawser_contract::{EngineTask, FlagLists, PulumiFlag};
+use hawser_contract::{EngineTask, FlagLists, PulumiFlag, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::base::confined_dir::{ConfinedDir, is_missing, read_limited};
@@ -61,8 +61,11 @@ impl ChosenBackend {
         Self { backend: login_url(&init.flags).map(str::to_owned), stack }
     }
 
-    /// What the last Init chose.
-    pub(super) fn load(paths: &ResultPaths) -> Result<Self, EngineError> {
+    /// What this Init chooses, or what the last one chose.
+    pub(super) fn of(task: &EngineTask, paths: &ResultPaths) -> Result<Self, EngineError> {
+        if task.task == Task::Init {
+            return Ok(Self::of_init(task));
+        }
         let file = PrivateFile::PULUMI_BACKEND;
         let found = paths.read_private_json(file)?;
         found.ok_or_else(|| EngineError::NotInitialized { path: paths.private(file).into() })
@@ -73,36 +76,36 @@ impl ChosenBackend {
         value_of(&flags.pulumi_flags.known, PulumiFlag::StackName).unwrap_or(&self.stack)
     }
 
-    pub(super) fn variables(&self, flags: &FlagLists, paths: &ResultPaths) -> Vec<(&'static str, String)> {
-        let mut variables = vec![(STACK, self.stack(flags).to_owned())];
+    pub(super) fn variables(&self, task: &EngineTask, paths: &ResultPaths) -> Vec<(&'static str, String)> {
+        let mut variables = vec![(STACK, self.stack(&task.flags).to_owned())];
         if let Some(url) = &self.backend {
+            let is_init = task.task == Task::Init;
+            let login = if is_init { paths.staged_folder() } else { paths.private_folder().to_owned() };
             variables.push((BACKEND_URL, url.clone()));
-            variables.push((CREDENTIALS_PATH, paths.private_folder().to_owned()));
+            variables.push((CREDENTIALS_PATH, login));
         }
         variables
     }
 }
 
 /// Gives a module that logs in a copy of the operator's login, so that it may log in to where the operator is logged in.
-/// What an earlier Init has stored is removed. `operator` is the environment without the module's own backend.
+/// `operator` is the environment without the module's own backend.
 pub(super) fn copy_login(
     chosen: &ChosenBackend,
     paths: &ResultPaths,
     operator: &Environment,
 ) -> Result<(), EngineError> {
     let from = chosen.backend.as_ref().and_then(|_| login_folder(operator));
-    let folder = Path::new(paths.private_folder());
+    let Some(from) = from else { return Ok(()) };
+    let folder = PathBuf::from(paths.staged_folder());
     for file in [PrivateFile::PULUMI_CREDENTIALS, PrivateFile::PULUMI_ACCOUNT] {
-        let read = match &from {
-            Some(from) => File::open(from.join(file.name())).and_then(|it| read_limited(it, LARGEST_LOGIN)),
-            None => Err(io::ErrorKind::NotFound.into()),
-        };
         let name = OsStr::new(file.name());
-        let copied = ConfinedDir::open(folder).and_then(|to| match read {
-            Ok(text) => to.write(name, &text),
-            Err(error) if is_missing(&error) => to.remove_file(name).map(drop),
+        let read = File::open(from.join(name)).and_then(|it| read_limited(it, LARGEST_LOGIN));
+        let copied = match read {
+            Ok(text) => ConfinedDir::open(&folder).and_then(|to| to.write(name, &text)),
+            Err(error) if is_missing(&error) => Ok(()),
             Err(error) => Err(error),
-        });
+        };
         copied.map_err(|source| EngineError::Login { path: folder.join(name), source })?;
     }
     Ok(())

@@ -11,8 +11,9 @@ use hawser_contract::enums::WireEnum as _;
 use hawser_contract::{EngineTask, FlagLists, PulumiArrayFlag, PulumiFlag};
 
 use super::backend::{ChosenBackend, login_url};
+use super::flags::{self, Clash, arguments};
 use super::outputs::WITHOUT_SECRETS;
-use crate::engines::flags::{self, Clash, is_on, pulumi_arguments, value_of};
+use crate::engines::flags::{is_on, value_of};
 use crate::engines::{Direction, EngineCommands, EngineError, OIDC_TOKEN, ResultPaths, printed};
 use crate::script::EngineCommand;
 use crate::workspace::PrivateFile;
@@ -53,9 +54,9 @@ pub fn init(request: &EngineTask, places: &ResultPaths) -> EngineCommands {
     let (mut login, mut global) = (Vec::new(), Vec::new());
     for flag in given {
         match flag.flag {
-            F::Color | F::Verbose | F::Emoji => global.extend(pulumi_arguments(flag)),
+            F::Color | F::Verbose | F::Emoji => global.extend(arguments(flag)),
             F::DefaultOrg | F::OidcExpiration | F::OidcOrg | F::OidcTeam | F::OidcUser => {
-                login.extend(pulumi_arguments(flag));
+                login.extend(arguments(flag));
             }
             F::OidcToken => {
                 let file = match oidc_token(request) {
@@ -115,14 +116,14 @@ pub fn validate(stack: &str, config_file: Option<Option<&str>>) -> EngineCommand
 
 pub fn plan(direction: Direction, stack: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     if direction == Direction::Destroy {
-        let (arguments, warnings) = flags::pulumi(flags, &[NO_REMOVE, NO_SKIP, JSON]);
+        let (arguments, warnings) = flags::of_task(flags, &[NO_REMOVE, NO_SKIP, JSON]);
         let words = ["destroy", "--preview-only", "--json", "--stack", stack, "--non-interactive"];
         // Resources that are kept are counted too.
         let arguments = arguments.into_iter().chain(["--show-sames".to_owned()]);
         let preview = printed(PrivateFile::DESTROY_PREVIEW, command(&words, arguments), places);
         return EngineCommands { warnings, ..preview };
     }
-    let (arguments, warnings) = flags::pulumi(flags, &[]);
+    let (arguments, warnings) = flags::of_task(flags, &[]);
     let plan = places.private(PrivateFile::PULUMI_PLAN);
     let words = ["preview", "--save-plan", &plan, "--stack", stack, "--non-interactive"];
     EngineCommands {
@@ -154,7 +155,7 @@ fn hides_secrets(flags: &FlagLists) -> bool {
 }
 
 pub fn apply(direction: Direction, stack: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
-    let (arguments, warnings) = flags::pulumi(flags, &[]);
+    let (arguments, warnings) = flags::of_task(flags, &[]);
     let plan = places.private(PrivateFile::PULUMI_PLAN);
     let words: &[&str] = match direction {
         Direction::Apply => &["up", "--yes", "--plan", &plan, "--stack", stack, "--non-interactive"],
@@ -180,8 +181,8 @@ pub fn apply(direction: Direction, stack: &str, flags: &FlagLists, places: &Resu
 
 pub fn output(stack: &str, flags: &FlagLists, places: &ResultPaths) -> EngineCommands {
     let (arguments, mut warnings) =
-        flags::pulumi(&without(flags, PulumiFlag::ShowSecrets), &[NO_SHELL, JSON]);
-    if flags::pulumi_config(flags).next().is_some() {
+        flags::of_task(&without(flags, PulumiFlag::ShowSecrets), &[NO_SHELL, JSON]);
+    if flags::config(flags).next().is_some() {
         warnings.push("ignoring Pulumi array flag Config: it does not apply to Output".to_owned());
     }
     let output = |more: Option<&str>| {

@@ -6,13 +6,15 @@
 //! a value that is too large for a variable, get one `pulumi config set` for each value, which reads the value from stdin.
 //! Values with secret names are encrypted.
 //!
-//! Parameters that are no longer sent must not keep their old values. The names that were set are kept in
-//! `pulumi-parameters.json`: before the script starts, all names that may be set, and when it has succeeded, those of this
-//! task. A new revision gets the file only together with the stack's configuration.
+//! Parameters that are no longer sent must not keep their old values. `pulumi-parameters.json` has the names that were set in each
+//! configuration file: before the script starts, all names that may be set, and when it has succeeded, those of this task. It
+//! also has the text of the file before the first parameter was set. If that may contain a value for a parameter that is no
+//! longer sent, the file is written again from that text. A new revision gets the entry of a file only together with the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use hawser_contract::{EngineTask, PulumiFlag, Task};
 use serde::{Deserialize, Serialize};
@@ -20,11 +22,12 @@ use serde_json::json;
 
 use super::backend::ChosenBackend;
 use super::commands::{command, removes_stack};
-use crate::base::confined_dir::is_missing;
-use crate::engines::flags::{self, value_of};
+use super::flags;
+use crate::base::confined_dir::{is_missing, read_limited};
+use crate::engines::flags::value_of;
 use crate::engines::{EngineCommands, EngineError, Preparation, ResultPaths, hcl_values};
 use crate::script::EngineCommand;
-use crate::workspace::{PrivateFile, Workspace, is_stack_settings};
+use crate::workspace::{PrivateFile, Tree, Workspace, is_stack_settings};
 
 /// `--json` as a variable.
 const JSON_OPTION: &str = "PULUMI_OPTION_JSON";
@@ -32,31 +35,39 @@ const JSON_OPTION: &str = "PULUMI_OPTION_JSON";
 /// The first Pulumi that reads options from variables.
 const READS_OPTIONS: (u64, u64) = (3, 208);
 
+/// The largest configuration file that is kept.
+const LARGEST_FILE: u64 = 4 * 1024 * 1024;
+
 /// The most that one variable holds is 128 KiB.
 const LARGEST_BATCH: usize = 100_000;
 
-/// `pulumi-parameters.json`.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SetParameters {
+/// `pulumi-parameters.json`: what was set in each configuration file, by its path in the module.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct SetParameters(BTreeMap<String, SetInFile>);
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct SetInFile {
+    /// The stack of the last plan that used the file.
     stack: String,
+    /// The flag ConfigFile of that plan.
     config_file: Option<String>,
     names: BTreeSet<String>,
     /// Whether all of them were set.
     complete: bool,
+    /// The file before the first parameter was set: what the repository or an Init had written.
+    original: Option<String>,
 }
 
 impl SetParameters {
-    pub(super) fn load(paths: &ResultPaths) -> Result<Option<Self>, EngineError> {
-        paths.read_private_json(PrivateFile::PULUMI_PARAMETERS)
+    pub(super) fn load(paths: &ResultPaths) -> Result<Self, EngineError> {
+        Ok(paths.read_private_json(PrivateFile::PULUMI_PARAMETERS)?.unwrap_or_default())
     }
 
     /// The configuration file, if an earlier plan has set the parameters of this stack.
     pub(super) fn complete_for(&self, stack: &str) -> Option<Option<&str>> {
-        (self.complete && self.stack == stack).then_some(self.config_file.as_deref())
-    }
-
-    fn is_for(&self, stack: &str, config_file: Option<&str>) -> bool {
-        self.stack == stack && self.config_file.as_deref() == config_file
+        let found = self.0.values().find(|it| it.complete && it.stack == stack)?;
+        Some(found.config_file.as_deref())
     }
 }
 
@@ -74,6 +85,19 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// The path of the configuration file in the module.
+    fn file(&self, module: &Path) -> String {
+        match self.config_file {
+            Some(file) => file.to_owned(),
+            None => {
+                // Without the organization and the project.
+                let stack = self.stack.rsplit('/').next().unwrap_or_default();
+                let ending = if module.join("Pulumi.yaml").exists() { "yaml" } else { "yml" };
+                format!("Pulumi.{stack}.{ending}")
+            }
+        }
+    }
+
     /// A command that changes the configuration. The names come after `--`, where they cannot be options.
     fn command(&self, words: &[&str], names: &[&str]) -> EngineCommand {
         let mut rest = vec!["--stack", self.stack, "--non-interactive"];
@@ -122,7 +146,7 @@ impl Target<'_> {
 
 /// Sets the configuration of a task before its main command.
 pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
-    let chosen = ChosenBackend::load(at.paths)?;
+    let chosen = ChosenBackend::of(task, at.paths)?;
     let target = Target {
         stack: chosen.stack(&task.flags),
         config_file: value_of(&task.flags.pulumi_flags.known, PulumiFlag::ConfigFile),
@@ -130,7 +154,7 @@ pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineC
     make_private(at.workspace, target.config_file)?;
     let setting = |name, value| Setting { name, value, secret: at.rules.is_secret_name(name) };
     let of_flags: Vec<_> =
-        flags::pulumi_config(&task.flags).map(|(name, value)| setting(name, value.to_owned())).collect();
+        flags::config(&task.flags).map(|(name, value)| setting(name, value.to_owned())).collect();
     // A before hook may select another version.
     let in_batches = task.hooks()[0].is_none() && at.version.is_some_and(reads_options);
     let mut work = EngineCommands::default();
@@ -140,13 +164,15 @@ pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineC
             parameters.push(setting(name.as_str(), hcl_values::pulumi_text(name, value)?));
         }
         let names = parameters.iter().chain(&of_flags).map(|it| it.name.to_owned()).collect();
-        remove_old(&target, names, at.paths, &mut work)?;
+        remove_old(&target, names, at, &mut work)?;
         work.engine.extend(target.set_all(&parameters, in_batches));
     } else if task.task == Task::DestroyFromPlan && removes_stack(&task.flags) {
         // Pulumi removes the configuration together with the stack.
-        let earlier = SetParameters::load(at.paths)?.map(|it| SetParameters { complete: false, ..it });
-        let file = at.paths.private(PrivateFile::PULUMI_PARAMETERS);
-        work.files.extend(earlier.map(|it| (file, json!(it).to_string())));
+        let mut set = SetParameters::load(at.paths)?;
+        if let Some(earlier) = set.0.get_mut(&target.file(at.paths.module())) {
+            earlier.complete = false;
+            work.files.push((at.paths.private(PrivateFile::PULUMI_PARAMETERS), json!(set).to_string()));
+        }
     }
     work.engine.extend(target.set_all(&of_flags, in_batches));
     Ok(work)
@@ -156,27 +182,48 @@ pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineC
 fn remove_old(
     target: &Target<'_>,
     names: BTreeSet<String>,
-    paths: &ResultPaths,
+    at: &Preparation<'_>,
     work: &mut EngineCommands,
 ) -> Result<(), EngineError> {
-    let earlier = SetParameters::load(paths)?.filter(|it| it.is_for(target.stack, target.config_file));
-    let earlier = earlier.unwrap_or_default().names;
-    let old: Vec<&str> = earlier.difference(&names).map(String::as_str).collect();
+    let (mut set, tree, path) =
+        (SetParameters::load(at.paths)?, at.workspace.tree()?, target.file(at.paths.module()));
+    let earlier =
+        set.0.remove(&path).unwrap_or_else(|| SetInFile { original: text(&tree, &path), ..<_>::default() });
+    let old: Vec<&str> = earlier.names.difference(&names).map(String::as_str).collect();
     if !old.is_empty() {
         work.notes.push(format!("Removing parameters that are no longer sent: {}", old.join(", ")));
-        let remove = target.command(&["config", "rm-all"], &old);
-        work.engine.push(remove.known_as("pulumi config rm-all"));
     }
-    let note = |names: BTreeSet<String>, complete| {
+    // A name that the text contains for another reason does no harm.
+    match earlier.original.as_ref().filter(|text| old.iter().any(|name| text.contains(name))) {
+        Some(original) => {
+            let written = tree.write_file(Path::new(&path), original.as_bytes());
+            let failed = |source| EngineError::Configuration { path: at.paths.module().join(&path), source };
+            written.map_err(failed)?;
+        }
+        None if old.is_empty() => {}
+        None => {
+            let remove = target.command(&["config", "rm-all"], &old);
+            work.engine.push(remove.known_as("pulumi config rm-all"));
+        }
+    }
+    let all = earlier.names.union(&names).cloned().collect();
+    let mut note = |names, complete| {
         let (stack, config_file) = (target.stack.to_owned(), target.config_file.map(str::to_owned));
-        json!(SetParameters { stack, config_file, names, complete }).to_string()
+        let entry = SetInFile { stack, config_file, names, complete, original: earlier.original.clone() };
+        set.0.insert(path.clone(), entry);
+        json!(set).to_string()
     };
     let file = PrivateFile::PULUMI_PARAMETERS;
-    let all = earlier.union(&names).cloned().collect();
-    work.files.push((paths.private(file), note(all, false)));
-    work.files.push((paths.step(file.name()), note(names, true)));
-    work.publish.push(paths.publish(file));
+    work.files.push((at.paths.private(file), note(all, false)));
+    work.files.push((at.paths.step(file.name()), note(names, true)));
+    work.publish.push(at.paths.publish(file));
     Ok(())
+}
+
+/// A configuration file. `None` if there is nothing that could be restored.
+fn text(tree: &Tree, path: &str) -> Option<String> {
+    let read = tree.open_file(path).and_then(|file| read_limited(file, LARGEST_FILE));
+    String::from_utf8(read.ok()?).ok()
 }
 
 /// Restricts access to configuration files of stacks, which git and Pulumi create for everyone to read.

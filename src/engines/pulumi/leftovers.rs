@@ -61,7 +61,7 @@ fn unlock(step: &FailedStep, problem: &str) -> String {
 /// The stack of a step: the one that its flags name, or the one that Init has saved.
 fn stack(step: &FailedStep) -> Option<String> {
     let paths = ResultPaths::new(&step.workspace.private_dir(), step.folder.path()).ok()?;
-    let chosen = ChosenBackend::load(&paths).ok()?;
+    let chosen = ChosenBackend::of(&step.task, &paths).ok()?;
     Some(chosen.stack(&step.task.flags).to_owned())
 }
 

@@ -7,6 +7,7 @@ mod counts;
 mod default_stack;
 mod dependencies;
 mod diagnostics;
+pub mod flags;
 mod leftovers;
 mod outputs;
 mod preview;
@@ -23,11 +24,11 @@ use uuid::Uuid;
 use super::diagnostics::{Diagnostic, EngineOutput};
 use super::directory::EngineDirectory;
 use super::failed_step::{FailedStep, Leftovers};
-use super::flags::{self, GivenFlag, is_on};
+use super::flags::{GivenFlag, is_on};
 use super::{
     BackendChange, Direction, Engine, EngineCommands, EngineError, OIDC_TOKEN, Preparation, ResultPaths,
 };
-use crate::workspace::{PrivateFile, Workspace};
+use crate::workspace::{PrivateFile, Tree, Workspace};
 use backend::ChosenBackend;
 use config::SetParameters;
 use counts::{DestroyPreview, SavedPlan};
@@ -76,7 +77,7 @@ impl Engine for Pulumi {
     }
 
     fn check_flags(&self, flags: &FlagLists) -> Result<(), EngineError> {
-        flags::check_pulumi(flags)
+        flags::check(flags)
     }
 
     fn given_flags(&self, task: &EngineTask) -> Vec<GivenFlag> {
@@ -101,7 +102,7 @@ impl Engine for Pulumi {
         task: &EngineTask,
         paths: &ResultPaths,
     ) -> Result<Vec<(&'static str, String)>, EngineError> {
-        Ok(ChosenBackend::load(paths)?.variables(&task.flags, paths))
+        Ok(ChosenBackend::of(task, paths)?.variables(task, paths))
     }
 
     fn prepare(&self, task: &EngineTask, at: &Preparation<'_>) -> Result<EngineCommands, EngineError> {
@@ -114,9 +115,8 @@ impl Engine for Pulumi {
                 let warnings = other.map(|_| {
                     format!("ignoring variable {}: the flags choose another backend", backend::BACKEND_URL)
                 });
-                let file = (at.paths.private(PrivateFile::PULUMI_BACKEND), json!(chosen).to_string());
                 let warnings = warnings.into_iter().collect();
-                Ok(EngineCommands { files: vec![file], warnings, ..EngineCommands::default() })
+                Ok(EngineCommands { warnings, ..EngineCommands::default() })
             }
             Task::Validate | Task::Output => Ok(EngineCommands::default()),
             _ => config::prepare(task, at),
@@ -135,13 +135,18 @@ impl Engine for Pulumi {
         Ok(commands::oidc_token(task).map(|token| (paths.step(OIDC_TOKEN), token.to_owned())))
     }
 
+    fn kept_files(&self, task: &EngineTask, _tree: &Tree) -> Result<Vec<(PrivateFile, String)>, EngineError> {
+        let chosen = (task.task == Task::Init).then(|| json!(ChosenBackend::of_init(task)).to_string());
+        Ok(chosen.map(|text| (PrivateFile::PULUMI_BACKEND, text)).into_iter().collect())
+    }
+
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {
         if task.task == Task::Init {
             let mut work = commands::init(task, paths);
             work.engine.extend(dependencies::install(task, paths.module()));
             return Ok(work);
         }
-        let chosen = ChosenBackend::load(paths)?;
+        let chosen = ChosenBackend::of(task, paths)?;
         let (direction, stack) = (Direction::of(task.task), chosen.stack(&task.flags));
         Ok(match task.task {
             Task::Plan | Task::PlanDestroy => commands::plan(direction, stack, &task.flags, paths),
@@ -153,8 +158,8 @@ impl Engine for Pulumi {
                 // Plans do not survive a new revision, which may need other parameters.
                 let plans = [PrivateFile::PULUMI_PLAN, PrivateFile::DESTROY_PREVIEW];
                 let planned = plans.iter().any(|plan| Path::new(&paths.private(*plan)).is_file());
-                let earlier = SetParameters::load(paths)?.filter(|_| planned);
-                commands::validate(stack, earlier.as_ref().and_then(|it| it.complete_for(stack)))
+                let set = SetParameters::load(paths)?;
+                commands::validate(stack, set.complete_for(stack).filter(|_| planned))
             }
         })
     }

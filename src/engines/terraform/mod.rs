@@ -144,17 +144,17 @@ impl Engine for Terraform {
         })
     }
 
-    fn kept_variables(
-        &self,
-        task: &EngineTask,
-        tree: &Tree,
-    ) -> Result<Vec<(PrivateFile, String)>, EngineError> {
+    fn kept_files(&self, task: &EngineTask, tree: &Tree) -> Result<Vec<(PrivateFile, String)>, EngineError> {
         match task.task {
             Task::Init | Task::Plan | Task::PlanDestroy => {
                 variables::kept(task, tree, &self.declarations(tree)?, self.evaluates_early)
             }
             _ => Ok(Vec::new()),
         }
+    }
+
+    fn command_variables(&self, init_variables: &Path) -> Vec<(String, String)> {
+        if self.evaluates_early { variables::for_commands(init_variables) } else { Vec::new() }
     }
 
     fn commands(&self, task: &EngineTask, paths: &ResultPaths) -> Result<EngineCommands, EngineError> {

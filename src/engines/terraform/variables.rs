@@ -7,8 +7,8 @@
 //! | `plan.tfvars`, `destroy.tfvars` | what the apply of that plan must be given again | apply; with OpenTofu: show |
 //!
 //! An apply must be given the ephemeral variables, because no plan contains them: without them, OpenTofu applies their defaults
-//! (tested with 1.12). Other variables are in the plan. But if the plan is encrypted with a variable, OpenTofu needs that one to
-//! read it, so it gets all of them.
+//! (tested with 1.12). Other variables are in the plan, but OpenTofu gets all of them: it needs those with which the plan is
+//! encrypted, and refuses a plan whose values differ from those in the module's own files (`terraform.tfvars`).
 //!
 //! OpenTofu evaluates variables in backends, module sources and encryption before everything else, so every command that reads
 //! the module or its state needs them. Only Init tells which: what was enough for Init is enough for them.
@@ -17,6 +17,7 @@
 //! of the runner, and may be repeated.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use hawser_contract::{EngineTask, Task, TerraformArrayFlag};
 use hcl_edit::Span as _;
@@ -25,6 +26,7 @@ use super::commands::inputs;
 use crate::base::confined_dir::read_limited;
 use crate::engines::declarations::{Declarations, LARGEST_FILE};
 use crate::engines::{Direction, EngineError};
+use crate::script::quote;
 use crate::workspace::{PrivateFile, Tree};
 
 /// The file for the apply of a plan.
@@ -51,9 +53,55 @@ pub(super) fn kept(
     let mut values = if evaluates_early { init_values(tree) } else { BTreeMap::new() };
     values.extend(task.resolved_parameters.clone());
     values.extend(flags);
-    let needs_all = evaluates_early && declarations.has_encryption();
-    let needed = values.iter().filter(|(name, _)| needs_all || declarations.is_ephemeral(name));
+    let is_needed = |name: &str| match evaluates_early {
+        true => declarations.declares(name),
+        false => declarations.is_ephemeral(name),
+    };
+    let needed = values.iter().filter(|(name, _)| is_needed(name));
     Ok(vec![(of_apply(Direction::of(task.task)), inputs(needed)?)])
+}
+
+/// The commands of OpenTofu that take values of variables (1.12).
+const COMMANDS: [&str; 30] = [
+    "apply",
+    "console",
+    "destroy",
+    "force_unlock",
+    "get",
+    "graph",
+    "import",
+    "init",
+    "output",
+    "plan",
+    "providers",
+    "providers_lock",
+    "providers_mirror",
+    "providers_schema",
+    "refresh",
+    "show",
+    "state_list",
+    "state_mv",
+    "state_pull",
+    "state_push",
+    "state_replace_provider",
+    "state_rm",
+    "state_show",
+    "taint",
+    "untaint",
+    "validate",
+    "workspace_delete",
+    "workspace_list",
+    "workspace_new",
+    "workspace_select",
+];
+
+/// Arguments for a user's commands, in the variables from which the engine reads them: the file with the variables of Init.
+pub(super) fn for_commands(file: &Path) -> Vec<(String, String)> {
+    let Some(path) = file.to_str().filter(|_| file.metadata().is_ok_and(|found| found.len() > 0)) else {
+        return Vec::new();
+    };
+    let argument = quote(&format!("-var-file={path}"));
+    COMMANDS.iter().map(|command| (format!("TF_CLI_ARGS_{command}"), argument.clone())).collect()
 }
 
 /// The values of `Var` flags in HCL.

@@ -1,8 +1,10 @@
 //! What one engine does and others do not, and a whole job with an engine of a few lines. `tests/it/tasks` has what engines
 //! share.
 
+mod failed_init;
 mod faults;
 mod pulumi_backend;
+mod pulumi_login;
 mod pulumi_parameters;
 mod pulumi_results;
 mod pulumi_stacks;

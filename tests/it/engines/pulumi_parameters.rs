@@ -3,12 +3,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use hawser_contract::{FlagLists, PulumiArrayFlag, PulumiFlag, Success, Task};
+use hawser_contract::requests::GetModule;
+use hawser_contract::{FlagLists, PulumiArrayFlag, PulumiFlag, Source, Success, Task};
 use serde_json::json;
 
+use crate::support::git::Repo;
+use crate::support::module::git_source;
 use crate::support::pulumi::{pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_task};
 use crate::support::real_engines::real;
 use crate::support::steps::{Bench, Ran};
+use crate::support::write_program;
 
 /// A program that shows the values that it gets. Secret ones make its outputs secret.
 const SHOWS: &str = "config: {size: {type: string, default: none}, dbPassword: {type: string, default: none}}
@@ -60,6 +64,73 @@ async fn a_parameter_that_is_no_longer_sent_is_removed() {
     ran.completed();
     assert_eq!(size(&bench).await, "none");
     assert!(config(&bench).contains("program:other") && !config(&bench).contains("program:size"));
+}
+
+#[tokio::test]
+async fn a_committed_value_is_back_when_the_parameter_that_replaced_it_is_no_longer_sent() {
+    let Some(bench) = pulumi_module(SHOWS) else { return };
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    let committed = format!("{}config:\n  program:size: committed # in March\n", config(&bench));
+    bench.write(FILE, &committed);
+    bench.run(plan(&[("size", "\"large\""), ("other", "1")])).await.completed();
+    assert_eq!(size(&bench).await, "large");
+    // A plan that failed has set them too.
+    let unknown = pulumi_flags(&[(PulumiFlag::Remove, None)], &[]);
+    bench.run(pulumi_plan(Task::Plan, &[("size", "\"other\"")], unknown)).await.faulted();
+    bench.run(plan(&[("other", "1")])).await.completed();
+    assert_eq!(size(&bench).await, "committed");
+    assert!(config(&bench).contains("# in March"), "{}", config(&bench));
+    bench.run(plan(&[])).await.completed();
+    assert_eq!(config(&bench), committed);
+}
+
+/// A task may name another stack than Init.
+fn on_stack(task: Task, parameters: &[(&str, &str)], stack: &str) -> hawser_contract::TaskRequest {
+    pulumi_plan(task, parameters, pulumi_flags(&[(PulumiFlag::StackName, Some(stack))], &[]))
+}
+
+#[tokio::test]
+async fn the_parameters_of_each_stack_are_remembered() {
+    let Some(bench) = pulumi_module(NEEDS_LATER) else { return };
+    for stack in ["dev", "prod"] {
+        bench.run(pulumi_init(&bench, &[(PulumiFlag::StackName, Some(stack))])).await.completed();
+    }
+    bench.run(on_stack(Task::Plan, &[("size", "\"dev-size\""), ("other", "1")], "dev")).await.completed();
+    bench.run(on_stack(Task::Plan, &[("size", "\"prod-size\"")], "prod")).await.completed();
+    for stack in ["dev", "prod"] {
+        let ran = bench.run(on_stack(Task::Validate, &[], stack)).await;
+        assert!(previewed(&ran), "{stack}: {:#?}", ran.log);
+        ran.completed();
+    }
+    bench.run(on_stack(Task::Plan, &[("other", "1")], "dev")).await.completed();
+    let of = |stack| fs::read_to_string(bench.module().join(format!("Pulumi.{stack}.yaml"))).unwrap();
+    assert!(of("dev").contains("program:other") && !of("dev").contains("dev-size"), "{}", of("dev"));
+    assert!(of("prod").contains("prod-size"), "{}", of("prod"));
+}
+
+/// An older Pulumi does not read options from variables.
+#[tokio::test]
+async fn an_older_pulumi_of_a_before_hook_gets_all_parameters() {
+    let Some(mut bench) = pulumi_module(SHOWS) else { return };
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    let folder = bench.root.path().join("older");
+    fs::create_dir(&folder).unwrap();
+    let real = real(hawser_contract::EngineName::PULUMI).unwrap().folder.join("pulumi");
+    let text = format!("#!/bin/bash\nunset \"${{!PULUMI_OPTION_@}}\"\nexec '{}' \"$@\"\n", real.display());
+    write_program(&folder.join("pulumi"), &text);
+    let calls = record_arguments(&mut bench);
+    let hook = format!("export PATH='{}':\"$PATH\"", folder.display());
+    let own = |parameters: &[(&str, &str)]| {
+        let hawser_contract::TaskRequest::Engine(task) = plan(parameters) else { unreachable!() };
+        let before_hook = Some(hook.clone());
+        hawser_contract::TaskRequest::Engine(hawser_contract::EngineTask { before_hook, ..task })
+    };
+    bench.run(own(&[("size", "\"large\""), ("dbPassword", "\"value-hush\"")])).await.completed();
+    assert!(config(&bench).contains("program:size: large") && config(&bench).contains("secure: "));
+    bench.run(own(&[("dbPassword", "\"value-hush\"")])).await.completed();
+    assert!(!config(&bench).contains("program:size"), "{}", config(&bench));
+    // The hook's Pulumi ran, and not the recorder.
+    assert_eq!(fs::read_to_string(calls).unwrap_or_default().replace("version\n", ""), "");
 }
 
 #[tokio::test]
@@ -123,6 +194,12 @@ async fn large_values_and_values_of_flags_are_set_too() {
     }
 }
 
+/// Needs a parameter to be previewed.
+const NEEDS_LATER: &str =
+    "config: {size: {type: string, default: none}, other: {type: string, default: none}}
+resources: {a: {type: 'pulumi:index:Stash', properties: {input: '${size} ${other}'}}}
+";
+
 const NEEDS: &str = "config: {size: {type: string}}
 resources: {a: {type: 'pulumi:index:Stash', properties: {input: '${size}'}}}
 ";
@@ -155,6 +232,36 @@ async fn validate_previews_only_after_a_plan_has_set_the_parameters() {
     let ran = bench.run(validate()).await;
     assert!(!previewed(&ran), "{:#?}", ran.log);
     ran.completed();
+}
+
+#[tokio::test]
+async fn validate_of_a_new_revision_does_not_preview_with_the_parameters_of_the_old_one() {
+    let Some(bench) = pulumi_module(NEEDS) else { return };
+    let text = |program: &str| format!("name: program\nruntime: yaml\n{program}");
+    let repo = Repo::with(&[("Pulumi.yaml", &text(NEEDS))]);
+    let get = |commit: String| {
+        let source = Source { source_definitive_revision: Some(commit), ..git_source(&repo.url(), "main") };
+        hawser_contract::TaskRequest::GetModule(source, GetModule::default())
+    };
+    fs::remove_dir_all(bench.module()).unwrap();
+    bench.run(get(repo.head())).await.completed();
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    bench.run(plan(&[("size", "\"large\"")])).await.completed();
+    let validate = || pulumi_task(Task::Validate, FlagLists::default());
+    let ran = bench.run(validate()).await;
+    assert!(previewed(&ran), "{:#?}", ran.log);
+    ran.completed();
+
+    repo.commit(&[("Pulumi.yaml", &text(&NEEDS.replace("size", "height")))]);
+    bench.run(get(repo.head())).await.completed();
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    let ran = bench.run(validate()).await;
+    assert!(!previewed(&ran), "{:#?}", ran.log);
+    ran.completed();
+    // The old parameters are not forgotten, as they are still in the configuration.
+    assert!(config(&bench).contains("program:size"), "{}", config(&bench));
+    bench.run(plan(&[("height", "\"tall\"")])).await.completed();
+    assert!(!config(&bench).contains("program:size"), "{}", config(&bench));
 }
 
 #[tokio::test]

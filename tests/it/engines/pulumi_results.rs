@@ -171,6 +171,39 @@ components:
     assert_eq!(counts(&data), [0, 0, 3, 0, 0]);
 }
 
+#[tokio::test]
+async fn what_a_failed_replacement_leaves_is_neither_a_resource_nor_a_change() {
+    let Some(bench) = pulumi_module(
+        "resources:
+  a: {type: 'hawser:index:Thing', properties: {key: k, fail: delete}}
+  b: {type: 'hawser:index:Thing', properties: {key: k}, options: {deleteBeforeReplace: true}}
+",
+    ) else {
+        return;
+    };
+    init(&bench).await;
+    planned(&bench, "create").await;
+    assert_eq!(applied(&bench).await, 2);
+    program(
+        &bench,
+        "resources:
+  a: {type: 'hawser:index:Thing', properties: {key: l, fail: delete}}
+  b: {type: 'hawser:index:Thing', properties: {key: l, fail: create}, options: {deleteBeforeReplace: true}}
+",
+    );
+    assert_eq!(counts(&planned(&bench, "unchanged").await), [0, 0, 0, 2, 0]);
+    // The new a exists, the old one too, and neither the old nor the new b.
+    let go_on = pulumi_flags(&[(PulumiFlag::ContinueOnError, None)], &[]);
+    let fault = bench.run(pulumi_task(Task::ApplyFromPlan, go_on)).await.faulted();
+    assert_eq!(fault.resources, Some(1), "{fault:?}");
+    assert_eq!(counts(&planned(&bench, "unchanged").await), [0, 0, 0, 1, 1]);
+
+    program(&bench, "resources: {a: {type: 'hawser:index:Thing', properties: {key: l, fail: delete}}}\n");
+    assert_eq!(counts(&planned(&bench, "unchanged").await), [0, 0, 0, 0, 1]);
+    let data = destroy_planned(&bench, FlagLists::default(), "delete").await;
+    assert_eq!(counts(&data), [0, 0, 1, 0, 0]);
+}
+
 const SECRETS: &str = "
 outputs:
   plain: '[secret]'

@@ -104,6 +104,22 @@ async fn values_of_ephemeral_variables_reach_the_apply() {
     }
 }
 
+#[tokio::test]
+async fn values_in_files_of_the_module_can_be_replaced() {
+    for engine in terraform_and_tofu() {
+        let text = "variable \"a\" {}\nvariable \"b\" {}\nvariable \"c\" {}\nresource \"terraform_data\" \"it\" {\n  input = \
+                    \"${var.a} ${var.b} ${var.c}\"\n}\noutput \"it\" {\n  value = terraform_data.it.output\n}\n";
+        let values = "a = \"of the file\"\nb = \"of the file\"\nc = \"of the file\"\n";
+        let module = Module::new(&engine, &[("main.tf", text), ("terraform.tfvars", values)]);
+        module.run(Task::Init, &[]).await.completed();
+        counts(module.plan(Task::Plan, &[("a", "\"parameter\""), ("gone", "1")], &["b=flag"]).await);
+        module.run(Task::ApplyFromPlan, &[]).await.completed();
+        assert_eq!(output(module.run(Task::Output, &[]).await), "parameter flag of the file");
+        counts(module.plan(Task::PlanDestroy, &[("a", "\"parameter\"")], &[]).await);
+        module.run(Task::DestroyFromPlan, &[]).await.completed();
+    }
+}
+
 const EARLY: &str = r#"
 variable "stage" {
   type = string

@@ -114,10 +114,7 @@ impl Stage {
             let answer = stage.ask(method, stage.payload(method)).await;
             assert!(answer.method.ends_with("Completed"), "{answer:?}");
         }
-        let mut init = stage.payload("Init");
-        init["engine"] = json!("pulumi");
-        let answer = stage.ask("Init", init).await;
-        assert!(answer.method.ends_with("Completed"), "{answer:?}");
+        stage.init_pulumi().await;
         stage.untouched = stage.snapshot();
         stage
     }
@@ -150,6 +147,14 @@ impl Stage {
         let text = fs::read(self.record().join(what)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         text.split_terminator('\0').map(str::to_owned).collect()
+    }
+
+    /// A task of Pulumi needs an Init of Pulumi.
+    pub(super) async fn init_pulumi(&mut self) {
+        let mut init = self.payload("Init");
+        init["engine"] = json!("pulumi");
+        let answer = self.ask("Init", init).await;
+        assert!(answer.method.ends_with("Completed"), "{answer:?}");
     }
 
     /// An apply or destroy needs a plan of its own job.

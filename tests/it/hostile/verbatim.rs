@@ -195,6 +195,9 @@ async fn data_that_looks_like_code_is_not_executed() {
         for (at, value) in &members {
             payload.as_object_mut().unwrap().insert(at.clone(), value.clone());
         }
+        if payload["engine"] == "pulumi" {
+            stage.init_pulumi().await;
+        }
         stage.plan_for(method, &payload).await;
         stage.forget_record();
         let answer = stage.ask(method, payload).await;

@@ -10,6 +10,7 @@ pub(crate) mod module;
 pub(crate) mod processes;
 pub(crate) mod proxy;
 pub(crate) mod pulumi;
+pub(crate) mod pulumi_cloud_stand_in;
 pub(crate) mod real_engines;
 pub(crate) mod relay;
 pub(crate) mod scripted_hub;

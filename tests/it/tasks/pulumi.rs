@@ -17,11 +17,11 @@ fn none() -> FlagLists {
     FlagLists::default()
 }
 
-fn plan(task: Task) -> TaskRequest {
+pub(super) fn plan(task: Task) -> TaskRequest {
     pulumi_plan(task, &[], none())
 }
 
-fn task(task: Task) -> TaskRequest {
+pub(super) fn task(task: Task) -> TaskRequest {
     pulumi_task(task, none())
 }
 

@@ -3,20 +3,13 @@
 use hawser_contract::PulumiFlag;
 use hawser_contract::requests::CancelKind;
 
+use super::pulumi::task;
 use super::*;
 use crate::support::pulumi::{pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_task};
 use crate::support::steps::Interrupt;
 
-fn none() -> FlagLists {
-    FlagLists::default()
-}
-
 fn plan() -> TaskRequest {
-    pulumi_plan(Task::Plan, &[], none())
-}
-
-fn task(task: Task) -> TaskRequest {
-    pulumi_task(task, none())
+    pulumi::plan(Task::Plan)
 }
 
 /// A program with a resource that works, and after it a resource with these properties.

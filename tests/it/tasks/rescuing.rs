@@ -54,12 +54,23 @@ impl StateServer {
     }
 
     pub(crate) fn module(&self) -> String {
-        let address = format!("http://{}/state", self.address);
+        let address = self.address();
         format!(
             "terraform {{\n  backend \"http\" {{\n    address = \"{address}\"\n    lock_address = \"{address}\"\n    \
              unlock_address = \"{address}\"\n    retry_max = 0\n  }}\n}}\n\
              resource \"terraform_data\" \"it\" {{\n  input = \"precious\"\n}}\n"
         )
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("http://{}/state", self.address)
+    }
+
+    /// Another process locks the state.
+    pub(crate) fn lock(&self, id: &str) {
+        let lock = serde_json::json!({"ID": id, "Operation": "OperationTypeApply", "Who": "ann@vm", "Version": "1",
+            "Created": "2026-11-18T20:00:00Z", "Info": "", "Path": ""});
+        self.kept.lock().unwrap().lock = lock.to_string().into();
     }
 
     pub(crate) fn lock_id(&self) -> String {

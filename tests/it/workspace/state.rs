@@ -128,17 +128,18 @@ async fn pulumi_stacks_and_settings_that_are_not_committed_survive_a_new_revisio
 #[tokio::test]
 async fn names_of_pulumi_parameters_are_kept_with_the_settings_that_contain_them() {
     let (note, backend) = (".snapcd/pulumi-parameters.json", ".snapcd/pulumi.json");
-    for (stack, is_kept) in [("acme/p/dev", true), ("prod", false)] {
+    for (file, is_kept) in [("Pulumi.dev.yaml", true), ("Pulumi.prod.yaml", false)] {
         let repo = Repo::with(&[("Pulumi.yaml", "name: p"), ("Pulumi.prod.yaml", "committed")]);
         let module = Module::new();
         module.get_main(&repo).await.unwrap();
         module.write("Pulumi.dev.yaml", "of the runner");
         module.write("Pulumi.prod.yaml", "changed by a plan");
-        module.write(note, &json!({"stack": stack}).to_string());
+        module.write(note, &json!({file: {"stack": "x"}, "other.yaml": {"stack": "y"}}).to_string());
         module.write(backend, "{}");
         repo.commit(&[("other", "")]);
         module.get_main(&repo).await.unwrap();
-        assert_eq!(module.read(note).is_some(), is_kept, "{stack}");
+        let expected = is_kept.then(|| json!({file: {"stack": "x"}}).to_string());
+        assert_eq!(module.read(note), expected, "{file}");
         assert!(module.read(backend).is_some());
         let clean = GetModule { clean_init_enabled: true, ..GetModule::default() };
         module.get(&git_source(&repo.url(), "main"), &clean).await.unwrap();
