@@ -70,7 +70,7 @@ fn answer(stream: TcpStream, kept: &mut Kept) {
                 length = value.parse().unwrap();
             }
             Some((name, value)) if name.eq_ignore_ascii_case("authorization") => {
-                value.clone_into(&mut authorization)
+                value.clone_into(&mut authorization);
             }
             None if line.trim().is_empty() => break,
             _ => {}
