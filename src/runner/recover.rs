@@ -132,7 +132,19 @@ impl Recovery {
 
     async fn ship(&self, answer: ShippedStep) {
         self.store.taken_up(&answer.folder);
+        if self.store.is_superseded(&answer.folder) {
+            return self.retire(answer.folder).await;
+        }
         self.executor.shipper.add(answer).await;
+    }
+
+    /// A crash came between the acknowledgement of the outcome and the removal of the folder.
+    async fn retire(&self, folder: StepFolder) {
+        debug!(step = folder.name(), "removing acknowledged step of an earlier process");
+        let store = Arc::clone(&self.store);
+        if let Err(error) = on_disk(move || store.retire(&folder).map(|path| store.discard(&path))).await {
+            warn!(error, "failed to remove acknowledged step");
+        }
     }
 
     /// Cancels the waiting steps of the job too, and answers once every step has the cancel.
@@ -155,6 +167,10 @@ impl Recovery {
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.
             self.executor.audit.found_finished(&step).await;
+            if self.store.is_superseded(&folder) {
+                self.store.taken_up(&folder);
+                return self.retire(folder).await;
+            }
         }
         self.executor.shipper.add(ShippedStep::of(&step)).await;
         if phase != RecoveryPhase::Ship {
@@ -167,18 +183,18 @@ impl Recovery {
     async fn report_damaged(&self) {
         let store = Arc::clone(&self.store);
         // On failure they stay recorded, and are reported next time.
-        for id in blocking(move || store.unreported()).await.unwrap_or_default() {
-            let (store, damaged) = (Arc::clone(&self.store), id.clone());
+        for folder in blocking(move || store.unreported()).await.unwrap_or_default() {
+            let (store, damaged) = (Arc::clone(&self.store), folder.clone());
             match on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
                 Ok(Some(answer)) => {
-                    if let Some((job_id, task)) = id.job_and_task() {
+                    if let Some((job_id, task)) = folder.key().job_and_task() {
                         let reason = "the record of the task was damaged";
                         self.executor.audit.lost(job_id, task, reason).await;
                     }
                     self.executor.shipper.add(answer).await;
                 }
                 Ok(None) => {}
-                Err(error) => warn!(step = %id, error, "failed to report damaged step"),
+                Err(error) => warn!(step = folder.name(), error, "failed to report damaged step"),
             }
         }
     }
@@ -213,13 +229,13 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
             }
         }
     }
-    steps.sort_by_key(|(_, step)| step.sequence);
+    steps.sort_by_key(|(_, step)| step.folder.sequence());
     for cancel in &cancels {
         let unfinished = steps
             .iter()
             .filter(|(phase, step)| *phase != RecoveryPhase::Ship && step.job_id() == Some(cancel.job_id))
             .map(|(_, step)| &step.folder);
-        let unreadable = unreadable.iter().filter(|folder| folder.id().is_task_of(cancel.job_id));
+        let unreadable = unreadable.iter().filter(|folder| folder.key().is_task_of(cancel.job_id));
         let folders = unfinished.chain(unreadable).cloned().collect();
         actions.push(Recover::RecordCancel(cancel.clone(), folders));
     }
@@ -307,16 +323,16 @@ mod tests {
         let Ok(Push::Task(request)) = Push::read("Validate", std::slice::from_ref(&payload)) else {
             panic!("{:?}", Push::read("Validate", &[payload]))
         };
-        let folder = StepFolder::at(format!("/steps/{}.Validate", Uuid::from_u128(job)));
-        RecoveredStep::Step(Step { folder, sequence, work: StepWork::Task(request) })
+        let folder = StepFolder::at(format!("/steps/{sequence}.{}.Validate", Uuid::from_u128(job)));
+        RecoveredStep::Step(Step { folder, work: StepWork::Task(request) })
     }
 
     #[test]
     fn a_cancel_is_recorded_before_steps_resume_in_order_and_answered_after_them() {
         let job_id = Uuid::from_u128(1);
-        let unreadable = StepFolder::at(format!("/steps/{job_id}.Plan"));
+        let unreadable = StepFolder::at(format!("/steps/4.{job_id}.Plan"));
         let error = || FolderError::io("read", unreadable.path())(io::Error::other("too many open files"));
-        let answer = ShippedStep::answer(StepFolder::at("/steps/cancel"), 3);
+        let answer = ShippedStep::answer(StepFolder::at("/steps/3.cancel"));
         let cancel = UnansweredCancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
         let cancel = RecoveredStep::Cancel(cancel);
         let inspected = vec![
@@ -337,7 +353,7 @@ mod tests {
             panic!("{actions:?}")
         };
         assert_eq!(left, &unreadable);
-        assert_eq!((first.sequence, second.sequence), (1, 2));
+        assert_eq!((first.folder.sequence(), second.folder.sequence()), (1, 2));
         assert_eq!(folders, &[first.folder.clone(), unreadable]);
     }
 }

@@ -3,6 +3,7 @@
 
 mod adopt;
 mod cancel;
+mod claims;
 mod container;
 mod damage;
 mod drain;
