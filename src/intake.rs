@@ -169,7 +169,16 @@ impl Intake {
             Err(PushError::UnknownMethod { .. }) => return self.ignore(target),
             Err(problem) => return self.refuse(&problem, target, payload).await,
         };
-        match self.keep(&key, target, payload).await {
+        let mut kept = self.keep(&key, target, payload.clone()).await;
+        if let Ok(Created::Known(folder)) = &kept {
+            debug!(step = folder.name(), "ignoring repeated push, reporting task as running");
+            if self.scheduler.report_again(folder.name()).await {
+                return Ok(());
+            }
+            // Its claim may have been refused in between. Otherwise it has its outcome, which is sent until it is acknowledged.
+            kept = self.keep(&key, target, payload).await;
+        }
+        match kept {
             Ok(Created::New(folder)) => {
                 let step = Step { folder, work };
                 debug!(step = step.name(), "task received");
@@ -177,11 +186,7 @@ impl Intake {
                 self.scheduler.submit(step, RecoveryPhase::Prepare).await;
                 Ok(())
             }
-            Ok(Created::Known(folder)) => {
-                debug!(step = folder.name(), "ignoring repeated push, reporting task as running");
-                self.scheduler.report_again(folder.name()).await;
-                Ok(())
-            }
+            Ok(Created::Known(_)) => Ok(()),
             Err(reason) => {
                 if let Some((job_id, task)) = key.job_and_task() {
                     self.executor.audit.not_taken(job_id, Some(task), "it could not be stored").await;

@@ -157,6 +157,7 @@ impl Parts {
             engines: options.engines,
             secret_store,
             hub,
+            store: Arc::clone(&store),
             shipper,
             http,
             supervisor: options.supervisor,

@@ -9,7 +9,7 @@ use std::time::Instant;
 use futures::FutureExt as _;
 use hawser_contract::Outcome;
 use hawser_contract::requests::CancelKind;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::field::display;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::Load;
 use super::queue::{Event, Queue, QueuedStep};
 use crate::base::retry;
-use crate::executor::{DriveEnd, Executor};
+use crate::executor::{DriveEnd, Executor, StepSignals};
 use crate::settings::Refusal;
 use crate::step::{CancelledBy, RecoveryPhase, Step};
 
@@ -27,7 +27,8 @@ use crate::step::{CancelledBy, RecoveryPhase, Step};
 pub(super) enum SchedulerCommand {
     Submit(Box<Step>, RecoveryPhase),
     Refuse(Box<Step>, Refusal),
-    ReportAgain(String),
+    /// Answers whether the step is active.
+    ReportAgain(String, oneshot::Sender<bool>),
     /// Without a job: every running step, at the drain limit.
     Cancel {
         job: Option<Uuid>,
@@ -47,8 +48,7 @@ pub(super) struct CancelledSteps {
 struct Active {
     step: Step,
     phase: RecoveryPhase,
-    cancel: CancellationToken,
-    report: Arc<Notify>,
+    signals: StepSignals,
     /// A waiting step is cancelled at once.
     waiting: bool,
     /// Whether the log says that another process uses the module directory.
@@ -61,12 +61,20 @@ pub(super) struct Dispatch {
     executor: Arc<Executor>,
     drives: JoinSet<(String, DriveEnd)>,
     load: watch::Sender<Load>,
+    drain: CancellationToken,
 }
 
 impl Dispatch {
     pub(super) fn new(executor: Arc<Executor>, load: watch::Sender<Load>) -> Self {
         let slots = executor.settings.runner.max_concurrent_steps.max(1) as usize;
-        Self { queue: Queue::new(slots), steps: HashMap::new(), executor, drives: JoinSet::new(), load }
+        Self {
+            queue: Queue::new(slots),
+            steps: HashMap::new(),
+            executor,
+            drives: JoinSet::new(),
+            load,
+            drain: CancellationToken::new(),
+        }
     }
 
     pub(super) async fn run(
@@ -108,17 +116,19 @@ impl Dispatch {
                     (name, DriveEnd::Concluded)
                 });
             }
-            // A step that is no longer active has an outcome, which the shipper sends until it is acknowledged.
-            SchedulerCommand::ReportAgain(name) => {
-                if let Some(active) = self.steps.get(&name) {
-                    active.report.notify_one();
+            SchedulerCommand::ReportAgain(name, known) => {
+                let active = self.steps.get(&name);
+                if let Some(active) = active {
+                    active.signals.report_again.notify_one();
                 }
+                let _ = known.send(active.is_some());
             }
             SchedulerCommand::Cancel { job, kind, done } => {
                 let _ = done.send(self.cancel(job, kind).await);
             }
             SchedulerCommand::Drain(drained) => {
                 self.on(Event::Drain);
+                self.drain.cancel();
                 self.publish_load();
                 let _ = drained.send(());
             }
@@ -130,8 +140,7 @@ impl Dispatch {
         let active = Active {
             step,
             phase,
-            cancel: CancellationToken::new(),
-            report: Arc::new(Notify::new()),
+            signals: StepSignals { drain: self.drain.clone(), ..StepSignals::default() },
             waiting: true,
             busy_logged: false,
         };
@@ -155,10 +164,10 @@ impl Dispatch {
         active.waiting = false;
         let executor = Arc::clone(&self.executor);
         let (step, phase) = (active.step.clone(), active.phase);
-        let (cancel, report, name) = (active.cancel.clone(), Arc::clone(&active.report), name.to_owned());
+        let (signals, name) = (active.signals.clone(), name.to_owned());
         self.drives.spawn(async move {
             let since = Instant::now();
-            let driving = AssertUnwindSafe(executor.drive(&step, phase, &cancel, &report));
+            let driving = AssertUnwindSafe(executor.drive(&step, phase, &signals));
             let ended = match driving.catch_unwind().await {
                 Ok(ended) => ended,
                 // The server still gets an outcome.
@@ -182,21 +191,46 @@ impl Dispatch {
                 self.steps.remove(&name);
                 self.on(Event::Ended(name));
             }
+            DriveEnd::ClaimRefused { reason } => self.withdraw(name, reason),
+            DriveEnd::Drained => self.wait_again(name),
             DriveEnd::DirectoryBusy { holder } => {
                 let Some(active) = self.steps.get_mut(&name) else { return };
-                active.waiting = true;
                 if !std::mem::replace(&mut active.busy_logged, true) {
                     let (module, job) = (active.step.work.module(), active.step.job_id().map(display));
                     info!(module, job, step = name, holder, "waiting for module directory");
                 }
-                // A cancel may have arrived while the lock was tried.
-                if active.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {
-                    self.conclude_unstarted(name);
-                } else {
-                    self.on(Event::Busy(name));
-                }
+                self.wait_again(name);
             }
         }
+    }
+
+    /// Nothing of the step was done: it returns to the queue.
+    fn wait_again(&mut self, name: String) {
+        let Some(active) = self.steps.get_mut(&name) else { return };
+        active.waiting = true;
+        // A cancel may have arrived in the meantime.
+        if active.signals.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {
+            self.conclude_unstarted(name);
+        } else {
+            self.on(Event::Busy(name));
+        }
+    }
+
+    /// Ends a step whose claim was refused, unless its task was pushed again in the meantime. From here on, a push of the task
+    /// is a new step.
+    fn withdraw(&mut self, name: String, reason: String) {
+        let Some(active) = self.steps.get(&name) else { return };
+        if active.signals.report_again.notified().now_or_never().is_some() {
+            return self.begin(&name);
+        }
+        let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
+        executor.store.acknowledged(step.folder.sequence());
+        self.steps.remove(&name);
+        self.on(Event::Ended(name.clone()));
+        self.drives.spawn(async move {
+            executor.withdraw(&step, &reason).await;
+            (name, DriveEnd::Concluded)
+        });
     }
 
     /// Records the cancel in the folders of the job's steps, or of all running steps; a waiting step ends at once.
@@ -214,7 +248,7 @@ impl Dispatch {
                 warn!(step = name, error, "failed to record cancel in step folder");
                 cancelled.error = Some(error);
             }
-            active.cancel.cancel();
+            active.signals.cancel.cancel();
             cancelled.steps.push(active.step.clone());
             // A step that waits for its conclusion has run its script, and ends as the script did.
             if active.waiting && active.phase == RecoveryPhase::Prepare {

@@ -75,9 +75,12 @@ impl Scheduler {
         checked.await.unwrap_or_else(|error| Err(Refusal::failed(&error)))
     }
 
-    /// Reports a running step again, because its task was pushed again.
-    pub async fn report_again(&self, name: String) {
-        self.send(SchedulerCommand::ReportAgain(name)).await;
+    /// Claims a step or reports it as running at once, because its task was pushed again. False if the step is neither
+    /// waiting nor running: it has its outcome, or it was withdrawn a moment ago.
+    pub async fn report_again(&self, name: String) -> bool {
+        let (known, wait) = oneshot::channel();
+        self.send(SchedulerCommand::ReportAgain(name, known)).await;
+        wait.await.unwrap_or(true)
     }
 
     /// Cancels every step of a job, or every running step if the drain has timed out. Returns once the cancel is recorded in
@@ -152,11 +155,13 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         let log = &settings.job_log_stream;
-        let shipper = Shipper::start(hub.clone(), store, log, 4096, secret_store.clone(), stop.clone());
+        let shipper =
+            Shipper::start(hub.clone(), Arc::clone(&store), log, 4096, secret_store.clone(), stop.clone());
         let executor = Executor {
             engines: Engines::default(),
             secret_store,
             hub,
+            store,
             shipper,
             http: reqwest::Client::new(),
             supervisor: "hawser".into(),

@@ -193,12 +193,15 @@ impl Shipper {
                 Next::At(time) => wake = earlier(wake, Some(time)),
                 Next::Wait => {}
                 Next::Gone => {
+                    // The next step of the job has its turn now.
+                    idle = 0;
                     if let Some(stream) = self.take_out(id) {
                         self.store.acknowledged(stream.step.folder.sequence());
                     }
                     self.count_shipped();
                 }
                 Next::GiveUp { reason } => {
+                    idle = 0;
                     if let Some(stream) = self.take_out(id) {
                         self.store.set_aside(&stream.step.folder, &reason);
                         self.count_shipped();
