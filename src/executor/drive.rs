@@ -32,6 +32,8 @@ pub(crate) enum DriveEnd {
     DirectoryBusy { holder: String },
     /// Nothing was done: the runner drains, and the claim is not answered.
     Drained,
+    /// The step has no outcome yet.
+    Panicked,
     /// Nothing was done: the server has refused the claim.
     ClaimRefused { reason: String },
 }

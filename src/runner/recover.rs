@@ -101,6 +101,12 @@ impl Recovery {
                     let _ = blocking(move || store.set_aside(&folder, &error.to_string())).await;
                 }
                 Recover::Leave(folder, error) => self.leave(&folder, &error),
+                Recover::LeaveAlone(folder, error) => {
+                    warn!(step = folder.name(), %error, "found step of a newer version, leaving it alone");
+                    self.store.taken_up(&folder);
+                    // A push of its task is a new step.
+                    self.store.acknowledged(folder.sequence());
+                }
                 Recover::RecordCancel(cancel, folders) => {
                     let UnansweredCancel { kind, job_id, .. } = cancel;
                     info!(job = %job_id, ?kind, "resuming cancel of an earlier process");
@@ -208,6 +214,8 @@ enum Recover {
     SetAside(StepFolder, FolderError),
     /// The folder cannot be read at the moment, and may be intact.
     Leave(StepFolder, FolderError),
+    /// The folder was written by a newer version, which can finish the step.
+    LeaveAlone(StepFolder, FolderError),
     /// Before any step of the job resumes.
     RecordCancel(UnansweredCancel, Vec<StepFolder>),
     Resume(RecoveryPhase, Step),
@@ -223,6 +231,7 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
             Ok((_, RecoveredStep::Cancel(cancel))) => cancels.push(cancel),
             Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
             Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
+            Err(error @ FolderError::Newer { .. }) => actions.push(Recover::LeaveAlone(folder, error)),
             Err(error) => {
                 unreadable.push(folder.clone());
                 actions.push(Recover::Leave(folder, error));

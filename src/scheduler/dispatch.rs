@@ -53,6 +53,7 @@ struct Active {
     waiting: bool,
     /// Whether the log says that another process uses the module directory.
     busy_logged: bool,
+    panicked: bool,
 }
 
 pub(super) struct Dispatch {
@@ -111,9 +112,9 @@ impl Dispatch {
             SchedulerCommand::Submit(step, phase) => self.arrive(*step, phase),
             SchedulerCommand::Refuse(step, refusal) => {
                 let (executor, name) = (Arc::clone(&self.executor), step.name());
-                self.drives.spawn(async move {
+                self.spawn(name, async move {
                     executor.refuse(&step, &refusal).await;
-                    (name, DriveEnd::Concluded)
+                    DriveEnd::Concluded
                 });
             }
             SchedulerCommand::ReportAgain(name, known) => {
@@ -143,6 +144,7 @@ impl Dispatch {
             signals: StepSignals { drain: self.drain.clone(), ..StepSignals::default() },
             waiting: true,
             busy_logged: false,
+            panicked: false,
         };
         self.steps.insert(name.clone(), active);
         if phase == RecoveryPhase::Prepare {
@@ -164,20 +166,15 @@ impl Dispatch {
         active.waiting = false;
         let executor = Arc::clone(&self.executor);
         let (step, phase) = (active.step.clone(), active.phase);
-        let (signals, name) = (active.signals.clone(), name.to_owned());
+        let signals = active.signals.clone();
+        self.spawn(name.to_owned(), async move { executor.drive(&step, phase, &signals).await });
+    }
+
+    /// Starts a part of a step's life in a tokio task. A panic in it is an end like any other.
+    fn spawn(&mut self, name: String, life: impl Future<Output = DriveEnd> + Send + 'static) {
         self.drives.spawn(async move {
-            let since = Instant::now();
-            let driving = AssertUnwindSafe(executor.drive(&step, phase, &signals));
-            let ended = match driving.catch_unwind().await {
-                Ok(ended) => ended,
-                // The server still gets an outcome.
-                Err(_) => {
-                    error!(step = name, "executor panicked");
-                    executor.internal_error(&step, since).await;
-                    DriveEnd::Concluded
-                }
-            };
-            (name, ended)
+            let ended = AssertUnwindSafe(life).catch_unwind().await;
+            (name, ended.unwrap_or(DriveEnd::Panicked))
         });
     }
 
@@ -191,6 +188,7 @@ impl Dispatch {
                 self.steps.remove(&name);
                 self.on(Event::Ended(name));
             }
+            DriveEnd::Panicked => self.recover_from_panic(name),
             DriveEnd::ClaimRefused { reason } => self.withdraw(name, reason),
             DriveEnd::Drained => self.wait_again(name),
             DriveEnd::DirectoryBusy { holder } => {
@@ -200,6 +198,26 @@ impl Dispatch {
                     info!(module, job, step = name, holder, "waiting for module directory");
                 }
                 self.wait_again(name);
+            }
+        }
+    }
+
+    /// The server still gets an outcome. If recording it panics too, the slot is free nevertheless.
+    fn recover_from_panic(&mut self, name: String) {
+        error!(step = name, "executor panicked");
+        let executor = Arc::clone(&self.executor);
+        match self.steps.get_mut(&name) {
+            Some(active) if !active.panicked => {
+                active.panicked = true;
+                let step = active.step.clone();
+                self.spawn(name, async move {
+                    executor.internal_error(&step, Instant::now()).await;
+                    DriveEnd::Concluded
+                });
+            }
+            _ => {
+                self.steps.remove(&name);
+                self.on(Event::Ended(name));
             }
         }
     }
@@ -227,9 +245,9 @@ impl Dispatch {
         executor.store.acknowledged(step.folder.sequence());
         self.steps.remove(&name);
         self.on(Event::Ended(name.clone()));
-        self.drives.spawn(async move {
+        self.spawn(name, async move {
             executor.withdraw(&step, &reason).await;
-            (name, DriveEnd::Concluded)
+            DriveEnd::Concluded
         });
     }
 
@@ -265,10 +283,13 @@ impl Dispatch {
         active.waiting = false;
         let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
         self.on(Event::Ended(name.clone()));
-        self.drives.spawn(async move {
+        self.spawn(name, async move {
             let secrets = executor.secret_store.job(step.job_id());
             executor.finish(&step, Outcome::Cancelled, &secrets, Instant::now()).await;
-            (name, DriveEnd::Concluded)
+            DriveEnd::Concluded
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

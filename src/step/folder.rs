@@ -45,10 +45,16 @@ impl FolderError {
         Self::Damaged { path: path.to_owned(), reason: reason.to_string() }
     }
 
-    /// Whether the folder itself is damaged. Other errors, such as too many open files, may go away.
+    /// Whether the error may go away, such as too many open files.
+    pub fn is_temporary(&self) -> bool {
+        !self.is_damage() && !matches!(self, Self::Newer { .. })
+    }
+
+    /// Whether the folder itself is damaged.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Damaged { .. } | Self::Newer { .. } => true,
+            Self::Damaged { .. } => true,
+            Self::Newer { .. } => false,
             Self::Io { source, .. } => {
                 matches!(
                     source.kind(),
