@@ -1,15 +1,17 @@
-//! Turns each push into a step folder. This is the only reader of pushes.
+//! Turns each push into a step folder. This is the only reader of what the server sends.
+//!
+//! Pushes and acknowledgements of outcomes arrive in one stream, in the order of the wire. A push behind the acknowledgement of
+//! the same task is a new step; a push in front of it is a repeat.
 //!
 //! An accepted push is on disk before it is reported. An unreadable push is answered with the task's `…Faulted` if its job is
 //! known. That answer is a step folder too, so it is not lost, and so is the answer to a cancel.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Fault, Outcome, Push, PushError, StepOutcome, Task};
-use hawser_signalr::Invocation;
+use hawser_signalr::{Incoming, Invocation};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +26,7 @@ use crate::scheduler::Scheduler;
 use crate::shipping::ShippedStep;
 use crate::step::store::Created;
 use crate::step::{
-    CancelledBy, FolderError, RecoveryPhase, Step, StepFolder, StepId, StepRequest, StepStore, StepWork,
+    CancelledBy, FolderError, RecoveryPhase, Step, StepFolder, StepKey, StepRequest, StepStore, StepWork,
     StoreError,
 };
 
@@ -56,16 +58,15 @@ pub fn reread(
     request: &StepRequest,
     masker: &Masker,
 ) -> Result<RecoveredStep, FolderError> {
-    let sequence = request.sequence;
-    let step = |folder, work| RecoveredStep::Step(Step { folder, sequence, work });
+    let step = |folder, work| RecoveredStep::Step(Step { folder, work });
     match request.push() {
         Ok(Push::Task(task)) => Ok(step(folder, StepWork::Task(task))),
         Ok(Push::SourceRefresh(refresh)) => Ok(step(folder, StepWork::Refresh(refresh))),
         Ok(Push::Cancel(kind, job_id)) if folder.outcome()?.is_none() => {
-            let answer = ShippedStep::answer(folder, sequence);
+            let answer = ShippedStep::answer(folder);
             Ok(RecoveredStep::Cancel(UnansweredCancel { kind, job_id, answer }))
         }
-        Ok(Push::Cancel(..)) => Ok(RecoveredStep::Answer(ShippedStep::answer(folder, sequence))),
+        Ok(Push::Cancel(..)) => Ok(RecoveredStep::Answer(ShippedStep::answer(folder))),
         Err(problem) => {
             if folder.outcome()?.is_none() {
                 let PushError::Unreadable { answer_to: Some((task, job_id)), .. } = &problem else {
@@ -74,16 +75,19 @@ pub fn reread(
                 };
                 folder.set_outcome(&masker.outcome(refusal(*task, *job_id, &problem)))?;
             }
-            Ok(RecoveredStep::Answer(ShippedStep::answer(folder, sequence)))
+            Ok(RecoveredStep::Answer(ShippedStep::answer(folder)))
         }
     }
 }
 
-/// Reports an unknown outcome for a damaged folder that was set aside. The answer is in a folder of the same name, so that
-/// a repeated push of the task is not mistaken for a new one.
-pub fn answer_for_damaged(store: &StepStore, id: &StepId) -> Result<Option<ShippedStep>, StoreError> {
-    let Some((job_id, task)) = id.job_and_task() else {
-        store.mark_reported(id);
+/// Reports an unknown outcome for a damaged folder that was set aside. Until that is acknowledged, a push of the task is a
+/// repeat.
+pub fn answer_for_damaged(
+    store: &StepStore,
+    damaged: &StepFolder,
+) -> Result<Option<ShippedStep>, StoreError> {
+    let Some((job_id, task)) = damaged.key().job_and_task() else {
+        store.mark_reported(damaged);
         return Ok(None);
     };
     let fault = Fault::new(
@@ -92,15 +96,15 @@ pub fn answer_for_damaged(store: &StepStore, id: &StepId) -> Result<Option<Shipp
     );
     let outcome = Outcome::Faulted(fault).of(task, job_id);
     let payload = json!({ "jobId": job_id });
-    let created = store.create_report(id, task.pushed_as(), &payload, &outcome)?;
-    Ok(created.map(|(folder, request)| ShippedStep::answer(folder, request.sequence)))
+    let created = store.create_report(damaged, task.pushed_as(), &payload, &outcome)?;
+    Ok(created.map(ShippedStep::answer))
 }
 
 fn refusal(task: Task, job_id: Uuid, problem: &PushError) -> StepOutcome {
     Outcome::Faulted(Fault::new(problem.to_string())).of(task, job_id)
 }
 
-/// The reader of pushes.
+/// The reader of what the server sends.
 #[derive(Debug)]
 pub struct Intake {
     store: Arc<StepStore>,
@@ -127,15 +131,18 @@ impl Intake {
         self.executor.secret_store.masker()
     }
 
-    /// Handles pushes until the connection or the runner stops.
-    pub async fn run(mut self, mut pushes: mpsc::Receiver<Invocation>) {
+    /// Handles what the server sends until the connection or the runner stops.
+    pub async fn run(mut self, mut incoming: mpsc::Receiver<Incoming>) {
         let stop = self.stop.clone();
-        while let Some(Some(pushed)) = stop.run_until_cancelled(pushes.recv()).await {
-            let Invocation { target, arguments, received, reply } = pushed;
-            let answer = self.take(&target, &arguments, received).await;
-            if let Some(reply) = reply {
-                let answer = answer.map(|()| Value::Null);
-                reply.answer(answer.map_err(|reason| self.masker().text(&reason).into_owned()));
+        while let Some(Some(message)) = stop.run_until_cancelled(incoming.recv()).await {
+            match message {
+                Incoming::Invocation(push) => self.push(push).await,
+                Incoming::Completion(completion) => {
+                    if completion.result.is_ok() {
+                        self.store.acknowledged(completion.tag);
+                    }
+                    completion.deliver();
+                }
             }
         }
         self.background.close();
@@ -143,38 +150,45 @@ impl Intake {
     }
 
     /// Handles one push. Most servers do not wait for the answer.
-    async fn take(&mut self, target: &str, arguments: &[Value], received: Instant) -> Result<(), String> {
+    async fn push(&mut self, Invocation { target, arguments, reply }: Invocation) {
+        let answer = self.take(&target, &arguments).await;
+        if let Some(reply) = reply {
+            let answer = answer.map(|()| Value::Null);
+            reply.answer(answer.map_err(|reason| self.masker().text(&reason).into_owned()));
+        }
+    }
+
+    async fn take(&mut self, target: &str, arguments: &[Value]) -> Result<(), String> {
         let payload = arguments.first().cloned().unwrap_or(Value::Null);
-        let (id, work) = match Push::read(target, arguments) {
+        let (key, work) = match Push::read(target, arguments) {
             Ok(Push::Task(request)) => {
-                (StepId::task(request.common.job_id, request.task.task()), StepWork::Task(request))
+                (StepKey::task(request.common.job_id, request.task.task()), StepWork::Task(request))
             }
-            Ok(Push::SourceRefresh(refresh)) => (StepId::refresh(&refresh), StepWork::Refresh(refresh)),
+            Ok(Push::SourceRefresh(refresh)) => (StepKey::refresh(&refresh), StepWork::Refresh(refresh)),
             Ok(Push::Cancel(kind, job_id)) => return self.cancel(kind, job_id, target, payload).await,
             Err(PushError::UnknownMethod { .. }) => return self.ignore(target),
             Err(problem) => return self.refuse(&problem, target, payload).await,
         };
-        // The server pushed the step before it acknowledged the result, and the acknowledgement overtook the push inside
-        // the runner.
-        if self.store.retired_since(&id, received) {
-            debug!(step = %id, "ignoring repeated push, result already acknowledged");
-            return Ok(());
+        let mut kept = self.keep(&key, target, payload.clone()).await;
+        if let Ok(Created::Known(folder)) = &kept {
+            debug!(step = folder.name(), "ignoring repeated push, reporting task as running");
+            if self.scheduler.report_again(folder.name()).await {
+                return Ok(());
+            }
+            // Its claim may have been refused in between. Otherwise it has its outcome, which is sent until it is acknowledged.
+            kept = self.keep(&key, target, payload).await;
         }
-        match self.keep(&id, target, payload).await {
-            Ok(Created::New(folder, request)) => {
-                let step = Step { folder, sequence: request.sequence, work };
+        match kept {
+            Ok(Created::New(folder)) => {
+                let step = Step { folder, work };
                 debug!(step = step.name(), "task received");
                 self.executor.shipper.add(ShippedStep::of(&step)).await;
                 self.scheduler.submit(step, RecoveryPhase::Prepare).await;
                 Ok(())
             }
-            Ok(Created::Known(folder)) => {
-                debug!(step = folder.name(), "ignoring repeated push, reporting task as running");
-                self.scheduler.report_again(folder.name()).await;
-                Ok(())
-            }
+            Ok(Created::Known(_)) => Ok(()),
             Err(reason) => {
-                if let Some((job_id, task)) = id.job_and_task() {
+                if let Some((job_id, task)) = key.job_and_task() {
                     self.executor.audit.not_taken(job_id, Some(task), "it could not be stored").await;
                 }
                 self.report_unstored(work.ended(Outcome::Faulted(Fault::new(&reason))), reason)
@@ -203,13 +217,13 @@ impl Intake {
     ) -> Result<(), String> {
         info!(job = %job_id, ?kind, "cancel received");
         let answer = StepOutcome::of_cancel(kind, job_id);
-        let kept = self.keep(&StepId::cancel(kind, job_id), target, payload).await;
+        let kept = self.keep(&StepKey::cancel(kind, job_id), target, payload).await;
         // Even if storing failed. Unrecovered folders first: they may move to the scheduler in the meantime.
         let recorded = self.record_in_unrecovered(kind, job_id).await;
         let recorded = recorded.and(self.scheduler.cancel(Some(job_id), kind).await);
         match (kept, recorded) {
-            (Ok(Created::New(folder, request)), Ok(())) => self.answer(folder, &request, answer).await,
-            (Ok(Created::New(folder, _)), Err(error)) => {
+            (Ok(Created::New(folder)), Ok(())) => self.answer(folder, answer).await,
+            (Ok(Created::New(folder)), Err(error)) => {
                 warn!(job = %job_id, error, "failed to record cancel, retrying");
                 self.store.leave(&folder);
             }
@@ -224,7 +238,7 @@ impl Intake {
     /// Records a cancel in the folders of the job that could not be recovered so far.
     async fn record_in_unrecovered(&self, kind: CancelKind, job_id: Uuid) -> Result<(), String> {
         let left: Vec<_> =
-            self.store.left().into_iter().filter(|folder| folder.id().is_task_of(job_id)).collect();
+            self.store.left().into_iter().filter(|folder| folder.key().is_task_of(job_id)).collect();
         self.executor.record_cancel(left, kind, CancelledBy::Server).await
     }
 
@@ -233,7 +247,7 @@ impl Intake {
         let PushError::Unreadable { answer_to: Some((task, job_id)), .. } = problem else {
             return Err(problem.to_string());
         };
-        let kept = self.keep(&StepId::task(*job_id, *task), target, payload).await;
+        let kept = self.keep(&StepKey::task(*job_id, *task), target, payload).await;
         if let Ok(Created::Known(folder)) = kept {
             warn!(step = folder.name(), "ignoring unreadable push of a known task");
             return Err(problem.to_string());
@@ -241,23 +255,23 @@ impl Intake {
         self.executor.audit.not_taken(*job_id, Some(*task), "its payload cannot be read").await;
         let answer = refusal(*task, *job_id, problem);
         match kept {
-            Ok(Created::New(folder, request)) => self.answer(folder, &request, answer).await,
+            Ok(Created::New(folder)) => self.answer(folder, answer).await,
             Ok(Created::Known(_)) => {}
             Err(reason) => return self.report_unstored(answer, reason),
         }
         Err(problem.to_string())
     }
 
-    async fn keep(&self, id: &StepId, method: &str, payload: Value) -> Result<Created, String> {
-        let (store, id, method) = (Arc::clone(&self.store), id.clone(), method.to_owned());
-        let kept = on_disk(move || store.create(&id, &method, &payload)).await;
+    async fn keep(&self, key: &StepKey, method: &str, payload: Value) -> Result<Created, String> {
+        let (store, key, method) = (Arc::clone(&self.store), key.clone(), method.to_owned());
+        let kept = on_disk(move || store.create(&key, &method, &payload)).await;
         kept.map_err(|error| format!("failed to store the task: {error}"))
     }
 
     /// Writes and ships an answer.
-    async fn answer(&self, folder: StepFolder, request: &StepRequest, outcome: StepOutcome) {
+    async fn answer(&self, folder: StepFolder, outcome: StepOutcome) {
         let outcome = self.masker().outcome(outcome);
-        let (answer, stop) = (ShippedStep::answer(folder.clone(), request.sequence), self.stop.clone());
+        let (answer, stop) = (ShippedStep::answer(folder.clone()), self.stop.clone());
         let write = move || {
             let (folder, outcome) = (folder.clone(), outcome.clone());
             on_disk(move || folder.set_outcome(&outcome))

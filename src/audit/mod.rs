@@ -10,7 +10,7 @@
 //! | `accepted` | when the policy allows the task, before it enters the queue |
 //! | `refused` | when a rule of `Policy` refuses the task, at once or (registries, submodules) while it runs; when a push cannot be parsed or stored |
 //! | `cancelled` | when a cancel is recorded in the step folder: from the server, or (`reason`) from a runner that shuts down |
-//! | `finished` | when the outcome is known, except for a task that was refused before it was accepted |
+//! | `finished` | when the outcome is known, except for a task that was refused before it was accepted; when the server refuses the claim (`notRun`) |
 //! | `exec` | when a user runs a command in a module (`hawser exec`, `hawser shell`), before it starts |
 //!
 //! The log contains no secrets: only names, hashes, and masked URLs, and no text of an engine or a fault.
@@ -131,6 +131,16 @@ impl Audit {
     pub async fn not_taken(&self, job_id: Uuid, task: Option<Task>, reason: &'static str) {
         let event = AuditEvent::new(EventKind::Refused, job_id, task).with("reason", reason);
         self.blocking(|log| _ = log.write(event)).await;
+    }
+
+    /// The server has refused the claim of a step, which was not run.
+    pub async fn not_claimed(&self, step: &Step) {
+        self.on_step(step, |log, step, mut audited| {
+            log.write_missing(step, &mut audited);
+            let event = AuditEvent::of(EventKind::Finished, step).with("result", "notRun");
+            log.write(event.with("reason", "the server refused the claim"));
+        })
+        .await;
     }
 
     /// The folder of a step is damaged, so its outcome is unknown.

@@ -21,6 +21,9 @@ pub(crate) const PLUGIN_CACHE: Duration = Duration::from_millis(100);
 pub(crate) const MODULE_DIRECTORY: Duration = Duration::from_millis(500);
 /// The event stream of a job, after it broke off.
 pub(crate) const JOB_EVENTS: Duration = Duration::from_millis(500);
+/// A claim that the server refused, which may be a passing fault.
+pub(crate) const CLAIM: [Duration; 3] =
+    [Duration::from_millis(400), Duration::from_millis(600), Duration::from_millis(1000)];
 /// Output records, after a write failed.
 pub(crate) const OUTPUT: Duration = Duration::from_secs(1);
 /// A file of a running step that could not be read.

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::masking::SecretStore;
 
 pub use endpoint::{Endpoint, Timing};
-use hawser_signalr::{HubClient, Invocation};
+use hawser_signalr::{HubClient, Incoming};
 pub use http::SetupError;
 
 /// An HTTP client for other requests of the runner, with the same root certificates and proxies.
@@ -33,7 +33,7 @@ pub fn connect(
     timing: Timing,
     secret_store: SecretStore,
     stop: CancellationToken,
-) -> Result<(HubClient, mpsc::Receiver<Invocation>, JoinHandle<()>), SetupError> {
+) -> Result<(HubClient, mpsc::Receiver<Incoming>, JoinHandle<()>), SetupError> {
     insecure_http::check_start(&endpoint)?;
     let limit = endpoint.max_message_bytes;
     let session = timing.session.clone();

@@ -1,6 +1,6 @@
 //! Takes one step from its folder to its outcome: prepare, execute, conclude.
 //!
-//! A step that was started always ends with an `outcome.json`. The [phase](RecoveryPhase) that its folder is in decides
+//! A step whose claim was granted always ends with an `outcome.json`. The [phase](RecoveryPhase) that its folder is in decides
 //! where the executor continues.
 
 use std::fs::File;
@@ -10,11 +10,11 @@ use std::time::Instant;
 use hawser_contract::requests::Request;
 use hawser_contract::{Fault, Outcome, Success};
 use jiff::Timestamp;
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::oneshot;
 use tracing::field::display;
 use tracing::info;
 
+use super::claim::{ClaimAnswer, StepSignals};
 use super::wait::{read_exit, script_ended};
 use super::{Executor, on_disk};
 use crate::masking::JobSecrets;
@@ -31,31 +31,36 @@ pub(crate) enum DriveEnd {
     Concluded,
     /// Nothing was done: another process uses the module directory.
     DirectoryBusy { holder: String },
+    /// Nothing was done: the runner drains, and the claim is not answered.
+    Drained,
+    /// The step has no outcome yet.
+    Panicked,
+    /// Nothing was done: the server has refused the claim.
+    ClaimRefused { reason: String },
 }
 
 impl Executor {
     /// Takes a step to its outcome from the phase that its folder is in.
-    pub(crate) async fn drive(
-        &self,
-        step: &Step,
-        phase: RecoveryPhase,
-        cancel: &CancellationToken,
-        report_again: &Notify,
-    ) -> DriveEnd {
+    pub(crate) async fn drive(&self, step: &Step, phase: RecoveryPhase, signals: &StepSignals) -> DriveEnd {
         let since = started(step, phase).await;
         let secrets = watch::of_step(&self.secret_store, step);
         let ended = match &step.work {
             StepWork::Refresh(refresh) => {
                 log_started(step, phase);
                 let http = self.http.clone();
-                tasks::refresh(refresh, &self.settings, &self.policy, http, &secrets, cancel).await
+                tasks::refresh(refresh, &self.settings, &self.policy, http, &secrets, &signals.cancel).await
             }
             StepWork::Task(request) => match self.module_for(request, phase).await {
                 Ok(module) => {
-                    log_started(step, phase);
-                    tokio::select! {
-                        ended = self.task(step, request, phase, module, cancel, secrets.clone()) => ended,
-                        never = self.keep_reporting(request, report_again) => match never {},
+                    let (answer, claim) = oneshot::channel();
+                    let answer = (phase == RecoveryPhase::Prepare).then_some(answer);
+                    let ended = tokio::select! {
+                        ended = self.task(step, request, phase, module, claim, signals, secrets.clone()) => ended,
+                        never = self.keep_reporting(request, answer, signals) => match never {},
+                    };
+                    match ended {
+                        Ok(ended) => ended,
+                        Err(unclaimed) => return unclaimed,
                     }
                 }
                 Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
@@ -75,34 +80,57 @@ impl Executor {
         DriveEnd::Concluded
     }
 
-    /// Continues the task from its phase, and adds the last line to its log.
+    /// Continues the task from its phase, and adds the last line to its log. The error is the end of a step that was not
+    /// claimed.
+    #[expect(clippy::too_many_arguments, reason = "all belong to one step")]
     async fn task(
         &self,
         step: &Step,
         request: &Request,
         phase: RecoveryPhase,
         module: Option<ModuleLock>,
-        cancel: &CancellationToken,
+        claim: oneshot::Receiver<ClaimAnswer>,
+        signals: &StepSignals,
         secrets: JobSecrets,
-    ) -> Result<Success, TaskError> {
+    ) -> Result<Result<Success, TaskError>, DriveEnd> {
+        let held = match share(module.as_ref()) {
+            Ok(held) => held.map(Arc::new),
+            Err(fault) => return Ok(Err(fault.into())),
+        };
         let context = TaskContext {
             settings: Arc::clone(&self.settings),
             policy: Arc::clone(&self.policy),
             common: request.common.clone(),
             folder: step.folder.clone(),
-            cancel: cancel.clone(),
+            cancel: signals.cancel.clone(),
             engines: self.engines.clone(),
             http: self.http.clone(),
             secrets,
-            held: share(module.as_ref())?.map(Arc::new),
+            held,
         };
         let run = TaskRun { executor: self, context: &context, request, module };
+        if phase != RecoveryPhase::Prepare {
+            log_started(step, phase);
+        }
         let ended = match phase {
-            RecoveryPhase::Prepare => run.begin().await,
+            RecoveryPhase::Prepare => match run.lock().await {
+                Ok((RecoveryPhase::Prepare, lock)) => match claim.await {
+                    Ok(ClaimAnswer::Granted) => {
+                        log_started(step, phase);
+                        run.begin(lock).await
+                    }
+                    Ok(ClaimAnswer::Cancelled) => Err(TaskError::Cancelled),
+                    Ok(ClaimAnswer::Refused { reason }) => return Err(DriveEnd::ClaimRefused { reason }),
+                    Ok(ClaimAnswer::Drained) | Err(_) => return Err(DriveEnd::Drained),
+                },
+                Ok((RecoveryPhase::Lost, _lock)) => Err(run.lost().await.into()),
+                Ok(_) => run.conclude().await,
+                Err(error) => Err(error),
+            },
             RecoveryPhase::Running => run.wait().await,
             RecoveryPhase::Conclude => run.conclude().await,
             RecoveryPhase::Lost => Err(run.lost().await.into()),
-            RecoveryPhase::Ship => return Err(Fault::new("the step already has an outcome").into()),
+            RecoveryPhase::Ship => return Ok(Err(Fault::new("the step already has an outcome").into())),
         };
         match &ended {
             Ok(_) => {}
@@ -111,7 +139,7 @@ impl Executor {
                 context.error(&fault.message);
             }
         }
-        ended
+        Ok(ended)
     }
 }
 
@@ -125,24 +153,21 @@ pub(super) struct TaskRun<'a> {
 }
 
 impl TaskRun<'_> {
-    /// Prepares the task and starts a supervisor with its script.
-    async fn begin(self) -> Result<Success, TaskError> {
-        let (context, folder) = (self.context, &self.context.folder);
+    /// Takes the lock of the folder, and finds out whether the script was started.
+    async fn lock(&self) -> Result<(RecoveryPhase, File), TaskError> {
+        let folder = &self.context.folder;
         let lock = match in_folder(folder, StepFolder::try_lock).await? {
             Some(lock) => lock,
-            None => {
-                // Either a supervisor that was starting when the last runner died drives the step, or a child process
-                // of this one has inherited the lock for a moment. Once the lock is free, the folder shows which.
-                let lock = script_ended(folder).await?;
-                if in_folder(folder, StepFolder::phase_of_holder).await? != RecoveryPhase::Prepare {
-                    return self.conclude().await;
-                }
-                lock
-            }
+            // Either a supervisor that was starting when the last runner died drives the step, or a child process
+            // of this one has inherited the lock for a moment. Once the lock is free, the folder shows which.
+            None => script_ended(folder).await?,
         };
-        if in_folder(folder, StepFolder::supervisor).await?.is_some() {
-            return Err(self.lost().await.into());
-        }
+        Ok((in_folder(folder, StepFolder::phase_of_holder).await?, lock))
+    }
+
+    /// Prepares the task and starts a supervisor with its script. The claim is granted: this is the first side effect.
+    async fn begin(self, lock: File) -> Result<Success, TaskError> {
+        let (context, folder) = (self.context, &self.context.folder);
         check_cancel(folder).await?;
         watch::learn_before(&self.executor.secret_store, context, self.request).await?;
         let launch = match tasks::prepare(context, &self.request.task).await? {

@@ -1,13 +1,14 @@
 //! Ends a step: an audit line, `outcome.json`, a log event, and a notice to the shipper.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hawser_contract::{Fault, Outcome, StepOutcome};
 use tracing::field::display;
 use tracing::{debug, error, info, warn};
 
-use super::Executor;
 use super::wait::script_ended;
+use super::{Executor, on_disk};
 use crate::base::blocking::blocking;
 use crate::base::retry::Delays;
 use crate::masking::JobSecrets;
@@ -80,6 +81,21 @@ impl Executor {
         }
         let outcome = step.work.ended(Outcome::Faulted(Fault::new(message)));
         self.record(step, outcome, &secrets, since).await;
+    }
+
+    /// Removes a step whose claim the server has refused. It gets no outcome, because another runner may be running the task.
+    pub(crate) async fn withdraw(&self, step: &Step, reason: &str) {
+        let (module, job, task) = (step.work.module(), step.job_id().map(display), step.work.name());
+        warn!(module, job, task, step = step.name(), reason, "claim refused, task not run");
+        self.audit.not_claimed(step).await;
+        // The shipper notices that the folder is gone.
+        let (store, folder) = (Arc::clone(&self.store), step.folder.clone());
+        if let Err(error) = on_disk(move || store.retire(&folder).map(|path| store.discard(&path))).await {
+            error!(
+                step = step.name(),
+                error, "failed to remove step folder, the next start claims the task again"
+            );
+        }
     }
 
     /// Ends a step after a panic in the executor, so that the server still gets an outcome.

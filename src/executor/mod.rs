@@ -22,7 +22,8 @@ use crate::masking::SecretStore;
 use crate::policy::Policy;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
-use crate::step::{CancelledBy, StepFolder};
+use crate::step::{CancelledBy, StepFolder, StepStore};
+pub(crate) use claim::StepSignals;
 pub(crate) use drive::DriveEnd;
 
 /// Drives steps, one tokio task per step.
@@ -32,6 +33,7 @@ pub struct Executor {
     pub engines: Engines,
     pub secret_store: SecretStore,
     pub hub: HubClient,
+    pub store: Arc<StepStore>,
     pub shipper: ShipperHandle,
     pub http: reqwest::Client,
     /// The program to start as `… supervise FOLDER`.

@@ -26,7 +26,7 @@ async fn retrying<T, Attempt: Future<Output = Result<T, FolderError>>>(
 ) -> Result<T, FolderError> {
     loop {
         match attempt().await {
-            Err(error) if !error.is_damage() => {
+            Err(error) if error.is_temporary() => {
                 warn!(step = folder.name(), %error, "failed to read step folder, retrying");
                 tokio::time::sleep(retry::STEP_FILE).await;
             }

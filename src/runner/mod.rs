@@ -143,7 +143,7 @@ impl Parts {
         let stop = token.clone().drop_guard();
         let endpoint = connect::Endpoint::from(&*settings);
         let http = connect::http_client(&endpoint, &options.timing)?;
-        let (hub, pushes, session) =
+        let (hub, incoming, session) =
             connect::connect(endpoint, options.timing, secret_store.clone(), token.clone())?;
         let shipper = Shipper::start(
             hub.clone(),
@@ -157,6 +157,7 @@ impl Parts {
             engines: options.engines,
             secret_store,
             hub,
+            store: Arc::clone(&store),
             shipper,
             http,
             supervisor: options.supervisor,
@@ -178,7 +179,7 @@ impl Parts {
         }
         let recovery = tokio::spawn(recovery.keep_trying(token.clone()));
         let intake = Intake::new(store, scheduler.clone(), Arc::clone(&executor), token);
-        let intake = tokio::spawn(intake.run(pushes));
+        let intake = tokio::spawn(intake.run(incoming));
         Ok(Some(Self { executor, scheduler, session, intake, scheduling, recovery, stop }))
     }
 

@@ -105,6 +105,12 @@ impl Recovery {
                     let _ = blocking(move || store.set_aside(&folder, &error.to_string())).await;
                 }
                 Recover::Leave(folder, error) => self.leave(&folder, &error),
+                Recover::LeaveAlone(folder, error) => {
+                    warn!(step = folder.name(), %error, "found step of a newer version, leaving it alone");
+                    self.store.taken_up(&folder);
+                    // A push of its task is a new step.
+                    self.store.acknowledged(folder.sequence());
+                }
                 Recover::RecordCancel(cancel, folders) => {
                     let UnansweredCancel { kind, job_id, .. } = cancel;
                     info!(job = %job_id, ?kind, "resuming cancel of an earlier process");
@@ -136,7 +142,19 @@ impl Recovery {
 
     async fn ship(&self, answer: ShippedStep) {
         self.store.taken_up(&answer.folder);
+        if self.store.is_superseded(&answer.folder) {
+            return self.retire(answer.folder).await;
+        }
         self.executor.shipper.add(answer).await;
+    }
+
+    /// A crash came between the acknowledgement of the outcome and the removal of the folder.
+    async fn retire(&self, folder: StepFolder) {
+        debug!(step = folder.name(), "removing acknowledged step of an earlier process");
+        let store = Arc::clone(&self.store);
+        if let Err(error) = on_disk(move || store.retire(&folder).map(|path| store.discard(&path))).await {
+            warn!(error, "failed to remove acknowledged step");
+        }
     }
 
     /// Cancels the waiting steps of the job too, and answers once every step has the cancel.
@@ -160,6 +178,10 @@ impl Recovery {
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.
             self.executor.audit.found_finished(&step).await;
+            if self.store.is_superseded(&folder) {
+                self.store.taken_up(&folder);
+                return self.retire(folder).await;
+            }
         }
         self.executor.shipper.add(ShippedStep::of(&step)).await;
         if phase != RecoveryPhase::Ship {
@@ -172,18 +194,18 @@ impl Recovery {
     async fn report_damaged(&self) {
         let store = Arc::clone(&self.store);
         // On failure they stay recorded, and are reported next time.
-        for id in blocking(move || store.unreported()).await.unwrap_or_default() {
-            let (store, damaged) = (Arc::clone(&self.store), id.clone());
+        for folder in blocking(move || store.unreported()).await.unwrap_or_default() {
+            let (store, damaged) = (Arc::clone(&self.store), folder.clone());
             match on_disk(move || intake::answer_for_damaged(&store, &damaged)).await {
                 Ok(Some(answer)) => {
-                    if let Some((job_id, task)) = id.job_and_task() {
+                    if let Some((job_id, task)) = folder.key().job_and_task() {
                         let reason = "the record of the task was damaged";
                         self.executor.audit.lost(job_id, task, reason).await;
                     }
                     self.executor.shipper.add(answer).await;
                 }
                 Ok(None) => {}
-                Err(error) => warn!(step = %id, error, "failed to report damaged step"),
+                Err(error) => warn!(step = folder.name(), error, "failed to report damaged step"),
             }
         }
     }
@@ -197,6 +219,8 @@ enum Recover {
     SetAside(StepFolder, FolderError),
     /// The folder cannot be read at the moment, and may be intact.
     Leave(StepFolder, FolderError),
+    /// The folder was written by a newer version, which can finish the step.
+    LeaveAlone(StepFolder, FolderError),
     /// Before any step of the job resumes.
     RecordCancel(UnansweredCancel, Vec<StepFolder>),
     Resume(RecoveryPhase, Step),
@@ -212,19 +236,20 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
             Ok((_, RecoveredStep::Cancel(cancel))) => cancels.push(cancel),
             Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
             Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
+            Err(error @ FolderError::Newer { .. }) => actions.push(Recover::LeaveAlone(folder, error)),
             Err(error) => {
                 unreadable.push(folder.clone());
                 actions.push(Recover::Leave(folder, error));
             }
         }
     }
-    steps.sort_by_key(|(_, step)| step.sequence);
+    steps.sort_by_key(|(_, step)| step.folder.sequence());
     for cancel in &cancels {
         let unfinished = steps
             .iter()
             .filter(|(phase, step)| *phase != RecoveryPhase::Ship && step.job_id() == Some(cancel.job_id))
             .map(|(_, step)| &step.folder);
-        let unreadable = unreadable.iter().filter(|folder| folder.id().is_task_of(cancel.job_id));
+        let unreadable = unreadable.iter().filter(|folder| folder.key().is_task_of(cancel.job_id));
         let folders = unfinished.chain(unreadable).cloned().collect();
         actions.push(Recover::RecordCancel(cancel.clone(), folders));
     }
@@ -312,16 +337,16 @@ mod tests {
         let Ok(Push::Task(request)) = Push::read("Validate", std::slice::from_ref(&payload)) else {
             panic!("{:?}", Push::read("Validate", &[payload]))
         };
-        let folder = StepFolder::at(format!("/steps/{}.Validate", Uuid::from_u128(job)));
-        RecoveredStep::Step(Step { folder, sequence, work: StepWork::Task(request) })
+        let folder = StepFolder::at(format!("/steps/{sequence}.{}.Validate", Uuid::from_u128(job)));
+        RecoveredStep::Step(Step { folder, work: StepWork::Task(request) })
     }
 
     #[test]
     fn a_cancel_is_recorded_before_steps_resume_in_order_and_answered_after_them() {
         let job_id = Uuid::from_u128(1);
-        let unreadable = StepFolder::at(format!("/steps/{job_id}.Plan"));
+        let unreadable = StepFolder::at(format!("/steps/4.{job_id}.Plan"));
         let error = || FolderError::io("read", unreadable.path())(io::Error::other("too many open files"));
-        let answer = ShippedStep::answer(StepFolder::at("/steps/cancel"), 3);
+        let answer = ShippedStep::answer(StepFolder::at("/steps/3.cancel"));
         let cancel = UnansweredCancel { kind: CancelKind::Kill, job_id, answer: answer.clone() };
         let cancel = RecoveredStep::Cancel(cancel);
         let inspected = vec![
@@ -342,7 +367,7 @@ mod tests {
             panic!("{actions:?}")
         };
         assert_eq!(left, &unreadable);
-        assert_eq!((first.sequence, second.sequence), (1, 2));
+        assert_eq!((first.folder.sequence(), second.folder.sequence()), (1, 2));
         assert_eq!(folders, &[first.folder.clone(), unreadable]);
     }
 }

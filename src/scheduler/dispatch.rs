@@ -9,7 +9,7 @@ use std::time::Instant;
 use futures::FutureExt as _;
 use hawser_contract::Outcome;
 use hawser_contract::requests::CancelKind;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::field::display;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::Load;
 use super::queue::{Event, Queue, QueuedStep};
 use crate::base::retry;
-use crate::executor::{DriveEnd, Executor};
+use crate::executor::{DriveEnd, Executor, StepSignals};
 use crate::settings::Refusal;
 use crate::step::{CancelledBy, RecoveryPhase, Step};
 
@@ -27,7 +27,8 @@ use crate::step::{CancelledBy, RecoveryPhase, Step};
 pub(super) enum SchedulerCommand {
     Submit(Box<Step>, RecoveryPhase),
     Refuse(Box<Step>, Refusal),
-    ReportAgain(String),
+    /// Answers whether the step is active.
+    ReportAgain(String, oneshot::Sender<bool>),
     /// Without a job: every running step, at the drain limit.
     Cancel {
         job: Option<Uuid>,
@@ -47,12 +48,12 @@ pub(super) struct CancelledSteps {
 struct Active {
     step: Step,
     phase: RecoveryPhase,
-    cancel: CancellationToken,
-    report: Arc<Notify>,
+    signals: StepSignals,
     /// A waiting step is cancelled at once.
     waiting: bool,
     /// Whether the log says that another process uses the module directory.
     busy_logged: bool,
+    panicked: bool,
 }
 
 pub(super) struct Dispatch {
@@ -61,12 +62,20 @@ pub(super) struct Dispatch {
     executor: Arc<Executor>,
     drives: JoinSet<(String, DriveEnd)>,
     load: watch::Sender<Load>,
+    drain: CancellationToken,
 }
 
 impl Dispatch {
     pub(super) fn new(executor: Arc<Executor>, load: watch::Sender<Load>) -> Self {
         let slots = executor.settings.runner.max_concurrent_steps.max(1) as usize;
-        Self { queue: Queue::new(slots), steps: HashMap::new(), executor, drives: JoinSet::new(), load }
+        Self {
+            queue: Queue::new(slots),
+            steps: HashMap::new(),
+            executor,
+            drives: JoinSet::new(),
+            load,
+            drain: CancellationToken::new(),
+        }
     }
 
     pub(super) async fn run(
@@ -103,22 +112,24 @@ impl Dispatch {
             SchedulerCommand::Submit(step, phase) => self.arrive(*step, phase),
             SchedulerCommand::Refuse(step, refusal) => {
                 let (executor, name) = (Arc::clone(&self.executor), step.name());
-                self.drives.spawn(async move {
+                self.spawn(name, async move {
                     executor.refuse(&step, &refusal).await;
-                    (name, DriveEnd::Concluded)
+                    DriveEnd::Concluded
                 });
             }
-            // A step that is no longer active has an outcome, which the shipper sends until it is acknowledged.
-            SchedulerCommand::ReportAgain(name) => {
-                if let Some(active) = self.steps.get(&name) {
-                    active.report.notify_one();
+            SchedulerCommand::ReportAgain(name, known) => {
+                let active = self.steps.get(&name);
+                if let Some(active) = active {
+                    active.signals.report_again.notify_one();
                 }
+                let _ = known.send(active.is_some());
             }
             SchedulerCommand::Cancel { job, kind, done } => {
                 let _ = done.send(self.cancel(job, kind).await);
             }
             SchedulerCommand::Drain(drained) => {
                 self.on(Event::Drain);
+                self.drain.cancel();
                 self.publish_load();
                 let _ = drained.send(());
             }
@@ -130,10 +141,10 @@ impl Dispatch {
         let active = Active {
             step,
             phase,
-            cancel: CancellationToken::new(),
-            report: Arc::new(Notify::new()),
+            signals: StepSignals { drain: self.drain.clone(), ..StepSignals::default() },
             waiting: true,
             busy_logged: false,
+            panicked: false,
         };
         self.steps.insert(name.clone(), active);
         if phase == RecoveryPhase::Prepare {
@@ -155,20 +166,15 @@ impl Dispatch {
         active.waiting = false;
         let executor = Arc::clone(&self.executor);
         let (step, phase) = (active.step.clone(), active.phase);
-        let (cancel, report, name) = (active.cancel.clone(), Arc::clone(&active.report), name.to_owned());
+        let signals = active.signals.clone();
+        self.spawn(name.to_owned(), async move { executor.drive(&step, phase, &signals).await });
+    }
+
+    /// Starts a part of a step's life in a tokio task. A panic in it is an end like any other.
+    fn spawn(&mut self, name: String, life: impl Future<Output = DriveEnd> + Send + 'static) {
         self.drives.spawn(async move {
-            let since = Instant::now();
-            let driving = AssertUnwindSafe(executor.drive(&step, phase, &cancel, &report));
-            let ended = match driving.catch_unwind().await {
-                Ok(ended) => ended,
-                // The server still gets an outcome.
-                Err(_) => {
-                    error!(step = name, "executor panicked");
-                    executor.internal_error(&step, since).await;
-                    DriveEnd::Concluded
-                }
-            };
-            (name, ended)
+            let ended = AssertUnwindSafe(life).catch_unwind().await;
+            (name, ended.unwrap_or(DriveEnd::Panicked))
         });
     }
 
@@ -182,22 +188,68 @@ impl Dispatch {
                 self.steps.remove(&name);
                 self.on(Event::Ended(name));
             }
+            DriveEnd::Panicked => self.recover_from_panic(name),
+            DriveEnd::ClaimRefused { reason } => self.withdraw(name, reason),
+            DriveEnd::Drained => self.wait_again(name),
             DriveEnd::DirectoryBusy { holder } => {
                 let Some(active) = self.steps.get_mut(&name) else { return };
-                active.waiting = true;
                 if !std::mem::replace(&mut active.busy_logged, true) {
                     let step = &active.step;
                     let (module, job) = (step.work.module(), step.job_id().map(display));
                     info!(module, job, task = step.work.name(), holder, "waiting for module directory");
                 }
-                // A cancel may have arrived while the lock was tried.
-                if active.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {
-                    self.conclude_unstarted(name);
-                } else {
-                    self.on(Event::Busy(name));
-                }
+                self.wait_again(name);
             }
         }
+    }
+
+    /// The server still gets an outcome. If recording it panics too, the slot is free nevertheless.
+    fn recover_from_panic(&mut self, name: String) {
+        error!(step = name, "executor panicked");
+        let executor = Arc::clone(&self.executor);
+        match self.steps.get_mut(&name) {
+            Some(active) if !active.panicked => {
+                active.panicked = true;
+                let step = active.step.clone();
+                self.spawn(name, async move {
+                    executor.internal_error(&step, Instant::now()).await;
+                    DriveEnd::Concluded
+                });
+            }
+            _ => {
+                self.steps.remove(&name);
+                self.on(Event::Ended(name));
+            }
+        }
+    }
+
+    /// Nothing of the step was done: it returns to the queue.
+    fn wait_again(&mut self, name: String) {
+        let Some(active) = self.steps.get_mut(&name) else { return };
+        active.waiting = true;
+        // A cancel may have arrived in the meantime.
+        if active.signals.cancel.is_cancelled() && active.phase == RecoveryPhase::Prepare {
+            self.conclude_unstarted(name);
+        } else {
+            self.on(Event::Busy(name));
+        }
+    }
+
+    /// Ends a step whose claim was refused, unless its task was pushed again in the meantime. From here on, a push of the task
+    /// is a new step.
+    fn withdraw(&mut self, name: String, reason: String) {
+        let Some(active) = self.steps.get(&name) else { return };
+        if active.signals.report_again.notified().now_or_never().is_some() {
+            return self.begin(&name);
+        }
+        let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
+        executor.store.acknowledged(step.folder.sequence());
+        self.steps.remove(&name);
+        self.on(Event::Ended(name.clone()));
+        self.spawn(name, async move {
+            executor.withdraw(&step, &reason).await;
+            DriveEnd::Concluded
+        });
     }
 
     /// Records the cancel in the folders of the job's steps, or of all running steps; a waiting step ends at once.
@@ -215,7 +267,7 @@ impl Dispatch {
                 warn!(step = name, error, "failed to record cancel in step folder");
                 cancelled.error = Some(error);
             }
-            active.cancel.cancel();
+            active.signals.cancel.cancel();
             cancelled.steps.push(active.step.clone());
             // A step that waits for its conclusion has run its script, and ends as the script did.
             if active.waiting && active.phase == RecoveryPhase::Prepare {
@@ -232,10 +284,13 @@ impl Dispatch {
         active.waiting = false;
         let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
         self.on(Event::Ended(name.clone()));
-        self.drives.spawn(async move {
+        self.spawn(name, async move {
             let secrets = executor.secret_store.job(step.job_id());
             executor.finish(&step, Outcome::Cancelled, &secrets, Instant::now()).await;
-            (name, DriveEnd::Concluded)
+            DriveEnd::Concluded
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

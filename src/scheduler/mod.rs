@@ -75,9 +75,12 @@ impl Scheduler {
         checked.await.unwrap_or_else(|error| Err(Refusal::failed(&error)))
     }
 
-    /// Reports a running step again, because its task was pushed again.
-    pub async fn report_again(&self, name: String) {
-        self.send(SchedulerCommand::ReportAgain(name)).await;
+    /// Claims a step or reports it as running at once, because its task was pushed again. False if the step is neither
+    /// waiting nor running: it has its outcome, or it was withdrawn a moment ago.
+    pub async fn report_again(&self, name: String) -> bool {
+        let (known, wait) = oneshot::channel();
+        self.send(SchedulerCommand::ReportAgain(name, known)).await;
+        wait.await.unwrap_or(true)
     }
 
     /// Cancels every step of a job, or every running step if the drain has timed out. Returns once the cancel is recorded in
@@ -123,6 +126,8 @@ impl Scheduler {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
@@ -134,36 +139,43 @@ mod tests {
     use crate::shipping::Shipper;
     use crate::step::StepStore;
 
-    #[tokio::test]
-    async fn a_cancel_after_the_scheduler_stopped_is_an_error() {
+    /// An executor with one slot, without a connection.
+    pub(super) fn executor(directory: &Path, stop: CancellationToken) -> Executor {
         let settings = json!({
             "Runner": {
                 "Id": Uuid::from_u128(1), "OrganizationId": Uuid::from_u128(2), "Instance": "test",
-                "Credentials": {"ClientId": "id", "ClientSecret": "hush"},
+                "Credentials": {"ClientId": "id", "ClientSecret": "hush"}, "MaxConcurrentSteps": 1,
             },
             "Server": {"Url": "http://localhost:1/"},
+            "WorkingDirectory": {"WorkingDirectory": directory, "TempDirectory": directory.join("temp")},
         });
         let settings: Arc<Settings> = Arc::new(serde_json::from_value(settings).unwrap());
-        let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(StepStore::open(directory.path(), Uuid::nil(), "test").unwrap());
+        let store = Arc::new(StepStore::open(directory, Uuid::nil(), "test").unwrap());
         let secret_store = SecretStore::new(Rules::new(&settings.job_log_stream).unwrap());
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (hub, _driver) = hawser_signalr::client::channel();
-        let stop = CancellationToken::new();
-        stop.cancel();
         let log = &settings.job_log_stream;
-        let shipper = Shipper::start(hub.clone(), store, log, 4096, secret_store.clone(), stop.clone());
-        let executor = Executor {
+        let shipper = Shipper::start(hub.clone(), Arc::clone(&store), log, 4096, secret_store.clone(), stop);
+        Executor {
             engines: Engines::default(),
             secret_store,
             hub,
+            store,
             shipper,
             http: reqwest::Client::new(),
             supervisor: "hawser".into(),
             audit: Audit::new(&settings),
             policy: Arc::new(Policy::new(&settings)),
             settings,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cancel_after_the_scheduler_stopped_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let executor = executor(directory.path(), stop.clone());
         let (scheduler, task) = Scheduler::start(Arc::new(executor), stop);
         task.await.unwrap();
         scheduler.cancel(Some(Uuid::from_u128(3)), CancelKind::Graceful).await.unwrap_err();

@@ -51,7 +51,7 @@ pub(super) enum Event {
     Arrived(QueuedStep),
     /// A step that an earlier process started.
     Adopted(QueuedStep),
-    /// A step could not start because another process holds its directory.
+    /// A step could not start because another process holds its directory, or because the runner drains.
     Busy(String),
     /// Retry the steps whose directory was held by another process.
     RetryBusy,

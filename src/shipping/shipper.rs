@@ -22,6 +22,7 @@ use super::cap_watch::CapWatch;
 use super::handle::{ShipperCommand, ShipperHandle, ShippingStatus};
 use super::round_robin::{RoundRobin, StreamId};
 use super::step_stream::{Next, Reaction, ShippedStep, StepStream};
+use super::window::Payload;
 use crate::masking::SecretStore;
 use crate::settings::model::JobLogStreamSettings;
 use crate::step::StepStore;
@@ -138,7 +139,7 @@ impl Shipper {
             return self.count_shipped();
         }
         let id = self.new_id();
-        self.turns.add(step.labels.as_ref().map(|labels| labels.job_id), step.sequence, id);
+        self.turns.add(step.labels.as_ref().map(|labels| labels.job_id), step.folder.sequence(), id);
         self.streams
             .insert(id, StepStream::new(step, self.limits.clone(), &self.secret_store, Instant::now()));
     }
@@ -179,21 +180,28 @@ impl Shipper {
             let call = self.new_id();
             let Some(stream) = self.streams.get_mut(&id) else { continue };
             match stream.next(call, now) {
-                Next::Send { method, arguments } => {
+                Next::Send { method, arguments, payload } => {
                     idle = 0;
                     unanswered += 1;
                     wake = earlier(wake, stream.deadline());
-                    if !self.send(id, call, generation, &method, arguments).await {
+                    // Intake learns of acknowledged results in their order among the pushes.
+                    let ordered = (payload == Payload::Result).then(|| stream.step.folder.sequence());
+                    if !self.send((id, call, generation), &method, arguments, ordered).await {
                         break;
                     }
                 }
                 Next::At(time) => wake = earlier(wake, Some(time)),
                 Next::Wait => {}
                 Next::Gone => {
-                    self.take_out(id);
+                    // The next step of the job has its turn now.
+                    idle = 0;
+                    if let Some(stream) = self.take_out(id) {
+                        self.store.acknowledged(stream.step.folder.sequence());
+                    }
                     self.count_shipped();
                 }
                 Next::GiveUp { reason } => {
+                    idle = 0;
                     if let Some(stream) = self.take_out(id) {
                         self.store.set_aside(&stream.step.folder, &reason);
                         self.count_shipped();
@@ -207,15 +215,20 @@ impl Shipper {
     /// Starts a call. False if the client is closed or the shipper stops.
     async fn send(
         &mut self,
-        stream: StreamId,
-        call: u64,
-        generation: u64,
+        (stream, call, generation): (StreamId, u64, u64),
         method: &str,
         arguments: String,
+        ordered: Option<u64>,
     ) -> bool {
+        let start = async {
+            match ordered {
+                Some(sequence) => self.hub.start_ordered(method, arguments, sequence).await,
+                None => self.hub.start(method, arguments).await,
+            }
+        };
         let started = tokio::select! {
             () = self.stop.cancelled() => return false,
-            started = self.hub.start(method, arguments) => started,
+            started = start => started,
         };
         match started {
             Ok(pending) => {
@@ -240,7 +253,6 @@ impl Shipper {
             Reaction::Disconnected => self.distrusted = Some((generation, now + DISTRUST)),
             Reaction::Finished => {
                 let Some(StepStream { step, .. }) = self.take_out(id) else { return };
-                // Right now, even if the disk is slow: from here on, a push of the same task is a new step.
                 match self.store.retire(&step.folder) {
                     Ok(gone) => {
                         let store = Arc::clone(&self.store);

@@ -39,8 +39,6 @@ pub struct ShippedStep {
     pub folder: StepFolder,
     /// None for a source refresh, which has no job and no log on the server.
     pub labels: Option<Labels>,
-    /// Order of arrival: steps of one job are shipped in this order, one after the other.
-    pub sequence: u64,
 }
 
 impl ShippedStep {
@@ -53,12 +51,12 @@ impl ShippedStep {
             }),
             StepWork::Refresh(_) => None,
         };
-        Self { folder: step.folder.clone(), sequence: step.sequence, labels }
+        Self { folder: step.folder.clone(), labels }
     }
 
     /// A step with nothing to ship but its outcome.
-    pub fn answer(folder: StepFolder, sequence: u64) -> Self {
-        Self { folder, sequence, labels: None }
+    pub fn answer(folder: StepFolder) -> Self {
+        Self { folder, labels: None }
     }
 }
 
@@ -68,6 +66,7 @@ pub(super) enum Next {
     Send {
         method: String,
         arguments: String,
+        payload: Payload,
     },
     /// Nothing until this time.
     At(Instant),
@@ -188,8 +187,9 @@ impl StepStream {
         }
         match self.offer(now) {
             Ok(Offer::Batch { arguments, end }) => {
-                self.window.send(id, Payload::Lines(end), arguments.len(), now);
-                Next::Send { method: method::ADD_LOGS.to_owned(), arguments }
+                let payload = Payload::Lines(end);
+                self.window.send(id, payload, arguments.len(), now);
+                Next::Send { method: method::ADD_LOGS.to_owned(), arguments, payload }
             }
             Ok(Offer::At(time)) => Next::At(time),
             Ok(Offer::Ended) if !self.window.is_empty() => Next::Wait,
@@ -234,7 +234,7 @@ impl StepStream {
                     warn!(step, method, reason, "result replaced");
                 }
                 self.window.send(id, Payload::Result, call.arguments.len(), now);
-                Next::Send { method: call.method, arguments: call.arguments }
+                Next::Send { method: call.method, arguments: call.arguments, payload: Payload::Result }
             }
             Err(OutcomeCallError::Missing) => {
                 self.concluded = false;

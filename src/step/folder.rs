@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::identity::StepId;
+use super::identity::StepKey;
 use super::records::{Position, RecordWriter};
 use crate::base::files::write_private_atomic;
 use crate::base::lock::{self, LockMode};
@@ -45,10 +45,16 @@ impl FolderError {
         Self::Damaged { path: path.to_owned(), reason: reason.to_string() }
     }
 
-    /// Whether the folder itself is damaged. Other errors, such as too many open files, may go away.
+    /// Whether the error may go away, such as too many open files.
+    pub fn is_temporary(&self) -> bool {
+        !self.is_damage() && !matches!(self, Self::Newer { .. })
+    }
+
+    /// Whether the folder itself is damaged.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Damaged { .. } | Self::Newer { .. } => true,
+            Self::Damaged { .. } => true,
+            Self::Newer { .. } => false,
             Self::Io { source, .. } => {
                 matches!(
                     source.kind(),
@@ -65,8 +71,6 @@ impl FolderError {
 /// `request.json`: the push as received.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StepRequest {
-    /// Order of arrival in this runner, across restarts.
-    pub sequence: u64,
     pub received: Timestamp,
     pub method: String,
     pub payload: Value,
@@ -160,6 +164,17 @@ pub enum RecoveryPhase {
     Ship,
 }
 
+/// The name of the folder of a step. It sorts by arrival.
+pub(super) fn name_of(sequence: u64, key: &StepKey) -> String {
+    format!("{sequence:08}.{key}")
+}
+
+/// Reads the name of a step folder.
+pub(super) fn sequence_and_key(name: &str) -> (u64, StepKey) {
+    let numbered = name.split_once('.').and_then(|(number, key)| Some((number.parse().ok()?, key)));
+    numbered.map_or_else(|| (0, name.into()), |(sequence, key)| (sequence, key.into()))
+}
+
 #[derive(Serialize, Deserialize)]
 struct Versioned<T> {
     version: u32,
@@ -168,7 +183,7 @@ struct Versioned<T> {
 }
 
 /// Handle to a step folder; cheap to clone, holds no open file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StepFolder {
     path: PathBuf,
 }
@@ -185,11 +200,18 @@ impl StepFolder {
         &self.path
     }
 
-    pub fn id(&self) -> StepId {
-        self.name().into()
+    /// The number that identifies the step, and its place in the order of arrival, across restarts. Numbers start at 1; a
+    /// folder that this program did not create has 0.
+    pub fn sequence(&self) -> u64 {
+        sequence_and_key(&self.name()).0
     }
 
-    /// The [identity](Self::id) as text, for log events.
+    /// What was pushed.
+    pub fn key(&self) -> StepKey {
+        sequence_and_key(&self.name()).1
+    }
+
+    /// `{sequence}.{key}`, which identifies the step in log events.
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }

@@ -1,4 +1,4 @@
-//! What a step is: its identity, its work and its folder.
+//! What a step is: its key, its work and its folder.
 
 use std::fmt;
 
@@ -11,37 +11,39 @@ use uuid::Uuid;
 use super::StepFolder;
 use crate::base::digest::hex;
 
-/// The identity of a step, which is also the name of its folder.
+/// What was pushed, as text. A push with the key of an unfinished step is a repeat. The identity of a step is its
+/// [sequence number](StepFolder::sequence): the same task, pushed again after its outcome was acknowledged, is another step.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StepId(String);
+pub struct StepKey(String);
 
-impl StepId {
+impl StepKey {
     /// `{job id}.{task}`
     pub fn task(job_id: Uuid, task: Task) -> Self {
         Self(format!("{job_id}.{task}"))
     }
 
-    /// Two requests to refresh the same revision of the same source are the same step.
+    /// Two requests to refresh the same revision of the same source have the same key.
     pub fn refresh(refresh: &SourceRefresh) -> Self {
-        let identity = json!([
+        let parts = json!([
             refresh.source_url,
             refresh.source_revision,
             refresh.source_type,
             refresh.source_revision_type
         ]);
-        Self(format!("refresh.{}", hex(&Sha256::digest(identity.to_string())[..12])))
+        Self(format!("refresh.{}", hex(&Sha256::digest(parts.to_string())[..12])))
     }
 
-    /// Unique, because each cancel gets its own answer, even while the answer to an earlier one is still in flight.
+    /// `{job id}.{method}`
     pub fn cancel(kind: CancelKind, job_id: Uuid) -> Self {
-        Self(format!("{job_id}.{}.{}", kind.pushed_as(), Uuid::new_v4().simple()))
+        Self(format!("{job_id}.{}", kind.pushed_as()))
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// A cancel is never a repeat: each gets its own answer, even while the answer to an earlier one is still in flight.
+    pub(super) fn is_cancel(&self) -> bool {
+        [CancelKind::Graceful, CancelKind::Kill].iter().any(|kind| self.0.ends_with(kind.pushed_as()))
     }
 
-    /// The job and task, unless this is the identity of a refresh or of a cancel.
+    /// The job and task, unless this is the key of a refresh or of a cancel.
     pub fn job_and_task(&self) -> Option<(Uuid, Task)> {
         let (job_id, task) = self.0.split_once('.')?;
         Some((job_id.parse().ok()?, Task::from_name(task)?))
@@ -52,14 +54,14 @@ impl StepId {
     }
 }
 
-impl fmt::Display for StepId {
+impl fmt::Display for StepKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// The name of a folder that was found on disk.
-impl<T: Into<String>> From<T> for StepId {
+/// From the name of a folder.
+impl<T: Into<String>> From<T> for StepKey {
     fn from(name: T) -> Self {
         Self(name.into())
     }
@@ -69,7 +71,6 @@ impl<T: Into<String>> From<T> for StepId {
 #[derive(Debug, Clone)]
 pub struct Step {
     pub folder: StepFolder,
-    pub sequence: u64,
     pub work: StepWork,
 }
 

@@ -1,11 +1,12 @@
 //! The step folder: the source of truth about a dispatched task.
 //!
 //! Every pushed task becomes a folder below the runner's state directory before the runner reports it, so a crash at any
-//! instruction leaves a folder from which the next start can continue.
+//! instruction leaves a folder from which the next start can continue. The sequence number is the identity of the step, and the
+//! order of arrival: two dispatches of the same task of the same job are two steps.
 //!
 //! ```text
-//! {WorkingDirectory}/.hawser/{runner id}/{instance}/steps/{job id}.{task}/     (0700; files 0600)
-//!   request.json     the push as received: version, sequence, time, method, payload
+//! {WorkingDirectory}/.hawser/{runner id}/{instance}/steps/{sequence}.{job id}.{task}/  (0700; files 0600)
+//!   request.json     the push as received: version, time, method, payload
 //!   lock             held by the process that drives the step: the runner while it prepares, then the supervisor,
 //!                    which inherits the same lock, so that there is no gap
 //!   script.sh        the script that the supervisor runs
@@ -46,7 +47,7 @@ pub use folder::{
     Audited, COLLECT, Cancel, CancelledBy, Exit, Facts, FolderError, RecoveryPhase, StepFolder, StepRequest,
     SupervisorNote,
 };
-pub use identity::{Step, StepId, StepWork};
+pub use identity::{Step, StepKey, StepWork};
 pub use record_reader::{FoundRecord, RecordReader};
 pub use records::{Position, RecordRef, RecordWriter, Stream};
 pub use scratch::Scratch;

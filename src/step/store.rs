@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 
 use hawser_contract::StepOutcome;
@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tracing::warn;
 
-use super::folder::{FolderError, RecoveryPhase, StepFolder, StepRequest};
-use super::identity::StepId;
+use super::folder::{FolderError, RecoveryPhase, StepFolder, StepRequest, name_of, sequence_and_key};
+use super::identity::StepKey;
 use crate::base::files::{create_private_dir_all, remove_all, sync_dir, write_private_atomic};
 use crate::base::lock::{self, LockMode};
 
@@ -32,17 +32,14 @@ pub enum StoreError {
 /// another runner may hold it briefly for a check ([`StepStore::abandoned_by_others`]).
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Longer than any push waits in the inbox.
-const RETIRED_REMEMBERED: Duration = Duration::from_secs(10 * 60);
-
 /// Holds an empty file for each damaged folder that is not yet reported to the server. The file is written before the folder
 /// is moved, so that a crash in between does not lose the task.
 const UNREPORTED: &str = "unreported";
 
 #[derive(Debug)]
 pub enum Created {
-    New(StepFolder, StepRequest),
-    /// The step exists already: it is waiting, running, or done and not yet acknowledged.
+    New(StepFolder),
+    /// A repeat of this step, which is waiting, running, or done and not yet acknowledged.
     Known(StepFolder),
 }
 
@@ -58,12 +55,12 @@ pub struct Abandoned {
 #[derive(Debug)]
 pub struct StepStore {
     root: PathBuf,
-    sequence: AtomicU64,
-    unreadable: Mutex<BTreeSet<StepId>>,
+    next: AtomicU64,
+    /// The number of the last step with each key, until its outcome is acknowledged. A push with one of these keys is a repeat.
+    unfinished: Mutex<HashMap<StepKey, u64>>,
+    unreadable: Mutex<BTreeSet<StepFolder>>,
     /// Held while a damaged folder is set aside or reported.
     aside: Mutex<()>,
-    /// When steps were removed.
-    retired: Mutex<HashMap<StepId, Instant>>,
     _lock: lock::OwnLock,
 }
 
@@ -88,17 +85,30 @@ impl StepStore {
         }
         let store = Self {
             root,
-            sequence: AtomicU64::new(0),
+            next: AtomicU64::new(1),
+            unfinished: Mutex::default(),
             unreadable: Mutex::default(),
             aside: Mutex::default(),
-            retired: Mutex::default(),
             _lock: lock,
         };
-        // Finds the highest sequence number. Recovery handles errors.
-        for folder in store.folders()? {
-            let _ = store.look(&folder);
-        }
+        store.take_stock()?;
         Ok(store)
+    }
+
+    /// Finds the unfinished steps and the highest number by their names.
+    fn take_stock(&self) -> Result<(), StoreError> {
+        let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in ["steps", UNREPORTED, "damaged", "done"] {
+            for name in names_in(&self.root.join(part))? {
+                let (sequence, key) = sequence_and_key(&name);
+                self.next.fetch_max(sequence.saturating_add(1), Ordering::Relaxed);
+                if sequence > 0 && ["steps", UNREPORTED].contains(&part) && !key.is_cancel() {
+                    let last = unfinished.entry(key).or_default();
+                    *last = sequence.max(*last);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Steps of other instances of this runner in the same working directory, which replicas may share. Instances that hold
@@ -126,15 +136,15 @@ impl StepStore {
         abandoned
     }
 
-    /// The damaged steps that were set aside and are not yet [reported](Self::mark_reported).
-    pub fn unreported(&self) -> BTreeSet<StepId> {
-        let markers = fs::read_dir(self.root.join(UNREPORTED)).into_iter().flatten().flatten();
-        markers.filter_map(|marker| marker.file_name().into_string().ok().map(StepId::from)).collect()
+    /// Where the damaged steps were that are set aside and not yet [reported](Self::mark_reported).
+    pub fn unreported(&self) -> Vec<StepFolder> {
+        let names = names_in(&self.root.join(UNREPORTED)).unwrap_or_default();
+        names.into_iter().map(|name| StepFolder::at(self.steps().join(name))).collect()
     }
 
     /// The outcome of a damaged step is on disk, or there is none to report.
-    pub fn mark_reported(&self, id: &StepId) {
-        let marker = self.root.join(UNREPORTED).join(id.as_str());
+    pub fn mark_reported(&self, damaged: &StepFolder) {
+        let marker = self.root.join(UNREPORTED).join(damaged.name());
         match fs::remove_file(&marker) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 warn!(path = %marker.display(), %error, "failed to remove marker of a damaged step");
@@ -145,35 +155,31 @@ impl StepStore {
 
     /// All step folders, including unreadable ones, in no particular order.
     pub fn folders(&self) -> Result<Vec<StepFolder>, StoreError> {
-        let path = self.steps();
-        let entries = fs::read_dir(&path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let entries = entries.map_err(FolderError::io("list", &path))?;
-        Ok(entries.into_iter().map(|entry| StepFolder::at(entry.path())).collect())
+        let names = names_in(&self.steps())?;
+        Ok(names.into_iter().map(|name| StepFolder::at(self.steps().join(name))).collect())
     }
 
     /// Reads a step's request and phase. The other files that recovery needs must be readable too.
     pub fn look(&self, folder: &StepFolder) -> Result<(StepRequest, RecoveryPhase), FolderError> {
         let (request, phase) = (folder.request()?, folder.phase()?);
         folder.cancel()?;
-        // New steps get higher numbers.
-        self.sequence.fetch_max(request.sequence.saturating_add(1), Ordering::Relaxed);
         Ok((request, phase))
     }
 
     /// Step folders that could not be read and are to be tried again. This process does not drive them.
     pub fn left(&self) -> Vec<StepFolder> {
         let unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
-        unreadable.iter().map(|id| self.folder(id)).collect()
+        unreadable.iter().cloned().collect()
     }
 
     /// The folder could not be read, or its cancel could not be carried out: to be tried again. False if it was left before.
     pub fn leave(&self, folder: &StepFolder) -> bool {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.id())
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.clone())
     }
 
     /// The folder is no longer [left](Self::left): it is being driven or shipped.
     pub fn taken_up(&self, folder: &StepFolder) {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).remove(&folder.id());
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).remove(folder);
     }
 
     /// Moves a damaged folder out of the way, where an operator can inspect it. If that fails, it is [left](Self::left).
@@ -199,51 +205,57 @@ impl StepStore {
         }
     }
 
-    /// Creates the folder of a damaged step again, with the outcome to report. `None` if it is not needed: the step was
-    /// dispatched again, or its folder is still to be set aside.
+    /// Creates a step with the outcome of a damaged one. `None` if it is not needed: that was done before, or the folder is
+    /// still to be set aside.
     pub fn create_report(
         &self,
-        id: &StepId,
+        damaged: &StepFolder,
         method: &str,
         payload: &Value,
         outcome: &StepOutcome,
-    ) -> Result<Option<(StepFolder, StepRequest)>, StoreError> {
+    ) -> Result<Option<StepFolder>, StoreError> {
         // Not between the marker and the move of `set_aside`: the marker would be removed too early.
         let _guard = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.create_with(id, method, payload, Some(outcome))? {
-            Created::New(folder, request) => Ok(Some((folder, request))),
-            Created::Known(_) => {
-                self.mark_reported(id);
-                Ok(None)
-            }
+        let key = damaged.key();
+        let mut created = None;
+        if self.last(&key) == Some(damaged.sequence()) && !damaged.path().exists() {
+            let sequence = self.next.fetch_add(1, Ordering::Relaxed);
+            created = Some(self.write(sequence, &key, method, payload, Some(outcome))?);
+            self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).insert(key, sequence);
         }
+        self.mark_reported(damaged);
+        Ok(created)
     }
 
-    /// Creates the folder of a step atomically.
-    pub fn create(&self, id: &StepId, method: &str, payload: &Value) -> Result<Created, StoreError> {
-        self.create_with(id, method, payload, None)
+    /// Creates the folder of a step atomically, unless the push is a repeat.
+    pub fn create(&self, key: &StepKey, method: &str, payload: &Value) -> Result<Created, StoreError> {
+        let sequence = {
+            let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = unfinished.get(key) {
+                return Ok(Created::Known(self.folder(*known, key)));
+            }
+            let sequence = self.next.fetch_add(1, Ordering::Relaxed);
+            if !key.is_cancel() {
+                unfinished.insert(key.clone(), sequence);
+            }
+            sequence
+        };
+        let written = self.write(sequence, key, method, payload, None);
+        written.inspect_err(|_| self.acknowledged(sequence)).map(Created::New)
     }
 
-    /// Like [`create`](Self::create), with an outcome that is already known.
-    pub fn create_with(
+    fn write(
         &self,
-        id: &StepId,
+        sequence: u64,
+        key: &StepKey,
         method: &str,
         payload: &Value,
         outcome: Option<&StepOutcome>,
-    ) -> Result<Created, StoreError> {
-        let folder = self.folder(id);
-        if folder.path().exists() {
-            return Ok(Created::Known(folder));
-        }
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let request = StepRequest {
-            sequence,
-            received: Timestamp::now(),
-            method: method.to_owned(),
-            payload: payload.clone(),
-        };
-        let new = StepFolder::at(self.root.join("new").join(format!("{sequence}.{id}")));
+    ) -> Result<StepFolder, StoreError> {
+        let folder = self.folder(sequence, key);
+        let request =
+            StepRequest { received: Timestamp::now(), method: method.to_owned(), payload: payload.clone() };
+        let new = StepFolder::at(self.root.join("new").join(folder.name()));
         let created = create_private_dir_all(new.path())
             .map_err(FolderError::io("create", new.path()))
             .and_then(|()| new.set_request(&request))
@@ -263,18 +275,24 @@ impl StepStore {
                 self.discard(&path);
                 return Err(FolderError::io("create", folder.path())(error).into());
             }
-            warn!(step = %id, %error, "failed to sync step folder, a power cut may lose it");
+            warn!(step = folder.name(), %error, "failed to sync step folder, a power cut may lose it");
         }
-        // The outcome of this step replaces that of a damaged one with the same identity.
-        self.mark_reported(id);
-        Ok(Created::New(folder, request))
+        Ok(folder)
     }
 
-    /// Whether the step was removed after `moment`. A push that arrived before `moment` is then a repeat: it waited in the
-    /// inbox while the outcome of the step was acknowledged.
-    pub fn retired_since(&self, id: &StepId, moment: Instant) -> bool {
-        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        retired.get(id).is_some_and(|removed| *removed >= moment)
+    fn last(&self, key: &StepKey) -> Option<u64> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
+    }
+
+    /// The outcome of the step is acknowledged: from now on a push of the same task is a new step.
+    pub fn acknowledged(&self, sequence: u64) {
+        let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+        unfinished.retain(|_, last| *last != sequence);
+    }
+
+    /// Whether a later step has the same key, which proves that the outcome of this one was acknowledged.
+    pub fn is_superseded(&self, folder: &StepFolder) -> bool {
+        self.last(&folder.key()).is_some_and(|last| last > folder.sequence())
     }
 
     /// The parent of all step folders.
@@ -282,20 +300,15 @@ impl StepStore {
         self.root.join("steps")
     }
 
-    fn folder(&self, id: &StepId) -> StepFolder {
-        StepFolder::at(self.steps().join(id.as_str()))
+    fn folder(&self, sequence: u64, key: &StepKey) -> StepFolder {
+        StepFolder::at(self.steps().join(name_of(sequence, key)))
     }
 
-    /// Moves a finished step out of `steps/` atomically: from now on a push of the same task is a new step. Returns the path
-    /// to [`discard`](Self::discard).
+    /// Moves a finished step out of `steps/` atomically. Returns the path to [`discard`](Self::discard).
     pub fn retire(&self, folder: &StepFolder) -> Result<PathBuf, StoreError> {
-        let number = self.sequence.fetch_add(1, Ordering::Relaxed);
-        let path = self.root.join("done").join(format!("{number}.{}", folder.name()));
-        let now = Instant::now();
-        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        self.acknowledged(folder.sequence());
+        let path = self.root.join("done").join(folder.name());
         fs::rename(folder.path(), &path).map_err(FolderError::io("remove", folder.path()))?;
-        retired.retain(|_, removed| now.duration_since(*removed) < RETIRED_REMEMBERED);
-        retired.insert(folder.id(), now);
         Ok(path)
     }
 
@@ -305,6 +318,12 @@ impl StepStore {
             warn!(path = %path.display(), %error, "failed to remove finished step");
         }
     }
+}
+
+fn names_in(path: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.map_err(FolderError::io("list", path))?;
+    Ok(entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
 
 /// An instance name as a file name: everything but letters, digits, `-`, `_` and inner dots is percent-encoded.

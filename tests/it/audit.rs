@@ -118,7 +118,7 @@ async fn a_finish_is_written_once_if_the_runner_is_killed_before_it_is_reported(
         .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
     let mut runner = world.runner("one");
     let id = world.hub.submit(waiting(&world, &url, "killed", &gate));
-    step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
+    step(&runner, id, Task::Validate, |it| it.path().join("outcome.json").exists()).await;
     runner.kill();
     world.hub.behave();
     runner.restart();
@@ -128,11 +128,9 @@ async fn a_finish_is_written_once_if_the_runner_is_killed_before_it_is_reported(
 }
 
 /// Waits for the folder of a job's task to meet a condition.
-async fn step(runner: &Runner, id: Uuid, task: &str, condition: impl Fn(&StepFolder) -> bool) -> StepFolder {
-    let name = format!("{id}.{task}");
-    eventually(&format!("the step {name} meets the condition"), || {
-        let found = runner.steps().into_iter().find(|step| step.ends_with(&name)).map(StepFolder::at);
-        found.filter(&condition)
+async fn step(runner: &Runner, id: Uuid, task: Task, condition: impl Fn(&StepFolder) -> bool) -> StepFolder {
+    eventually(&format!("the {task} of {id} meets the condition"), || {
+        runner.step(id, task).map(StepFolder::at).filter(&condition)
     })
     .await
 }
@@ -149,7 +147,7 @@ async fn a_finish_that_a_kill_left_unrecorded_is_written_twice() {
         .misbehave(Rule::new(Moment::call("ValidateCompleted"), Fault::Refuse("not now".into())).times(1000));
     let mut runner = world.runner("one");
     let id = world.hub.submit(waiting(&world, &url, "finished", &gate));
-    let folder = step(&runner, id, "Validate", |it| it.path().join("outcome.json").exists()).await;
+    let folder = step(&runner, id, Task::Validate, |it| it.path().join("outcome.json").exists()).await;
     runner.kill();
     let audited = folder.audited().unwrap().unwrap();
     assert_eq!(audited.finished.as_deref(), Some("ValidateCompleted"));
@@ -183,7 +181,7 @@ async fn an_accept_that_a_kill_left_unrecorded_is_written_twice_and_its_finish_o
     // This job waits for the slot.
     let id = world.hub.submit(waiting(&world, &url, "second", &gate));
     let is_recorded = |it: &StepFolder| it.audited().unwrap().is_some_and(|audited| audited.accepted);
-    let folder = step(&runner, id, "GetModule", is_recorded).await;
+    let folder = step(&runner, id, Task::GetModule, is_recorded).await;
     runner.kill();
     fs::remove_file(folder.path().join("audited.json")).unwrap();
 
@@ -253,10 +251,7 @@ async fn a_log_that_cannot_be_written_is_reported_and_completed_while_the_step_f
     let mut runner = world.runner_with("one", &[("Audit__File", &file)]);
     let id = world.hub.submit(waiting(&world, &url, "unwritten", &gate));
     eventually("the outcome is on the disk", || {
-        runner
-            .steps()
-            .iter()
-            .any(|step| step.ends_with(format!("{id}.Validate")) && step.join("outcome.json").exists())
+        runner.step(id, Task::Validate).is_some_and(|step| step.join("outcome.json").exists())
     })
     .await;
     let log = runner.log();

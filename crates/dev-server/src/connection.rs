@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::events::ConnectionId;
-use crate::orchestrator::Event;
+use crate::events::{ConnectionId, HubEvent};
+use crate::orchestrator::{Event, Refusal};
 use crate::reports::Report;
 use crate::shared::Shared;
 
@@ -153,20 +153,30 @@ impl Connection {
         ControlFlow::Continue(())
     }
 
-    /// Checks a call and acts on it. Every error is recorded as a violation.
+    /// Checks a call and acts on it. Every error is recorded as a violation, except for a claim that came too late.
     fn call(&self, invocation_id: Option<&str>, method: &str, arguments: &RawValue) -> Answer {
         if invocation_id.is_none() {
             self.violation(method, "the call does not wait for its Completion");
         }
         let (connection, instance) = (self.reservation.id, self.instance.clone());
-        let result = match Report::read(method, arguments) {
-            Ok(report) => self
-                .shared()
-                .act(Event::Reported { connection, instance, report })
-                .map_err(|refusal| refusal.to_string()),
-            Err(error) => Err(error.to_string()),
+        let acted = match Report::read(method, arguments) {
+            Ok(report) => {
+                self.shared().act(Event::Reported { connection, instance: instance.clone(), report })
+            }
+            Err(error) => {
+                self.violation(method, &error.to_string());
+                return Err(error.to_string());
+            }
         };
-        result.map(|()| Value::Null).inspect_err(|reason| self.violation(method, reason))
+        match &acted {
+            Err(Refusal::ClaimLost { job, task }) => {
+                let (job, task, method) = (*job, *task, method.to_owned());
+                self.shared().record(HubEvent::ClaimLost { job, task, instance, method });
+            }
+            Err(refusal) => self.violation(method, &refusal.to_string()),
+            Ok(()) => {}
+        }
+        acted.map(|()| Value::Null).map_err(|refusal| refusal.to_string())
     }
 
     fn violation(&self, method: &str, reason: &str) {

@@ -37,7 +37,7 @@ pub enum HubEvent {
     Dispatched { job: Uuid, task: Task, instance: String, again: bool },
     /// The first call about the job. `by` is its method, which should be `ReportRunningTask`.
     Claimed { job: Uuid, task: Task, instance: String, by: String },
-    /// Another runner has the job. The call was acknowledged and ignored.
+    /// Another runner has the job. A claim was refused; any other call was acknowledged and ignored.
     ClaimLost { job: Uuid, task: Task, instance: String, method: String },
     /// A runner reported that it is running a task.
     Running { job: Uuid, task: Task, instance: String },

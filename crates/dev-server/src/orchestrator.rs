@@ -51,6 +51,8 @@ pub enum Refusal {
     NotOutstanding { job: Uuid, task: Task },
     #[error("{task} of job {job} was never pushed to {instance:?}")]
     NeverPushed { job: Uuid, task: Task, instance: String },
+    #[error("another runner has job {job}")]
+    ClaimLost { job: Uuid, task: Task },
     #[error("{task} of job {job} already has a result")]
     AlreadyEnded { job: Uuid, task: Task },
     #[error("the connection belongs to {expected:?}, the report names {actual:?}")]

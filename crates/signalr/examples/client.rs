@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use hawser_signalr::{ConnectionStatus, HttpDialer, Timing, connect};
+use hawser_signalr::{ConnectionStatus, HttpDialer, Incoming, Timing, connect};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
@@ -19,12 +19,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = reqwest::Client::builder().http1_only().build()?;
     let dialer = HttpDialer { client, url, token: None, timeout: Duration::from_secs(15) };
     let stop = CancellationToken::new();
-    let (hub, mut invocations, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
+    let (hub, mut incoming, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
 
     // In another task, because a full inbox would delay the completion of the call.
     tokio::spawn(async move {
-        while let Some(call) = invocations.recv().await {
-            println!("{}({:?})", call.target, call.arguments);
+        while let Some(message) = incoming.recv().await {
+            match message {
+                Incoming::Invocation(call) => println!("{}({:?})", call.target, call.arguments),
+                Incoming::Completion(completion) => completion.deliver(),
+            }
         }
     });
     hub.status().wait_for(|status| matches!(status, ConnectionStatus::Connected { .. })).await?;

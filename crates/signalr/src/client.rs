@@ -4,8 +4,6 @@
 //! and answers every call: with the server's completion, or with [`CallError::Disconnected`] if there is no connection
 //! or if it was lost before the completion arrived. Calls are sent in the order in which they were made.
 
-use std::time::Instant;
-
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -64,6 +62,8 @@ pub struct OutgoingCall {
     pub arguments: String,
     /// Receives the result. If this is dropped, the call fails with [`CallError::Disconnected`].
     pub answer: oneshot::Sender<Result<Value, CallError>>,
+    /// The tag of a call that [`HubClient::start_ordered`] made.
+    pub ordered: Option<u64>,
 }
 
 /// A call that was handed over and is not completed yet.
@@ -108,8 +108,28 @@ impl HubClient {
     ///
     /// `arguments` is a JSON list.
     pub async fn start(&self, method: &str, arguments: String) -> Result<PendingCall, CallError> {
+        self.hand_over(method, arguments, None).await
+    }
+
+    /// Like [`start`](Self::start), but the completion takes its place among the invocations: the application receives it
+    /// as an [`Incoming::Completion`] with this tag, in the order of the wire, and passes it on to the returned call.
+    pub async fn start_ordered(
+        &self,
+        method: &str,
+        arguments: String,
+        tag: u64,
+    ) -> Result<PendingCall, CallError> {
+        self.hand_over(method, arguments, Some(tag)).await
+    }
+
+    async fn hand_over(
+        &self,
+        method: &str,
+        arguments: String,
+        ordered: Option<u64>,
+    ) -> Result<PendingCall, CallError> {
         let (answer, pending) = oneshot::channel();
-        let call = OutgoingCall { method: method.to_owned(), arguments, answer };
+        let call = OutgoingCall { method: method.to_owned(), arguments, answer, ordered };
         self.outgoing.send(call).await.map_err(|_| CallError::Disconnected)?;
         Ok(PendingCall(pending))
     }
@@ -130,6 +150,32 @@ impl HubClient {
     }
 }
 
+/// What the server sends, in the order of the wire.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A method call.
+    Invocation(Invocation),
+    /// The completion of a call that was made with [`HubClient::start_ordered`].
+    Completion(Completion),
+}
+
+/// The completion of an ordered call. If it is dropped, the call fails with [`CallError::Disconnected`].
+#[derive(Debug)]
+pub struct Completion {
+    /// The tag of the call.
+    pub tag: u64,
+    /// The result of the call.
+    pub result: Result<Value, CallError>,
+    pub(crate) caller: oneshot::Sender<Result<Value, CallError>>,
+}
+
+impl Completion {
+    /// Passes the result to the caller, who may have stopped waiting.
+    pub fn deliver(self) {
+        let _ = self.caller.send(self.result);
+    }
+}
+
 /// A method call from the server.
 #[derive(Debug)]
 pub struct Invocation {
@@ -137,8 +183,6 @@ pub struct Invocation {
     pub target: String,
     /// The arguments.
     pub arguments: Vec<Value>,
-    /// When it was read from the socket. It may have waited since, while completions that came later did not.
-    pub received: Instant,
     /// Present if the server waits for a result.
     pub reply: Option<Reply>,
 }

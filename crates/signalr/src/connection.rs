@@ -1,8 +1,8 @@
 //! One WebSocket, from the handshake to its close: the loop that drives the [`Protocol`].
 //!
 //! Reading, writing, calls, replies to invocations and timers are awaited concurrently, and none blocks another: the
-//! writer has its own queue, calls and replies are only taken when that queue has room, and invocations go into the
-//! [`Inbox`].
+//! writer has its own queue, calls and replies are only taken when that queue has room, and invocations and the
+//! completions of ordered calls go into the [`Inbox`].
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::activity::{Activity, ActivityStream, watch_activity};
-use crate::client::{CallError, Invocation, OutgoingCall, Reply};
+use crate::client::{CallError, Completion, Incoming, Invocation, OutgoingCall, Reply};
 use crate::codec::Answer;
 use crate::inbox::Inbox;
 use crate::protocol::{Action, CloseReason, Event, MAX_INCOMING_BYTES, Protocol};
@@ -33,7 +33,12 @@ const WRITE_QUEUE: usize = 16;
 /// The initial size of a socket's buffers. Small, because most connections are idle most of the time.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-pub(crate) type Ticket = oneshot::Sender<Result<Value, CallError>>;
+/// Who waits for the completion of a call.
+pub(crate) struct Ticket {
+    pub(crate) caller: oneshot::Sender<Result<Value, CallError>>,
+    /// The tag of an ordered call.
+    ordered: Option<u64>,
+}
 
 type Sink<S> = SplitSink<WebSocketStream<ActivityStream<S>>, Frame>;
 type Frames<S> = SplitStream<WebSocketStream<ActivityStream<S>>>;
@@ -252,8 +257,9 @@ impl<O: FnOnce()> Connection<'_, O> {
 
     fn send(&mut self, what: ToSend, send: impl FnMut(String)) -> Option<CloseReason> {
         match what {
-            ToSend::Call(OutgoingCall { method, arguments, answer }) => {
-                let call = Event::Call { method: &method, arguments: &arguments, ticket: answer };
+            ToSend::Call(OutgoingCall { method, arguments, answer, ordered }) => {
+                let ticket = Ticket { caller: answer, ordered };
+                let call = Event::Call { method: &method, arguments: &arguments, ticket };
                 self.handle(call, send)
             }
             ToSend::Reply(invocation_id, answer) => self.handle(Event::Reply { invocation_id, answer }, send),
@@ -272,20 +278,18 @@ impl<O: FnOnce()> Connection<'_, O> {
                 }
                 Action::Invocation { target, arguments, invocation_id } => {
                     let reply = invocation_id.map(|id| self.expect_reply(id));
-                    self.inbox.put(Invocation {
-                        target,
-                        arguments,
-                        received: std::time::Instant::now(),
-                        reply,
-                    });
+                    self.inbox.put(Incoming::Invocation(Invocation { target, arguments, reply }));
                 }
                 Action::Decline { invocation_id, reason } => {
                     self.replies.push(std::future::ready((invocation_id, Err(reason))).boxed());
                 }
-                // The caller may have stopped waiting.
-                Action::Answer(ticket, answer) => {
-                    self.accepted |= answer.is_ok();
-                    drop(ticket.send(answer));
+                Action::Answer(Ticket { caller, ordered }, result) => {
+                    self.accepted |= result.is_ok();
+                    match ordered {
+                        Some(tag) => self.inbox.put(Incoming::Completion(Completion { tag, result, caller })),
+                        // The caller may have stopped waiting.
+                        None => drop(caller.send(result)),
+                    }
                 }
                 Action::End(reason) => return Some(reason),
             }

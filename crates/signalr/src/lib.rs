@@ -4,13 +4,14 @@
 //!
 //! [`connect`] starts a session that connects, and reconnects after every failure, until it is stopped. Call methods
 //! of the hub with the [`HubClient`] that it returns. Methods that the server calls arrive on a channel as
-//! [`Invocation`]s.
+//! [`Invocation`]s. Where the order of a completion among them matters, make the call with
+//! [`start_ordered`](HubClient::start_ordered): its [`Completion`] arrives on the same channel.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
 //!
-//! use hawser_signalr::{ConnectionStatus, HttpDialer, Timing, connect};
+//! use hawser_signalr::{ConnectionStatus, HttpDialer, Incoming, Timing, connect};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! // Without a TLS provider, building the HTTP client panics.
@@ -22,10 +23,13 @@
 //!     timeout: Duration::from_secs(15),
 //! };
 //! let stop = CancellationToken::new();
-//! let (client, mut invocations, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
+//! let (client, mut incoming, session) = connect(dialer, Timing::default(), 32 * 1024, stop.clone());
 //! tokio::spawn(async move {
-//!     while let Some(invocation) = invocations.recv().await {
-//!         println!("{}({:?})", invocation.target, invocation.arguments);
+//!     while let Some(message) = incoming.recv().await {
+//!         match message {
+//!             Incoming::Invocation(call) => println!("{}({:?})", call.target, call.arguments),
+//!             Incoming::Completion(completion) => completion.deliver(),
+//!         }
 //!     }
 //! });
 //!
@@ -89,7 +93,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use backoff::{Backoff, RetryPace};
-pub use client::{CallError, ConnectionStatus, HubClient, Invocation, PendingCall, Reply};
+pub use client::{
+    CallError, Completion, ConnectionStatus, HubClient, Incoming, Invocation, PendingCall, Reply,
+};
 pub use dial::{Dial, DialError, HttpDialError, HttpDialer};
 pub use log_throttle::LogThrottle;
 pub use negotiate::NegotiateError;
@@ -111,11 +117,11 @@ pub fn connect<D: Dial + 'static>(
     timing: Timing,
     max_message_bytes: usize,
     stop: CancellationToken,
-) -> (HubClient, mpsc::Receiver<Invocation>, JoinHandle<()>) {
+) -> (HubClient, mpsc::Receiver<Incoming>, JoinHandle<()>) {
     let (client, driver) = client::channel();
-    let (inbox, invocations) = inbox::inbox();
+    let (inbox, incoming) = inbox::inbox();
     let session = session::Session::new(dialer, timing, max_message_bytes, driver, inbox, stop);
-    (client, invocations, tokio::spawn(session.run()))
+    (client, incoming, tokio::spawn(session.run()))
 }
 
 /// Compiles the examples in the README.

@@ -101,7 +101,7 @@ impl<D: Dial> Session<D> {
             None => drop(self.status.send_replace(ConnectionStatus::Stopped)),
         }
         for ticket in unanswered {
-            drop(ticket.send(Err(CallError::Disconnected)));
+            drop(ticket.caller.send(Err(CallError::Disconnected)));
         }
         match problem {
             Some(problem) => {

@@ -151,12 +151,8 @@ fn the_module_of_a_step_is_the_one_that_the_runner_parses() {
     let twice = json!({
         "jobId": Uuid::nil(), "organizationId": Uuid::nil(), "Metadata": metadata("a"), "metadata": metadata("b"),
     });
-    let request = StepRequest {
-        sequence: 1,
-        received: jiff::Timestamp::UNIX_EPOCH,
-        method: "Validate".to_owned(),
-        payload: twice,
-    };
+    let request =
+        StepRequest { received: jiff::Timestamp::UNIX_EPOCH, method: "Validate".to_owned(), payload: twice };
     let Ok(Push::Task(read)) = request.push() else { panic!("the request is valid") };
     let expected = format!("s/n/{}", read.common.metadata.module_name);
     assert_eq!(module_of(&request), Some(expected));

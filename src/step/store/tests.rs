@@ -13,17 +13,17 @@ fn open(root: &Path) -> Result<StepStore, StoreError> {
 
 fn create(store: &StepStore, name: &str) -> StepFolder {
     match store.create(&name.into(), "Validate", &json!({"jobId": name})).unwrap() {
-        Created::New(folder, _) => folder,
+        Created::New(folder) => folder,
         Created::Known(folder) => panic!("{} exists already", folder.name()),
     }
 }
 
-/// The intact steps in order of arrival. Damaged ones are set aside, as in the recovery.
+/// The keys of the intact steps in order of arrival. Damaged ones are set aside, as in the recovery.
 fn names(store: &StepStore) -> Vec<String> {
     let mut steps: Vec<(u64, String)> = Vec::new();
     for folder in store.folders().unwrap() {
         match store.look(&folder) {
-            Ok((request, _)) => steps.push((request.sequence, folder.name())),
+            Ok(_) => steps.push((folder.sequence(), folder.key().to_string())),
             Err(error) => {
                 assert!(error.is_damage(), "{error}");
                 store.set_aside(&folder, &error.to_string());
@@ -118,16 +118,51 @@ fn a_task_that_is_pushed_again_is_a_duplicate() {
     assert!(matches!(again, Created::Known(known) if known == folder));
     assert_eq!(folder.request().unwrap().payload, json!({"jobId": "job.Plan"}));
 
-    let before = Instant::now();
-    assert!(!store.retired_since(&"job.Plan".into(), before));
+    // The folder is removed later, and its removal does not end the next step.
+    store.acknowledged(folder.sequence());
+    let next = create(&store, "job.Plan");
+    assert!(store.is_superseded(&folder) && !store.is_superseded(&next));
+    assert_eq!(names(&store), ["job.Plan"; 2]);
     store.discard(&store.retire(&folder).unwrap());
-    assert_eq!(names(&store), Vec::<String>::new());
-    assert!(
-        store.retired_since(&"job.Plan".into(), before),
-        "a push that arrived before the removal is a repeat"
-    );
-    assert!(!store.retired_since(&"job.Plan".into(), Instant::now()), "a push that arrives now is not");
-    create(&store, "job.Plan");
+    let again = store.create(&"job.Plan".into(), "Plan", &json!({})).unwrap();
+    assert!(matches!(again, Created::Known(known) if known == next));
+}
+
+#[test]
+fn every_cancel_is_a_new_step() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let key = StepKey::cancel(CancelKind::Graceful, Uuid::nil());
+    let [first, second] = [(); 2].map(|()| create(&store, &key.to_string()));
+    assert_ne!(first, second);
+    drop(store);
+    let store = open(root.path()).unwrap();
+    assert!(!store.is_superseded(&first), "its answer may not be acknowledged");
+    create(&store, &key.to_string());
+}
+
+#[test]
+fn the_names_of_folders_sort_by_arrival_and_hold_number_and_key() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let key = StepKey::task(Uuid::nil(), Task::Plan);
+    let folders: Vec<StepFolder> = (0..12).map(|number| create(&store, &format!("{number}.{key}"))).collect();
+    assert!(folders.is_sorted() && folders.iter().map(StepFolder::sequence).is_sorted());
+    let folder = StepFolder::at(format!("/steps/00000012.{key}"));
+    assert_eq!((folder.sequence(), folder.key()), (12, key.clone()));
+    assert_eq!(folder.key().job_and_task(), Some((Uuid::nil(), Task::Plan)));
+    let strange = StepFolder::at(format!("/steps/{key}"));
+    assert_eq!((strange.sequence(), strange.key()), (0, key));
+}
+
+#[test]
+fn a_number_is_not_used_again_while_a_folder_has_it() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let last = create(&store, "damaged");
+    store.set_aside(&last, "for the test");
+    drop(store);
+    assert!(create(&open(root.path()).unwrap(), "next").sequence() > last.sequence());
 }
 
 #[test]
@@ -169,54 +204,56 @@ fn damaged_folders_are_set_aside_and_intact_ones_stay() {
     let kept = set_aside(root.path());
     assert_eq!(kept.len(), damages.len() + 1, "{kept:?}");
     for (name, _) in damages {
-        assert!(kept.iter().any(|kept| kept.starts_with(name)), "{name} is in {kept:?}");
+        assert!(kept.iter().any(|kept| kept.contains(name)), "{name} is in {kept:?}");
     }
 }
 
 #[test]
 fn damaged_steps_stay_unreported_across_crashes_until_they_are_reported() {
     let root = tempfile::tempdir().unwrap();
-    let damage =
-        |name: &str| fs::write(open(root.path()).unwrap().folder(&name.into()).path().join("exit.json"), "{");
-    for name in ["known", "reported", "again"] {
-        create(&open(root.path()).unwrap(), name);
-        damage(name).unwrap();
-    }
+    let job = Uuid::from_u128;
+    let keys = [1, 2, 3].map(|number| StepKey::task(job(number), Task::Plan));
+    let damaged = keys.each_ref().map(|key| {
+        let folder = create(&open(root.path()).unwrap(), &key.to_string());
+        fs::write(folder.path().join("exit.json"), "{").unwrap();
+        folder
+    });
     // Each of these processes crashes right after it has set folders aside.
     names(&open(root.path()).unwrap());
     names(&open(root.path()).unwrap());
 
     let store = open(root.path()).unwrap();
-    assert_eq!(store.unreported(), ["again", "known", "reported"].map(StepId::from).into());
-    store.mark_reported(&"reported".into());
-    create(&store, "again");
-    drop(store);
-    assert_eq!(open(root.path()).unwrap().unreported(), ["known".into()].into());
-}
-
-#[test]
-fn a_step_can_be_created_together_with_its_outcome() {
-    let root = tempfile::tempdir().unwrap();
-    let store = open(root.path()).unwrap();
-    let outcome = Outcome::Cancelled.of(Task::Plan, Uuid::nil());
-    let Created::New(folder, _) = store.create_with(&"a".into(), "Plan", &json!({}), Some(&outcome)).unwrap()
-    else {
-        panic!("the step exists already");
+    let unreported = |store: &StepStore| {
+        let mut folders = store.unreported();
+        folders.sort();
+        folders
     };
-    assert_eq!(folder.outcome().unwrap(), Some(outcome));
+    assert_eq!(unreported(&store), damaged);
+    let repeat = store.create(&keys[0], "Plan", &json!({})).unwrap();
+    assert!(matches!(repeat, Created::Known(known) if known == damaged[0]), "its outcome is not reported");
+    store.mark_reported(&damaged[1]);
+    let outcome = Outcome::Cancelled.of(Task::Plan, job(3));
+    let report = store.create_report(&damaged[2], "Plan", &json!({}), &outcome).unwrap().unwrap();
+    assert_eq!(report.outcome().unwrap(), Some(outcome.clone()));
+    assert!(report.sequence() > damaged[2].sequence());
+    // As after a crash before the marker was removed.
+    fs::write(store.root.join(UNREPORTED).join(damaged[2].name()), "").unwrap();
+    drop(store);
+    let store = open(root.path()).unwrap();
+    assert_eq!(store.create_report(&damaged[2], "Plan", &json!({}), &outcome).unwrap(), None);
+    assert_eq!(unreported(&store), [damaged[0].clone()]);
 }
 
 #[test]
 fn the_highest_sequence_number_does_not_prevent_a_start() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "a");
-    let request = StepRequest { sequence: u64::MAX, ..folder.request().unwrap() };
-    folder.set_request(&request).unwrap();
+    fs::rename(folder.path(), folder.path().with_file_name(format!("{}.a", u64::MAX))).unwrap();
     assert_eq!(names(&open(root.path()).unwrap()), ["a"]);
 }
 
 #[test]
-fn a_folder_of_a_newer_version_is_set_aside() {
+fn a_folder_of_a_newer_version_is_not_damaged() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();
     let folder = create(&store, "newer");
@@ -225,8 +262,7 @@ fn a_folder_of_a_newer_version_is_set_aside() {
     fs::write(&path, text).unwrap();
     let error = folder.request().unwrap_err();
     assert!(matches!(error, FolderError::Newer { found: 2, .. }), "{error}");
-    assert_eq!(names(&store), Vec::<String>::new());
-    assert_eq!(set_aside(root.path()).len(), 1);
+    assert!(!error.is_damage() && !error.is_temporary());
 }
 
 #[test]

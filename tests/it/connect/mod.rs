@@ -14,7 +14,7 @@ use std::time::Duration;
 use hawser::connect::{self, Endpoint, Timing};
 use hawser::masking::{Rules, SecretStore};
 use hawser::settings::model::JobLogStreamSettings;
-use hawser_signalr::{ConnectionStatus, HubClient, Invocation};
+use hawser_signalr::{ConnectionStatus, HubClient, Incoming, Invocation};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -53,7 +53,7 @@ fn timing() -> Timing {
 
 struct Client {
     hub: HubClient,
-    pushes: mpsc::Receiver<Invocation>,
+    incoming: mpsc::Receiver<Incoming>,
     task: JoinHandle<()>,
     secret_store: SecretStore,
     stop: DropGuard,
@@ -67,9 +67,9 @@ impl Client {
     fn with(endpoint: Endpoint, timing: Timing) -> Self {
         let stop = CancellationToken::new();
         let secret_store = SecretStore::new(Rules::new(&JobLogStreamSettings::default()).unwrap());
-        let (hub, pushes, task) =
+        let (hub, incoming, task) =
             connect::connect(endpoint, timing, secret_store.clone(), stop.clone()).unwrap();
-        Self { hub, pushes, task, secret_store, stop: stop.drop_guard() }
+        Self { hub, incoming, task, secret_store, stop: stop.drop_guard() }
     }
 
     /// Waits for this connection or a later one, and returns its generation.
@@ -101,6 +101,9 @@ impl Client {
     }
 
     async fn push(&mut self) -> Invocation {
-        in_time("a push", self.pushes.recv()).await.unwrap()
+        match in_time("a push", self.incoming.recv()).await.unwrap() {
+            Incoming::Invocation(push) => push,
+            Incoming::Completion(completion) => panic!("{completion:?}"),
+        }
     }
 }

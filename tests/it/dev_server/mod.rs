@@ -113,7 +113,8 @@ async fn three_runners_share_jobs_and_a_pinned_job_goes_to_its_runner() {
     }
     let first = Task::GetDefinitiveRevision;
     b.claim(&json!(job), first).await.unwrap();
-    a.claim(&json!(job), first).await.unwrap();
+    let lost = a.claim(&json!(job), first).await.unwrap_err();
+    assert!(lost.contains("another runner"), "{lost}");
     a.call("GetDefinitiveRevisionCompleted", completed(first, &json!(job))).await.unwrap();
     assert_eq!(hub.job(job).unwrap().owner.as_deref(), Some("b"));
     b.call("GetDefinitiveRevisionCompleted", completed(first, &json!(job))).await.unwrap();

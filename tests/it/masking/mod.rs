@@ -208,7 +208,7 @@ async fn damaged_secrets(damage: String) {
     eventually("the script runs", || world.messages(id).iter().any(|line| line == "begin")).await;
     runner.kill();
     let name = format!("{id}.Validate");
-    let folder = runner.steps().into_iter().find(|step| step.ends_with(&name)).unwrap();
+    let folder = runner.step(id, Task::Validate).unwrap();
     fs::write(folder.join("secrets.json"), damage).unwrap();
 
     runner.restart();

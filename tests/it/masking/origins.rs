@@ -138,8 +138,7 @@ async fn a_sensitive_output_is_masked_while_the_after_hook_of_its_apply_runs() {
     ));
     let id = world.hub.submit(spec);
     let noted = || {
-        let folder =
-            runner.steps().into_iter().find(|folder| folder.ends_with(format!("{id}.ApplyFromPlan")))?;
+        let folder = runner.step(id, Task::ApplyFromPlan)?;
         let text = std::fs::read_to_string(folder.join("secrets.json")).ok()?;
         text.contains("origin-20").then_some(())
     };

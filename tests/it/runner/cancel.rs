@@ -103,10 +103,10 @@ async fn a_cancel_is_answered_only_once_it_is_recorded() {
 async fn the_next_start_carries_out_and_answers_an_accepted_cancel() {
     let UnderWay { world, mut runner, id, folder, .. } = under_way("cancelled", 1).await;
     runner.kill();
-    let taken = folder.parent().unwrap().join(format!("{id}.CancelGraceful.{}", Uuid::from_u128(7).simple()));
+    let taken = folder.parent().unwrap().join(format!("00001000.{id}.CancelGraceful"));
     fs::create_dir(&taken).unwrap();
     let request = serde_json::json!({"version": 1, "is": {
-        "sequence": 1000, "received": "2026-11-03T12:00:00Z", "method": "CancelGraceful", "payload": {"jobId": id},
+        "received": "2026-11-03T12:00:00Z", "method": "CancelGraceful", "payload": {"jobId": id},
     }});
     fs::write(taken.join("request.json"), request.to_string()).unwrap();
 

@@ -32,6 +32,38 @@ async fn a_damaged_step_folder_is_set_aside_and_other_steps_continue() {
     assert!(runner.log().contains("set aside"), "{}", runner.log());
 }
 
+/// After a downgrade.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_a_newer_version_is_left_alone_and_a_push_of_its_task_is_a_new_step() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let mut runner = world.runner("one");
+    let lose = Rule::new(Moment::call("ReportRunningTask"), Fault::Lose);
+    world.hub.misbehave(lose);
+    let id = world.hub.submit(printing(&world, &url, "newer", 1, None));
+    refused(&world).await;
+    runner.kill();
+    let [folder] = runner.steps().try_into().unwrap();
+    let request = folder.join("request.json");
+    let newer = fs::read_to_string(&request).unwrap().replace("\"version\": 1", "\"version\": 1000");
+    fs::write(&request, &newer).unwrap();
+
+    // The hub pushes the unclaimed task again.
+    runner.restart();
+    let ended = world.ended(id).await;
+    assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
+    assert_eq!(fs::read_to_string(&request).unwrap(), newer);
+    eventually("the other folders are removed", || runner.steps() == [folder.clone()]).await;
+    let log = runner.log();
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    let said = |line: &&str| line.contains("WARN") && line.contains(name) && line.contains("newer version");
+    assert_eq!(log.lines().filter(said).count(), 1, "{log}");
+    assert!(!log.contains("set aside"), "{log}");
+    runner.signal(Signal::TERM);
+    assert!(runner.exit().await.success(), "it does not hold a drain");
+    world.assert_no_violation();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_step_folder_blocks_neither_other_steps_nor_a_drain() {
     let world = World::new().await;
@@ -215,7 +247,7 @@ async fn an_answer_that_is_damaged_while_it_is_refused_is_reported() {
     let [folder] = runner.steps().try_into().unwrap();
     fs::write(folder.join("outcome.json"), "{ not json").unwrap();
     eventually("the folder is set aside, and there is an answer for it", || {
-        let outcome = fs::read_to_string(folder.join("outcome.json")).ok()?;
+        let outcome = fs::read_to_string(runner.steps().first()?.join("outcome.json")).ok()?;
         outcome.contains("unknown outcome: the runner's record of this task was damaged").then_some(())
     })
     .await;

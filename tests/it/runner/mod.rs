@@ -3,13 +3,16 @@
 
 mod adopt;
 mod cancel;
+mod claims;
 mod container;
 mod damage;
+mod dispatch;
 mod drain;
 mod hanging_disk;
 mod jobs;
 mod lost;
 mod outage;
+mod scripted;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -167,6 +167,26 @@ async fn a_removed_step_folder_does_not_block_shipping() {
     assert_eq!(methods(&record), ["PlanCompleted"]);
 }
 
+/// As when the claim of the first one is refused.
+#[tokio::test(start_paused = true)]
+async fn a_step_behind_a_removed_one_of_its_job_is_shipped() {
+    let bed = Bed::new();
+    let (line, end) = channel();
+    let record = accept_all(end);
+    let (shipper, _stop) = bed.start(line);
+    let [removed, next] = [Task::Init, Task::Validate].map(|task| bed.step(1, task));
+    shipper.add(removed.clone()).await;
+    shipper.add(next.clone()).await;
+    conclude(&next);
+    shipper.concluded(&next.folder).await;
+    // Time is paused: it passes once the shipper has nothing to do.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    fs::remove_dir_all(removed.folder.path()).unwrap();
+    let limit = Duration::from_secs(60);
+    assert_eq!(tokio::time::timeout(limit, shipped(&shipper, &next.folder)).await, Ok(true));
+    assert_eq!(methods(&record), ["ValidateCompleted"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_step_on_a_temporarily_missing_disk_is_shipped_later() {
     let bed = Bed::new();

@@ -15,7 +15,7 @@ use hawser::settings::model::JobLogStreamSettings;
 use hawser::shipping::{Labels, ShippedStep, Shipper, ShipperHandle};
 use hawser::step::records::encode;
 use hawser::step::store::Created;
-use hawser::step::{StepFolder, StepId, StepStore, Stream};
+use hawser::step::{StepFolder, StepKey, StepStore, Stream};
 use hawser_contract::{Metadata, Outcome, Success, Task};
 use hawser_signalr::client::{ClientDriver, OutgoingCall, channel};
 use hawser_signalr::{CallError, ConnectionStatus, HubClient};
@@ -153,10 +153,9 @@ impl Bed {
     }
 
     fn step(&self, job: u128, task: Task) -> ShippedStep {
-        let id = StepId::task(Uuid::from_u128(job), task);
-        let Created::New(folder, request) = self.store.create(&id, task.pushed_as(), &json!({})).unwrap()
-        else {
-            panic!("{id} is there already");
+        let key = StepKey::task(Uuid::from_u128(job), task);
+        let Created::New(folder) = self.store.create(&key, task.pushed_as(), &json!({})).unwrap() else {
+            panic!("{key} is there already");
         };
         let labels = Labels {
             job_id: Uuid::from_u128(job),
@@ -169,7 +168,7 @@ impl Bed {
                 source_subdirectory: None,
             },
         };
-        ShippedStep { folder, labels: Some(labels), sequence: request.sequence }
+        ShippedStep { folder, labels: Some(labels) }
     }
 }
 

@@ -44,7 +44,7 @@ fn another_process() {
             rustix::process::umask(rustix::fs::Mode::empty());
             let store = StepStore::open(&place, uuid::Uuid::nil(), "a").unwrap();
             let created = store.create(&"step".into(), "Validate", &serde_json::Value::Null).unwrap();
-            let Created::New(folder, _) = created else { panic!("the step exists already") };
+            let Created::New(folder) = created else { panic!("the step exists already") };
             folder.set_script("echo hello; touch made").unwrap();
             folder.set_shipped(hawser::step::Position::default()).unwrap();
             let lock = folder.try_lock().unwrap().unwrap();

@@ -185,6 +185,12 @@ impl Runner {
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
+    /// The step folder of a task.
+    pub(crate) fn step(&self, job: Uuid, task: Task) -> Option<PathBuf> {
+        let key = format!("{job}.{task}");
+        self.steps().into_iter().find(|step| step.to_string_lossy().ends_with(&key))
+    }
+
     /// The current step folders.
     pub(crate) fn steps(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();

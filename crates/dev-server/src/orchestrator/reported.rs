@@ -184,7 +184,7 @@ fn running(job: &mut Job, now: Timestamp, instance: &str, task: Task) -> Result<
             Ok(actions)
         }
         Standing::Done(_) => Err(Refusal::AlreadyEnded { job: id, task }),
-        Standing::Lost => Ok(vec![claim_lost(id, task, instance, method)]),
+        Standing::Lost => Err(Refusal::ClaimLost { job: id, task }),
     }
 }
 

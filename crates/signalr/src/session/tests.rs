@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::DuplexStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 
 use super::*;
 use crate::backoff::RetryPace;
-use crate::client::{HubClient, Invocation, channel};
+use crate::client::{HubClient, Incoming, Invocation, channel};
 use crate::codec;
 use crate::inbox::inbox;
 use crate::protocol::CloseReason;
@@ -57,7 +57,7 @@ impl Dial for FakeNetwork {
 
 struct Bench {
     client: HubClient,
-    invocations: mpsc::Receiver<Invocation>,
+    incoming: mpsc::Receiver<Incoming>,
     attempts: mpsc::Receiver<oneshot::Sender<Result<DuplexStream, TestError>>>,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -68,13 +68,13 @@ impl Bench {
     fn start() -> Self {
         let timing = Timing { jitter: 0.0, ..Timing::default() };
         let (client, driver) = channel();
-        let (inbox, invocations) = inbox();
+        let (inbox, incoming) = inbox();
         let (to_test, attempts) = mpsc::channel(1);
         let stop = CancellationToken::new();
         let session =
             Session::new(FakeNetwork { attempts: to_test }, timing, 32 * 1024, driver, inbox, stop.clone());
         let task = tokio::spawn(session.run());
-        Self { client, invocations, attempts, stop, task, start: Instant::now() }
+        Self { client, incoming, attempts, stop, task, start: Instant::now() }
     }
 
     /// Waits for the next attempt and returns the second at which it came.
@@ -107,6 +107,13 @@ impl Bench {
             .await
             .unwrap();
         (second, server)
+    }
+
+    async fn invocation(&mut self) -> Invocation {
+        match self.incoming.recv().await.unwrap() {
+            Incoming::Invocation(invocation) => invocation,
+            Incoming::Completion(completion) => panic!("{completion:?}"),
+        }
     }
 
     fn problem(&self) -> String {
@@ -252,10 +259,44 @@ async fn no_invocation_is_lost_when_none_is_received_and_pings_continue() {
         assert_eq!(server.read().await, PING);
     }
     for number in 0..3000 {
-        assert_eq!(bench.invocations.recv().await.unwrap().target, number.to_string());
+        assert_eq!(bench.invocation().await.target, number.to_string());
     }
     server.write(PING).await;
     assert!(matches!(*bench.client.status().borrow(), ConnectionStatus::Connected { generation: 1 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn completions_of_ordered_calls_take_their_place_among_the_invocations() {
+    let mut bench = Bench::start();
+    let (_, mut server) = bench.accept().await;
+    let mut calls = Vec::new();
+    for tag in [7, 8, 9] {
+        calls.push(bench.client.start_ordered("M", "[]".to_owned(), tag).await.unwrap());
+        server.read().await;
+    }
+    server.push("first").await;
+    server.write("{\"type\":3,\"invocationId\":\"1\"}\u{1e}").await;
+    server.push("second").await;
+    server.write("{\"type\":3,\"invocationId\":\"0\",\"error\":\"no\"}\u{1e}").await;
+    assert_eq!(bench.invocation().await.target, "first");
+    for (tag, result) in [(8, Ok(Value::Null)), (7, Err(CallError::Refused("no".to_owned())))] {
+        let Incoming::Completion(completion) = bench.incoming.recv().await.unwrap() else {
+            panic!("the completion of {tag} is next")
+        };
+        assert_eq!((completion.tag, &completion.result), (tag, &result));
+        completion.deliver();
+        if tag == 8 {
+            assert_eq!(bench.invocation().await.target, "second");
+        }
+    }
+    drop(server);
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.answer().await);
+    }
+    // No completion came for the last one.
+    let refused = Err(CallError::Refused("no".to_owned()));
+    assert_eq!(answers, [refused, Ok(Value::Null), Err(CallError::Disconnected)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,7 +312,7 @@ async fn invocations_that_were_read_outlive_their_connection() {
     drop(server);
     bench.refuse(TestError(RetryPace::Soon, "try again".to_owned())).await;
     for number in 0..2000 {
-        assert_eq!(bench.invocations.recv().await.unwrap().target, number.to_string());
+        assert_eq!(bench.invocation().await.target, number.to_string());
     }
 }
 
@@ -289,7 +330,7 @@ async fn a_large_message_on_a_slow_network_is_not_silence() {
         raw.write_all(part).await.unwrap();
         sleep(Duration::from_secs(20)).await;
     }
-    assert_eq!(bench.invocations.recv().await.unwrap().target, "big");
+    assert_eq!(bench.invocation().await.target, "big");
     assert!(matches!(*bench.client.status().borrow(), ConnectionStatus::Connected { generation: 1 }));
 }
 
