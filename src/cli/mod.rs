@@ -3,6 +3,7 @@
 mod clean;
 mod exec;
 mod exit;
+mod gate;
 mod hub;
 mod job;
 mod local;
@@ -53,6 +54,10 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
+    let mut own = std::env::args_os().skip(1);
+    if own.next().is_some_and(|command| command == gate::COMMAND) {
+        return gate::execute(own);
+    }
     let (arguments, command) = exec::split(std::env::args_os());
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
