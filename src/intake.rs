@@ -206,8 +206,7 @@ impl Intake {
         Err(PushError::UnknownMethod { method }.to_string())
     }
 
-    /// Stores the cancel, records it in every folder of the job (from where it reaches the supervisor even if this process
-    /// dies), then answers. A start that finds a cancel without an answer repeats the rest.
+    /// Stores the cancel, signals the job's supervisors and records it in every folder of the job, then answers. A start that finds a cancel without an answer repeats the rest.
     async fn cancel(
         &self,
         kind: CancelKind,

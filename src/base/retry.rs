@@ -9,6 +9,8 @@ use tokio::time::Instant;
 
 /// A lock file that another process is about to release.
 pub(crate) const LOCK: Duration = Duration::from_millis(20);
+/// The socket of a supervisor, after it could not accept a connection.
+pub(crate) const GATE: Duration = Duration::from_millis(20);
 /// A process group that was killed and has not disappeared yet.
 pub(crate) const KILLED_GROUP: Duration = Duration::from_millis(5);
 /// A repository of the source cache that another process is using.

@@ -4,6 +4,7 @@ mod clean;
 mod exec;
 mod exit;
 mod flags;
+mod gate;
 mod hub;
 mod job;
 mod local;
@@ -54,6 +55,10 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
+    let mut own = std::env::args_os().skip(1);
+    if own.next().is_some_and(|command| command == gate::COMMAND) {
+        return gate::execute(own);
+    }
     let (arguments, command) = exec::split(std::env::args_os());
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,

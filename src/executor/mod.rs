@@ -10,7 +10,6 @@ mod wait;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hawser_contract::requests::CancelKind;
 use hawser_signalr::HubClient;
@@ -23,6 +22,7 @@ use crate::policy::Policy;
 use crate::settings::Settings;
 use crate::shipping::ShipperHandle;
 use crate::step::{CancelledBy, StepFolder, StepStore};
+use crate::supervisor;
 pub(crate) use claim::StepSignals;
 pub(crate) use drive::DriveEnd;
 
@@ -43,15 +43,23 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Records a cancel in step folders, from where it reaches their supervisors, even if this process dies.
+    /// Cancels steps: signals their supervisors, which needs no disk, and records the cancel in their folders, for steps
+    /// that are not running and for the next start.
     pub(crate) async fn record_cancel(
         &self,
         folders: Vec<StepFolder>,
         kind: CancelKind,
         by: CancelledBy,
     ) -> Result<(), String> {
-        let grace = Duration::from_secs(self.settings.runner.cancel_grace_seconds);
-        on_disk(move || folders.iter().try_for_each(|it| it.record_cancel(kind, Some(grace), by))).await
+        folders.iter().for_each(|it| supervisor::cancel_started(it, kind, by));
+        on_disk(move || {
+            folders.iter().for_each(|it| supervisor::cancel(it, kind, by));
+            let recorded = folders.iter().try_for_each(|it| it.record_cancel(kind, by));
+            // A supervisor that was starting either finds the record, or is signaled now.
+            folders.iter().for_each(|it| supervisor::cancel(it, kind, by));
+            recorded
+        })
+        .await
     }
 }
 

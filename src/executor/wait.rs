@@ -9,8 +9,7 @@ use crate::base::retry;
 use crate::step::{Exit, FolderError, StepFolder};
 use crate::supervisor;
 
-/// Waits for the end of the step's supervisor, no matter which process started it. A cancel reaches the supervisor
-/// through the folder.
+/// Waits for the end of the step's supervisor, no matter which process started it.
 pub(super) async fn script_ended(folder: &StepFolder) -> Result<File, FolderError> {
     retrying(folder, || supervisor::wait(folder)).await
 }

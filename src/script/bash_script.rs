@@ -6,47 +6,45 @@
 //! * **Hooks** run by `eval` of their text (with CRLF replaced by LF, as in pre-approval), so that a syntax error or an open
 //!   quote is a failure of the hook and does not affect the lines after it. The exit code of a hook is that of its last
 //!   command or of its `exit`.
-//! * **Phases**: the script appends each phase that it reaches to the file `part` in the step folder: `before`, `engine`,
-//!   `collect`, `after`, and `done` at the end. Even a full disk usually has room for these lines. If `engine` cannot be
-//!   written, the engine is not run, because there would be no record of it. If the script exits with 0 in phase `before`, the
-//!   hook ended it (`exit 0`): the engine never ran, and the step is not a success. An after hook may call `exit 0`, because
-//!   nothing follows it. The file `command` names the running engine command, if it is not the main command of the task.
-//! * **Place**: before the engine runs, the script writes its working directory and the values of [`PLACE_VARIABLES`] to the
-//!   file `place`, each followed by a NUL byte. A hook may have changed all of them.
+//! * **The gate**: the script runs nothing on its own. It starts as `bash SCRIPT GATE SOCKET [LOCK]`, and asks its supervisor
+//!   with `GATE gate SOCKET QUESTION` before every phase and every engine command. Without a yes, it runs nothing more
+//!   (`supervisor::question`). An engine command is a gate that asks and then becomes the engine.
+//! * **Phases**: a question that begins a phase also records it: `before`, `engine`, `succeeded` (all engine commands have),
+//!   `collect`, `after`, and `done` at the end. If `engine` cannot be recorded, the answer is no, because there would be no
+//!   trace of the engine. If the script exits with 0 in phase `before`, the hook ended it (`exit 0`): the engine never ran,
+//!   and the step is not a success. An after hook may call `exit 0`, because nothing follows it.
+//! * **Place**: with phase `engine`, the gate passes on its working directory and the values of [`PLACE_VARIABLES`]. A hook may
+//!   have changed all of them.
 //! * **Exit codes**: a failing before hook stops the script; a failing engine command skips the after hook; a failing after
 //!   hook fails the script. `collect` commands print results for the runner (the plan or the state as JSON). They run here,
 //!   so that they have the same environment, survive the runner and are cancelled like everything else. After an apply,
 //!   nothing depends on them, because the changes are made: a failure does not fail the step. `publish` commands
 //!   make copies for users: a failure is reported on stderr and does not fail the step.
-//! * **Open files**: only stdin (which is empty), stdout and stderr are open in hooks and engines. The runner's own files are
-//!   never inherited, but the process that started the runner may have left files open.
-//! * **Interrupts** reach both bash and the engine. Bash waits until the running command has shut down, and then starts
-//!   nothing more: in a hook it exits at once, after an engine command only if another command would follow. A hook may
-//!   have replaced the trap, so the script also checks for `cancel.json`. Bash handles an interrupt between any two commands,
-//!   so the last check (`hawser_go`) runs where nothing can come in between: in the subshell that becomes the engine, and
-//!   in the phase of the hook itself, where the trap exits.
-//!
-//!   An interrupt that arrives while bash is about to start a command reaches only bash, which then waits for that command
-//!   to end before it handles the interrupt. For engine commands, `hawser_run` closes this gap: the process that becomes the
-//!   engine makes the last check for `cancel.json`, which is written before any interrupt is sent. From then on, an
-//!   interrupt ends that process. This process is a newly started bash, because a subshell would handle interrupts itself
-//!   until it becomes the engine. For the commands of a hook, the supervisor interrupts processes that missed the
-//!   interrupt, until the script reports in the file `noticed` that it noticed it. The script writes this file before it does
-//!   anything else. A hook whose text contains `trap` may clean up in its own way, so there the file is written in advance.
+//! * **Open files**: only stdin (which is empty), stdout, stderr and the module lock are open in hooks and engines. The
+//!   runner's other files are never inherited, but the process that started the runner may have left files open.
+//! * **The module lock** is the open file with the number `LOCK`. Bash and everything that it starts inherit it, so the module
+//!   directory stays locked while any process of the step lives, even if the supervisor is killed. The number is high, so
+//!   that no hook closes it by guessing (`exec 3>&-`); only a program that closes all files gives its own copy up.
+//! * **A cancel** interrupts the engine that is running, and only that process; the supervisor knows it from its question. A
+//!   hook gets a SIGTERM, like all of its processes. Bash is never interrupted. It goes on after both, and its next question
+//!   ends it. An engine that succeeds although it was interrupted has succeeded: if nothing has to be read and no hook
+//!   follows, so does the script.
+//! * **The rest of the script is parsed before a hook runs**, because it is one group of commands: aliases do not affect it.
+//!   Keywords and the gate's path cannot be replaced by functions. An engine command bypasses functions and aliases with the
+//!   engine's name.
 //! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
-//!   names (`TF_VAR_my-var`); other shells than bash drop both. The bash that becomes the engine runs no code from the
-//!   environment or the home directory (`--norc -p`); only `SHELLOPTS`, `IFS` and `PS4` are reset.
+//!   names (`TF_VAR_my-var`); other shells than bash drop both.
 //! * **A killed engine**: bash reports it with the line of the script, unless SIGKILL has a trap (which never runs).
-//! * **Job control**, if a hook enables it, would put the engine into its own process group, where no interrupt reaches it.
-//!   It is disabled again after the hook.
+//! * **Job control**, if a hook enables it, is disabled again after the hook. It would put every command into a process group
+//!   of its own, where no SIGTERM to the script's group reaches it.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hawser_contract::Hook;
 
-use super::command::{EngineCommand, Retry, path_word, word};
-use crate::step::COLLECT;
+use super::command::{EngineCommand, GATE, Retry, path_word, word};
+use crate::step::ScriptPhase;
 
 /// The exit code of an interrupted script, as usual in shells.
 pub const INTERRUPTED: i32 = 130;
@@ -87,35 +85,6 @@ pub enum ScriptError {
     Path { path: PathBuf },
 }
 
-/// The phase that a script is in, or was in when it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScriptPhase {
-    Before,
-    Engine,
-    Collect,
-    After,
-    Done,
-}
-
-impl ScriptPhase {
-    pub const ALL: [Self; 5] = [Self::Before, Self::Engine, Self::Collect, Self::After, Self::Done];
-
-    /// The name in the step's `part` file.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::Engine => "engine",
-            Self::Collect => COLLECT,
-            Self::After => "after",
-            Self::Done => "done",
-        }
-    }
-
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|part| part.word() == word)
-    }
-}
-
 #[derive(Debug, Clone, Default)]
 pub struct Script<'a> {
     /// A comment at the top of the script.
@@ -132,34 +101,15 @@ pub struct Script<'a> {
     pub after: Option<Hook<'a>>,
 }
 
-/// The message if phase `engine` cannot be recorded.
-const NOT_RECORDED: &str =
-    "Error: hawser cannot write to the step folder (is the disk full?), so the engine was not run";
+/// Continues with `; … fi`.
+const IF_SUCCEEDED: &str = "if [[ $hawser_code == 0 ]]; then";
 
 /// The start of every script. It sets the usual umask, because files of hooks and engines may end up in packages; the private
-/// folders above protect them in the working directory. `hawser_go` checks whether anything more may be started.
+/// folders above protect them in the working directory.
 const HEAD: &str = r#"umask 022
-hawser_part= hawser_code=0 hawser_interrupted= hawser_bash=$BASH
-hawser_at() { hawser_part=$1; printf '%s\n' "$1" >>"$hawser_part_file"; }
-hawser_go() { [[ -z $hawser_interrupted && ! -e $hawser_cancel_file ]]; }
-hawser_interrupt() {
-  printf '1\n' >|"$hawser_noticed_file"
-  hawser_interrupted=1
-  case $hawser_part in before | after) exit 130 ;; esac
-}
-hawser_run() {
-  hawser_go || exit 130
-  if declare -F "$1" >/dev/null; then
-    "$@"
-  else
-    exec "$hawser_bash" --norc -p -c "$hawser_become" hawser "$hawser_cancel_file" "$@"
-  fi
-}
-hawser_become='set +p
-[[ $2 == */* ]] || type -P -- "$2" >/dev/null || echo "hawser: cannot find program $2 in PATH (${PATH-not set})" >&2
-[[ ! -e $1 ]] || exit 130
-shift
-exec "$@"'
+readonly hawser_gate=$1 hawser_socket=$2 hawser_lock=${3-}
+set --
+hawser_code=0
 hawser_argument() {
   local quote="'" escaped="'\\''"
   hawser_arguments+=" '${1//$quote/$escaped}'"
@@ -167,142 +117,133 @@ hawser_argument() {
 hawser_must_be_set() {
   if [[ -z $2 ]]; then echo "hawser: \$$1 is not set, using an empty value" >&2; fi
 }
-trap hawser_interrupt INT
+readonly -f hawser_argument hawser_must_be_set
 trap : KILL
 exec </dev/null
 for hawser_fd in /dev/fd/*; do
-  if [[ ${hawser_fd##*/} -gt 2 && ! $hawser_fd -ef $0 ]]; then eval "exec ${hawser_fd##*/}>&-"; fi
+  if [[ ${hawser_fd##*/} -gt 2 && ${hawser_fd##*/} != "$hawser_lock" && ! $hawser_fd -ef $0 ]]; then
+    eval "exec ${hawser_fd##*/}>&-"
+  fi
 done
 "#;
 
 impl Script<'_> {
-    /// The text of the script. `part` and `cancel` are files of the step folder.
-    pub fn text(&self, part: &Path, cancel: &Path) -> Result<String, ScriptError> {
+    /// The text of the script.
+    pub fn text(&self) -> Result<String, ScriptError> {
         let mut text = String::from("#!/usr/bin/env bash\n");
         let title: String = self.title.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
-        let _ = writeln!(text, "# {title}");
-        let _ = writeln!(text, "hawser_part_file={}", path_word(part)?);
-        let _ = writeln!(text, "hawser_cancel_file={}", path_word(cancel)?);
-        let _ = writeln!(text, "hawser_noticed_file={}", path_word(&part.with_file_name("noticed"))?);
-        // Created with the supervisor's umask, so that they are private.
-        let beside = ["place", "command", "noticed"].map(|name| part.with_file_name(name));
-        for file in [part.to_owned()].iter().chain(&beside) {
-            let _ = writeln!(text, "{{ : >>{}; }} 2>/dev/null || :", path_word(file)?);
-        }
-        text.push_str(HEAD);
+        let _ = writeln!(text, "# {title}\n{HEAD}{{");
         if let Some(hook) = self.before {
-            self.hook(&mut text, ScriptPhase::Before, hook)?;
-        }
-        let _ = writeln!(text, "\nhawser_go || exit {INTERRUPTED}");
-        if self.before.is_some() {
+            hook_lines(&mut text, ScriptPhase::Before, hook)?;
             let ended = word("a text", BEFORE_HOOK_ENDED)?;
             // The final `:` is for `set -e`, because `printf` fails if a hook has closed stderr.
-            let _ = writeln!(text, "printf '%s\\n' {ended} >&2 || :");
+            let _ = writeln!(text, "{IF_SUCCEEDED} printf '%s\\n' {ended} >&2 || :; fi");
         }
-        let variables = PLACE_VARIABLES.map(|name| format!("\"${{{name}-}}\"")).join(" ");
-        let place = path_word(&part.with_file_name("place"))?;
-        let _ = writeln!(text, "printf '%s\\0' \"${{PWD-}}\" {variables} >|{place} || :");
-        let _ = writeln!(text, "hawser_at {} || {{", ScriptPhase::Engine.word());
-        let _ = writeln!(text, "printf '%s\\n' {} >&2\nexit 1\n}}", word("a text", NOT_RECORDED)?);
-        let mut known_as = None;
+        let _ = writeln!(text, "{IF_SUCCEEDED} {} || hawser_code=$?; fi", enter(ScriptPhase::Engine));
+        let _ = writeln!(text, "{IF_SUCCEEDED}");
         for command in &self.engine {
-            // `||` prevents a `set -e` or an ERR trap of the hook from taking effect.
-            let _ = writeln!(text, "if [[ $hawser_code == 0 ]]; then");
-            let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
-            if known_as != command.known_as {
-                known_as = command.known_as;
-                let name = word("a name", known_as.unwrap_or_default())?;
-                let file = path_word(&part.with_file_name("command"))?;
-                let _ = writeln!(text, "printf '%s\\n' {name} >|{file} || :");
-            }
-            if let Some(hidden) = &command.hidden {
-                text.push_str(&hidden.lines()?);
-            }
-            match &command.retry {
-                None => {
-                    let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
-                }
-                Some(retry) => text.push_str(&with_retry(command, retry)?),
-            }
-            if let Some((code, file)) = &command.also_success {
-                let file = path_word(file)?;
-                let _ =
-                    writeln!(text, "if [[ $hawser_code == {code} && -e {file} ]]; then hawser_code=0; fi");
-            }
-            text.push_str("fi\n");
+            engine_lines(&mut text, command)?;
         }
-        text.push_str("if [[ $hawser_code != 0 ]]; then\n");
+        text.push_str("if [[ $hawser_code != 0 ]]; then :\n");
         if self.collect_after_failure {
-            let reading = word("a text", READS_AFTER_FAILURE)?;
-            let _ = writeln!(text, "if hawser_go; then printf '%s\\n' {reading} >&2 || :; fi");
-            for command in &self.collect {
-                let _ = writeln!(text, "if hawser_go; then {} || :; fi", command.line()?);
-            }
-            self.publish(&mut text, true)?;
+            self.after_failure(&mut text)?;
         }
-        text.push_str("exit \"$hawser_code\"\nfi\n");
+        // A success is recorded even if nothing more may be started.
+        let _ = writeln!(text, "else\n{} || :", enter(ScriptPhase::Succeeded));
         if !self.collect.is_empty() || !self.publish.is_empty() {
-            let _ = writeln!(text, "\nhawser_at {} || :", ScriptPhase::Collect.word());
-            for command in self.collect.iter().filter(|it| !it.only_after_failure) {
-                let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
-                let line = command.line()?;
-                let _ = match self.collect_after_failure {
-                    true => writeln!(text, "{line} || hawser_go || exit {INTERRUPTED}"),
-                    false => writeln!(text, "{line} || exit $?"),
-                };
-            }
-            self.publish(&mut text, false)?;
+            self.after_success(&mut text)?;
         }
+        text.push_str("fi\nfi\n");
         if let Some(hook) = self.after {
-            self.hook(&mut text, ScriptPhase::After, hook)?;
+            hook_lines(&mut text, ScriptPhase::After, hook)?;
         }
-        let _ = writeln!(text, "\nhawser_at {} || :\nexit 0", ScriptPhase::Done.word());
+        let _ = writeln!(text, "{IF_SUCCEEDED} {} || :; fi", enter(ScriptPhase::Done));
+        text.push_str("exit \"$hawser_code\"\n}\n");
         Ok(text)
     }
 
-    fn publish(&self, text: &mut String, has_failed: bool) -> Result<(), ScriptError> {
-        for command in self.publish.iter().filter(|it| has_failed || !it.only_after_failure) {
-            let place = command.words.last().map_or("its place", String::as_str);
-            let failed = format!(
-                "hawser: failed to copy the result to {place}, which may now be missing or incomplete; the task does not \
-                 need this copy"
-            );
-            let failed = word("a path", &failed)?;
-            // The final `:` is for `set -e`, because `printf` fails if a hook has closed stderr.
-            let _ = writeln!(
-                text,
-                "if hawser_go; then {} || printf '%s\\n' {failed} >&2 || :; fi",
-                command.line()?
-            );
+    fn after_failure(&self, text: &mut String) -> Result<(), ScriptError> {
+        let reading = word("a text", READS_AFTER_FAILURE)?;
+        let _ = writeln!(text, "if {GATE} next; then\nprintf '%s\\n' {reading} >&2 || :");
+        for command in &self.collect {
+            let _ = writeln!(text, "{} || :", command.line()?);
         }
+        for command in &self.publish {
+            text.push_str(&publish_line(command)?);
+        }
+        text.push_str("fi\n");
         Ok(())
     }
 
-    fn hook(&self, text: &mut String, part: ScriptPhase, hook: Hook<'_>) -> Result<(), ScriptError> {
-        // Pre-approval ignores trailing whitespace. To bash, a carriage return or a no-break space is part of the last word.
-        let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
-        let _ = writeln!(text, "\n# {}", hook.name);
-        // Checked twice: a script that exits here has not reached the phase. Within the phase, the trap exits.
-        let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}\nhawser_at {} || :", part.word());
-        let _ = writeln!(text, "hawser_go || exit {INTERRUPTED}");
-        if hook.text.contains("trap") {
-            text.push_str("printf '1\\n' >|\"$hawser_noticed_file\"\n");
+    fn after_success(&self, text: &mut String) -> Result<(), ScriptError> {
+        let commands: Vec<_> = self.collect.iter().filter(|it| !it.only_after_failure).collect();
+        // Without results the task fails, unless they only add something.
+        let is_needed = !self.collect_after_failure && !commands.is_empty();
+        let failed = if is_needed { "hawser_code=$?" } else { ":" };
+        let _ = writeln!(text, "{} || {failed}", enter(ScriptPhase::Collect));
+        for command in commands {
+            let _ = writeln!(text, "{IF_SUCCEEDED} {} || {failed}; fi", command.line()?);
         }
-        // Not in an `if` or before `||`, which would disable a `set -e` inside the hook.
-        let _ = writeln!(text, "eval {code}\nhawser_code=$?\nset +m");
-        let _ = writeln!(text, "if [[ $hawser_code != 0 ]]; then exit \"$hawser_code\"; fi");
+        for command in self.publish.iter().filter(|it| !it.only_after_failure) {
+            let _ = writeln!(text, "{IF_SUCCEEDED} {}fi", publish_line(command)?);
+        }
         Ok(())
     }
+}
+
+fn enter(phase: ScriptPhase) -> String {
+    format!("{GATE} phase {}", phase.word())
+}
+
+fn hook_lines(text: &mut String, phase: ScriptPhase, hook: Hook<'_>) -> Result<(), ScriptError> {
+    // Pre-approval ignores trailing whitespace. To bash, a carriage return or a no-break space is part of the last word.
+    let code = word(hook.name, hook.text.replace("\r\n", "\n").trim_end())?;
+    let _ = writeln!(text, "\n# {}", hook.name);
+    let _ = writeln!(text, "{IF_SUCCEEDED} {} || hawser_code=$?; fi", enter(phase));
+    // Not in a condition or before `||`, which would disable a `set -e` inside the hook.
+    let _ = writeln!(text, "{IF_SUCCEEDED}\neval {code}\nhawser_code=$?\nset +m\nfi");
+    Ok(())
+}
+
+fn engine_lines(text: &mut String, command: &EngineCommand) -> Result<(), ScriptError> {
+    let _ = writeln!(text, "{IF_SUCCEEDED}");
+    if let Some(hidden) = &command.hidden {
+        text.push_str(&hidden.lines()?);
+    }
+    // `||` prevents a `set -e` or an ERR trap of the hook from taking effect.
+    match &command.retry {
+        None => {
+            let _ = writeln!(text, "{} || hawser_code=$?", command.line()?);
+        }
+        Some(retry) => text.push_str(&with_retry(command, retry)?),
+    }
+    if let Some((code, file)) = &command.also_success {
+        let file = path_word(file)?;
+        let _ = writeln!(text, "if [[ $hawser_code == {code} && -e {file} ]]; then hawser_code=0; fi");
+    }
+    text.push_str("fi\n");
+    Ok(())
+}
+
+/// A copy that was refused has not failed.
+fn publish_line(command: &EngineCommand) -> Result<String, ScriptError> {
+    let place = command.words.last().map_or("its place", String::as_str);
+    let failed = format!(
+        "hawser: failed to copy the result to {place}, which may now be missing or incomplete; the task does not need this \
+         copy"
+    );
+    let failed = word("a path", &failed)?;
+    Ok(format!("{} || [[ $? == {INTERRUPTED} ]] || printf '%s\\n' {failed} >&2 || :\n", command.line()?))
 }
 
 /// The lines for a command that may be followed by another one.
 fn with_retry(command: &EngineCommand, retry: &Retry) -> Result<String, ScriptError> {
     let (file, wanted) = (path_word(&retry.stderr)?, word("a text", retry.text)?);
-    // A pipe to a second process would need that process to survive an interrupt, so stderr goes to a file.
+    // A pipe to a second process would need that process to survive a cancel, so stderr goes to a file.
     Ok(format!(
         "{} 2>|{file} || hawser_code=$?\n\
          hawser_stderr=$(<{file}) || :\n\
-         if [[ $hawser_code != 0 && $hawser_stderr == *{wanted}* ]] && hawser_go; then\n\
+         if [[ $hawser_code != 0 && $hawser_stderr == *{wanted}* ]]; then\n\
          hawser_code=0\n\
          {} || hawser_code=$?\n\
          elif [[ -n $hawser_stderr ]]; then\n\

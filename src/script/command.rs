@@ -180,12 +180,10 @@ impl EngineCommand {
         }
     }
 
-    /// The line of bash that runs it.
-    ///
-    /// It runs in a subshell, which `hawser_run` replaces by the program with `exec`.
+    /// The line of bash that runs it: the gate, which becomes the program.
     pub(super) fn line(&self) -> Result<String, ScriptError> {
         self.check_lengths()?;
-        let mut line = String::from(if self.private_files { "(umask 077; " } else { "(" });
+        let mut line = String::new();
         for (name, value) in &self.variables {
             let _ = write!(line, "{name}={} ", word("a variable", value)?);
         }
@@ -195,8 +193,16 @@ impl EngineCommand {
                 "{variable}=\"${{{variable}-}} ${{TF_CLI_ARGS-}} $hawser_arguments\" TF_CLI_ARGS= "
             );
         }
-        let words: Result<Vec<_>, _> = self.words.iter().map(|it| word("an argument", it)).collect();
-        let _ = write!(line, "hawser_run {})", words?.join(" "));
+        let _ = write!(line, "{GATE} engine");
+        if self.private_files {
+            line.push_str(" --private");
+        }
+        if let Some(name) = self.known_as {
+            let _ = write!(line, " --as {}", word("a name", name)?);
+        }
+        for argument in &self.words {
+            let _ = write!(line, " {}", word("an argument", argument)?);
+        }
         if let Some(path) = &self.stdout {
             // `>|` overwrites even if a hook has set `noclobber`.
             let _ = write!(line, " >|{}", path_word(path)?);
@@ -208,6 +214,9 @@ impl EngineCommand {
         Ok(line)
     }
 }
+
+/// The command that asks the supervisor. `readonly` keeps hooks from changing it by accident.
+pub(super) const GATE: &str = "\"$hawser_gate\" gate \"$hawser_socket\"";
 
 pub(super) fn word(what: &str, text: &str) -> Result<String, ScriptError> {
     if text.contains('\0') { Err(ScriptError::Nul { what: what.to_owned() }) } else { Ok(quote(text)) }

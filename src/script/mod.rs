@@ -5,6 +5,8 @@ pub mod command;
 pub mod quote;
 
 pub(crate) use bash_script::LONGEST_WORD;
-pub use bash_script::{Script, ScriptError, ScriptPhase};
+pub use bash_script::{Script, ScriptError};
 pub use command::{EngineCommand, HiddenArguments, Piece, Retry};
 pub use quote::quote;
+
+pub use crate::step::ScriptPhase;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{fmt, io};
 
 use hawser_contract::requests::CancelKind;
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::identity::StepKey;
+use super::phase::ScriptPhase;
 use super::records::{Position, RecordWriter};
 use crate::base::files::write_private_atomic;
 use crate::base::lock::{self, LockMode};
@@ -89,6 +89,8 @@ pub struct SupervisorNote {
     pub started: Timestamp,
     /// Distinguishes a reboot of the machine from a crash of the supervisor.
     pub boot_id: Option<String>,
+    /// Distinguishes the process from a later one with the same number. `None` if `/proc` shows other processes.
+    pub start_time: Option<u64>,
 }
 
 /// `exit.json`: how the script ended.
@@ -99,6 +101,16 @@ pub enum Exit {
     Signal(i32),
     /// The script could not be started, or its output could not be written (disk full). The text is the reason.
     Failure(String),
+}
+
+/// The content of `exit.json`.
+#[derive(Serialize, Deserialize)]
+struct RecordedExit {
+    #[serde(flatten)]
+    exit: Exit,
+    /// The cancel that the supervisor received while the script was running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cancelled: Option<CancelKind>,
 }
 
 impl fmt::Display for Exit {
@@ -135,9 +147,6 @@ pub struct Audited {
 pub struct Cancel {
     pub kind: CancelKind,
     pub requested: Timestamp,
-    /// How long after the interrupt a graceful cancel turns into a kill. Without it there is no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kill_after_seconds: Option<u64>,
     pub by: CancelledBy,
 }
 
@@ -187,9 +196,6 @@ struct Versioned<T> {
 pub struct StepFolder {
     path: PathBuf,
 }
-
-/// The phase in which a script reads the results of the engine, see [`crate::script::bash_script`].
-pub const COLLECT: &str = "collect";
 
 impl StepFolder {
     pub fn at(path: impl Into<PathBuf>) -> Self {
@@ -241,9 +247,9 @@ impl StepFolder {
         self.path.join("place")
     }
 
-    /// Not empty once the script has noticed an interrupt, or if it handles interrupts itself.
-    pub fn noticed_path(&self) -> PathBuf {
-        self.path.join("noticed")
+    /// Names the engine command that is running, if it is not the task's main command.
+    pub fn command_path(&self) -> PathBuf {
+        self.path.join("command")
     }
 
     pub fn lock_path(&self) -> PathBuf {
@@ -258,10 +264,6 @@ impl StepFolder {
     /// Holds the path of a saved state that the engine failed to write.
     pub fn rescued_path(&self) -> PathBuf {
         self.path.join("rescued")
-    }
-
-    pub fn cancel_path(&self) -> PathBuf {
-        self.path.join("cancel.json")
     }
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, FolderError> {
@@ -310,38 +312,32 @@ impl StepFolder {
     }
 
     pub fn exit(&self) -> Result<Option<Exit>, FolderError> {
-        self.read("exit.json")
+        Ok(self.read::<RecordedExit>("exit.json")?.map(|recorded| recorded.exit))
     }
 
-    pub fn set_exit(&self, exit: &Exit) -> Result<(), FolderError> {
-        self.write("exit.json", exit)
+    pub fn set_exit(&self, exit: &Exit, cancelled: Option<CancelKind>) -> Result<(), FolderError> {
+        self.write("exit.json", &RecordedExit { exit: exit.clone(), cancelled })
+    }
+
+    /// The cancel that the script received, according to its supervisor. Needs no `cancel.json`, which a full disk
+    /// prevents.
+    pub fn cancelled_by_supervisor(&self) -> Result<Option<CancelKind>, FolderError> {
+        Ok(self.read::<RecordedExit>("exit.json")?.and_then(|recorded| recorded.cancelled))
     }
 
     pub fn cancel(&self) -> Result<Option<Cancel>, FolderError> {
         self.read("cancel.json")
     }
 
-    /// Records a cancel. A graceful one turns into a kill after `kill_after`.
-    ///
-    /// A kill replaces a graceful cancel, and a cancel with a limit replaces one without. Otherwise the earlier one stays.
-    pub fn record_cancel(
-        &self,
-        kind: CancelKind,
-        kill_after: Option<Duration>,
-        by: CancelledBy,
-    ) -> Result<(), FolderError> {
-        let has_limit =
-            |cancel: &Cancel| cancel.kind == CancelKind::Kill || cancel.kill_after_seconds.is_some();
-        let is_enough =
-            |earlier: &Cancel| earlier.kind >= kind && (kill_after.is_none() || has_limit(earlier));
+    /// Records a cancel. A kill replaces a graceful cancel. Otherwise the earlier one stays.
+    pub fn record_cancel(&self, kind: CancelKind, by: CancelledBy) -> Result<(), FolderError> {
         match self.cancel() {
-            Ok(Some(earlier)) if is_enough(&earlier) => return Ok(()),
+            Ok(Some(earlier)) if earlier.kind >= kind => return Ok(()),
             Err(error @ (FolderError::Io { .. } | FolderError::Newer { .. })) => return Err(error),
             // A damaged file is replaced.
             Ok(_) | Err(FolderError::Damaged { .. }) => {}
         }
-        let kill_after_seconds = kill_after.map(|after| after.as_secs());
-        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now(), kill_after_seconds, by })
+        self.write("cancel.json", &Cancel { kind, requested: Timestamp::now(), by })
     }
 
     pub fn facts(&self) -> Result<Option<Facts>, FolderError> {
@@ -401,14 +397,15 @@ impl StepFolder {
         if all.len() == known { Ok(()) } else { self.write("secrets.json", &all) }
     }
 
-    /// The phase that the script has reached, see [`crate::script::ScriptPhase`].
-    pub fn part(&self) -> Option<String> {
-        fs::read_to_string(self.part_path()).ok()?.lines().last().map(|word| word.trim().to_owned())
+    /// The phase that the script has reached.
+    pub fn part(&self) -> Option<ScriptPhase> {
+        let text = fs::read_to_string(self.part_path()).ok()?;
+        text.lines().last().and_then(|word| ScriptPhase::from_word(word.trim()))
     }
 
     /// The last engine command, if it differs from the task's main command.
     pub fn engine_command(&self) -> Option<String> {
-        let name = fs::read_to_string(self.path.join("command")).ok()?;
+        let name = fs::read_to_string(self.command_path()).ok()?;
         Some(name.trim().to_owned()).filter(|name| !name.is_empty())
     }
 

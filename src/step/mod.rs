@@ -12,16 +12,17 @@
 //!   script.sh        the script that the supervisor runs
 //!   supervisor.json  the script was started: by which process, when, in which boot of the machine
 //!   output.log       records of both streams and of the runner's own lines, see [`records`]
-//!   part             the phases that the script has reached, one per line: `before`, `engine`, `collect`, `after`, `done`
+//!   gate             the socket on which the script asks its supervisor before it starts anything
+//!   part             the phases that the script has reached, one per line: `before`, `engine`, `succeeded`, `collect`,
+//!                    `after`, `done`
 //!   command          the engine command that is running, if it differs from the task's main command
 //!   place            the engine's working directory, and the variables by which it finds the state
-//!   noticed          not empty: the script has noticed an interrupt, or one of its hooks handles interrupts itself
 //!   reserve          disk space for the end of the step, released when exit.json is written
 //!   plan.json, state.json, output.json, destroy_preview.json, export.json
 //!                    results printed by the engine, depending on the task
 //!   extra-outputs.json
 //!                    the outputs that extra files declare, if the request names such files
-//!   exit.json        how the script ended; written once
+//!   exit.json        how the script ended, and the cancel that its supervisor received; written once
 //!   cancel.json      the requested cancel
 //!   secrets.json     values to mask in logs and messages of the step, for the next start of the runner
 //!   facts.json       the engine's version and the module's commit, for the audit log
@@ -38,16 +39,18 @@
 
 pub mod folder;
 mod identity;
+mod phase;
 pub mod record_reader;
 pub mod records;
 pub mod scratch;
 pub mod store;
 
 pub use folder::{
-    Audited, COLLECT, Cancel, CancelledBy, Exit, Facts, FolderError, RecoveryPhase, StepFolder, StepRequest,
+    Audited, Cancel, CancelledBy, Exit, Facts, FolderError, RecoveryPhase, StepFolder, StepRequest,
     SupervisorNote,
 };
 pub use identity::{Step, StepKey, StepWork};
+pub use phase::ScriptPhase;
 pub use record_reader::{FoundRecord, RecordReader};
 pub use records::{Position, RecordRef, RecordWriter, Stream};
 pub use scratch::Scratch;

@@ -11,35 +11,42 @@
 //!    once.
 //! 2. It starts a new session, so that neither a Ctrl-C nor a hangup of the runner's terminal reaches it, and no engine can
 //!    prompt on the terminal.
-//! 3. It writes `reserve`, then `supervisor.json`, and starts the script in its own process group.
-//! 4. It turns both pipes into records of `output.log` (`output`, `lines`) and checks for `cancel.json` ten times a second.
-//!    `lifecycle` decides how to react to events.
+//! 3. It opens the gate (`gate`), writes `reserve`, then `supervisor.json`, and starts the script in its own process group.
+//! 4. It turns both pipes into records of `output.log` (`output`, `lines`), and answers the script's questions (`question`):
+//!    nothing starts without a yes, and what gets one is recorded before (`recorder`). `lifecycle` decides.
 //! 5. When the script has ended, all its processes are gone and all output is written, it syncs `output.log`, removes
 //!    `reserve` and writes `exit.json`.
 //!
-//! If the disk is full, the supervisor interrupts the script, discards further output (a record states how much, as soon as
+//! The main loop sleeps until a signal, a question or a deadline wakes it. It never waits for the disk, so neither does a
+//! cancel, which is a signal from the runner (`client`, `session`):
+//!
+//! - An engine gets one interrupt, through the pidfd of the process that asked for it. The supervisor has it before it says
+//!   yes, so there is no moment at which an engine runs that it does not know, and none at which it could get two.
+//! - A hook gets one SIGTERM, like every process in the script's group, and a SIGKILL ten seconds later.
+//! - Between them, the next question is refused. `Runner.CancelGraceSeconds` limits all of this.
+//!
+//! The script inherits the lock of the module directory, see `script::bash_script`.
+//!
+//! If the disk is full, the supervisor stops the script, discards further output (a record states how much, as soon as
 //! there is room for it) and records the failure in `exit.json`. If it cannot write even that after removing `reserve`, it
 //! retries for five minutes and then exits: the outcome of the step is then unknown.
-//!
-//! An interrupt is sent once, to the script's process group, while bash is held still (`hold`); a command that missed it,
-//! because bash was just about to start it, gets it a second later (`interrupt`), and a bash that
-//! loops on the interrupt is killed (`stuck`).
 //!
 //! `linux` finds every process below the supervisor, in any session.
 
 mod client;
-mod hold;
-mod interrupt;
+mod gate;
 mod lifecycle;
 mod lines;
 mod linux;
 mod output;
+mod question;
+mod recorder;
 mod run;
 mod session;
-mod stuck;
 
 #[cfg(feature = "testing")]
 pub use client::LaunchError;
-pub use client::{Launch, launch, program, wait};
+pub use client::{Launch, cancel, cancel_started, launch, program, wait};
 pub use linux::boot_id;
+pub use question::{Question, YES};
 pub use run::{SuperviseError, run};

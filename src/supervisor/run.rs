@@ -1,39 +1,37 @@
-//! The supervisor's main loop: feeds events to `lifecycle` and carries out its actions.
+//! The supervisor's main loop: feeds events to `lifecycle` and carries out its actions. It never waits for the disk while the
+//! script is running: `recorder` and `output` write in threads of their own.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, PipeWriter, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use hawser_contract::requests::CancelKind;
 use jiff::Timestamp;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, pidfd_send_signal, wait};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::client::environment_of_script;
-use super::hold::StoppedProcesses;
-use super::interrupt::{Interrupts, ProcessInfo};
-use super::lifecycle::{Action, Event, InterruptReason, Lifecycle, exit};
-use super::linux;
+use super::gate::{Asked, Gate};
+use super::lifecycle::{Action, Event, Lifecycle, Stage, StopReason, exit};
+use super::linux::{self, ProcessInfo};
 use super::output::{OutputLog, Pump, SharedLog, lock};
-use super::session::{Signals, inherited_lock, leave_session};
-use super::stuck::Stuck;
+use super::question::Question;
+use super::recorder::{Recorded, Recorder};
+use super::session::{Signals, inherited_lock, leave_session, module_lock};
 use crate::base::process::find_program;
 use crate::base::retry::Delays;
-use crate::step::{COLLECT, CancelledBy, Exit, FolderError, StepFolder, Stream, SupervisorNote};
+use crate::step::{Exit, FolderError, ScriptPhase, StepFolder, Stream, SupervisorNote};
 
-/// How often to check for `cancel.json`. A cancel must reach the engine within a second.
-const TICK: Duration = Duration::from_millis(100);
-/// How many ticks the results may be read before the log says so. Engines print nothing while they do that.
-const LONG_READ: u32 = 30;
-/// How often to check for processes that have missed an interrupt.
-const LOOK: Duration = Duration::from_millis(500);
+/// How long the results may be read before the log says so. Engines print nothing while they do that.
+const LONG_READ: Duration = Duration::from_secs(3);
 /// Enough for the exit, the last records and the outcome.
 const RESERVE: usize = 64 * 1024;
 /// How long to retry writing the exit.
@@ -42,6 +40,10 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const SWEEPS: usize = 5;
 /// How many processes to list in a message.
 const MAX_LISTED: usize = 10;
+
+/// The message if phase `engine` cannot be recorded.
+const NOT_RECORDED: &str =
+    "Error: hawser cannot write to the step folder (is the disk full?), so the engine was not run";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -61,8 +63,10 @@ fn failed(action: &'static str) -> impl FnOnce(io::Error) -> SuperviseError {
     move |source| SuperviseError::Io { action, source }
 }
 
-/// Runs the script of a step. Does nothing if it was started before.
-pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
+/// Runs the script of a step. Does nothing if it was started before. After a graceful cancel, the script is killed when
+/// `cancel_grace` has passed.
+pub fn run(folder: &StepFolder, cancel_grace: Duration) -> Result<(), SuperviseError> {
+    leave_session();
     let _lock = inherited_lock(folder)
         .map_err(failed("inherit the step's lock"))?
         .ok_or_else(|| SuperviseError::NotOurs { folder: folder.path().to_owned() })?;
@@ -75,50 +79,42 @@ pub fn run(folder: &StepFolder) -> Result<(), SuperviseError> {
         .map_err(failed("start the event loop"))?;
     runtime.block_on(async {
         let signals = Signals::catch().map_err(failed("catch signals"))?;
-        leave_session();
-        let exit = match RunningScript::start(folder) {
+        let (exit, cancelled) = match RunningScript::start(folder, cancel_grace) {
             Ok(script) => script.supervise(signals).await,
-            Err(error) => Exit::Failure(error.to_string()),
+            Err(error) => (Exit::Failure(error.to_string()), None),
         };
         release_reserve(folder);
-        write_exit(folder, &exit).await
+        write_exit(folder, &exit, cancelled).await
     })
 }
 
 /// The running script.
 #[derive(Debug)]
-struct RunningScript<'a> {
-    folder: &'a StepFolder,
+struct RunningScript {
+    folder: StepFolder,
+    lifecycle: Lifecycle,
     /// The script's process, which is also its process group.
     pid: Pid,
     /// The script's process is reaped, so its number may be reused.
     reaped: bool,
+    /// The process that has become the last engine command.
+    engine: Option<OwnedFd>,
     log: SharedLog,
+    recorder: Recorder,
     pump: JoinHandle<()>,
     /// Dropped to stop the pump.
     stop: PipeWriter,
     events: mpsc::Receiver<Event>,
-    /// Identifies the last `cancel.json` that was read.
-    cancel_seen: Option<(u64, SystemTime)>,
-    /// Set once the script was interrupted.
-    interrupted: Option<Interrupted>,
-    /// The number of ticks in which the script was reading the results of the engine.
-    reading: u32,
+    asked: mpsc::Receiver<Asked>,
+    recorded: mpsc::Receiver<Recorded>,
+    /// When to log that the results are being read.
+    long_read: Option<Instant>,
+    warned_of_wrapper: bool,
 }
 
-/// The state after an interrupt.
-#[derive(Debug)]
-struct Interrupted {
-    /// Set until the script has noticed the interrupt. After that, it only starts its clean-up.
-    again: Option<Interrupts>,
-    stuck: Stuck,
-    /// The time of the last check.
-    looked: Instant,
-}
-
-impl<'a> RunningScript<'a> {
+impl RunningScript {
     /// Starts the script. Everything else that can fail is done first.
-    fn start(folder: &'a StepFolder) -> Result<Self, SuperviseError> {
+    fn start(folder: &StepFolder, cancel_grace: Duration) -> Result<Self, SuperviseError> {
         if folder.cancel()?.is_some() {
             return Err(SuperviseError::Cancelled);
         }
@@ -129,6 +125,7 @@ impl<'a> RunningScript<'a> {
         // Uses the host's PATH, because the script's PATH may come from the server.
         let bash = find_program("bash", &[]).map_err(|_| SuperviseError::NoBash)?;
         linux::adopt_orphans().map_err(failed("adopt orphaned processes"))?;
+        let gate = Gate::open(folder.path()).map_err(failed("open the gate"))?;
 
         let (stdout, stdout_of_script) = io::pipe().map_err(failed("create a pipe"))?;
         let (stderr, stderr_of_script) = io::pipe().map_err(failed("create a pipe"))?;
@@ -143,12 +140,24 @@ impl<'a> RunningScript<'a> {
                 let _ = sender.blocking_send(Event::Closed);
             })
             .map_err(failed("start a thread"))?;
+        let (recorded_sender, recorded) = mpsc::channel(1);
+        let recorder =
+            Recorder::start(folder, Arc::clone(&log), recorded_sender).map_err(failed("start a thread"))?;
 
-        let note =
-            SupervisorNote { pid: std::process::id(), started: Timestamp::now(), boot_id: linux::boot_id() };
+        let mut command = Command::new(bash);
+        command.arg(&script).arg(&gate.program).arg(&gate.address);
+        let module_lock = module_lock().map_err(failed("pass on the module lock"))?;
+        command.args(module_lock.as_ref().map(|lock| lock.as_raw_fd().to_string()));
+        let (sender, asked) = mpsc::channel(1);
+        tokio::spawn(gate.listen(sender));
+        let note = SupervisorNote {
+            pid: std::process::id(),
+            started: Timestamp::now(),
+            boot_id: linux::boot_id(),
+            start_time: linux::proc_is_ours().then(|| linux::start_time(getpid())).flatten(),
+        };
         folder.set_supervisor(&note)?;
-        let child = Command::new(bash)
-            .arg(&script)
+        let child = command
             .env_clear()
             .envs(environment_of_script())
             .stdin(Stdio::null())
@@ -157,56 +166,66 @@ impl<'a> RunningScript<'a> {
             .process_group(0)
             .spawn()
             .map_err(failed("start the script with bash"))?;
-        let pid = Pid::from_child(&child);
         Ok(Self {
-            folder,
-            pid,
+            folder: folder.clone(),
+            lifecycle: Lifecycle::new(cancel_grace),
+            pid: Pid::from_child(&child),
             reaped: false,
+            engine: None,
             log,
+            recorder,
             pump,
             stop,
             events,
-            cancel_seen: None,
-            interrupted: None,
-            reading: 0,
+            asked,
+            recorded,
+            long_read: None,
+            warned_of_wrapper: false,
         })
     }
 
-    async fn supervise(mut self, mut signals: Signals) -> Exit {
-        let mut lifecycle = Lifecycle::default();
+    async fn supervise(mut self, mut signals: Signals) -> (Exit, Option<CancelKind>) {
         if let Some(limitation) = linux::limitation() {
             self.say(Stream::Warning, limitation);
         }
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let (ended, lost) = 'running: loop {
-            let mut events = Vec::new();
-            tokio::select! {
-                _ = signals.child.recv() => self.reap(&mut events),
-                _ = signals.terminate.recv() => events.push(Event::Terminated),
-                Some(event) = self.events.recv() => events.push(event),
-                _ = tick.tick() => {
-                    events.extend(self.cancel());
-                    self.reap(&mut events);
-                    self.interrupt_again();
-                    self.report_reading();
-                    events.push(Event::Tick);
-                }
-            }
-            for event in events {
-                for action in lifecycle.on(event, Instant::now()) {
-                    if let Action::Finish { ended, lost } = action {
-                        break 'running (ended, lost);
+        let mut events = Vec::new();
+        // A runner that found no supervisor to signal has recorded its cancel. It looks again after that, see `client`.
+        if let Ok(Some(cancel)) = self.folder.cancel() {
+            events.push(Event::Cancel(cancel.kind));
+        }
+        let (ended, lost, cancelled) = 'running: loop {
+            for event in events.drain(..) {
+                for action in self.lifecycle.on(event, Instant::now()) {
+                    if let Action::Finish { ended, lost, cancelled } = action {
+                        break 'running (ended, lost, cancelled);
                     }
                     self.act(&action);
                 }
             }
+            let deadline = self.lifecycle.deadline().into_iter().chain(self.long_read).min();
+            tokio::select! {
+                // Cancels come before questions.
+                biased;
+                _ = signals.kill.recv() => events.push(Event::Cancel(CancelKind::Kill)),
+                _ = signals.cancel.recv() => events.push(Event::Cancel(CancelKind::Graceful)),
+                _ = signals.terminate.recv() => events.push(Event::Terminated),
+                _ = signals.child.recv() => self.reap(&mut events),
+                Some(event) = self.events.recv() => events.push(event),
+                Some((asked, written)) = self.recorded.recv() => self.answer(asked, &written),
+                Some(asked) = self.asked.recv() => self.ask(asked),
+                () = sleep_until(deadline) => {
+                    self.report_reading();
+                    self.reap(&mut events);
+                    events.push(Event::Tick);
+                }
+            }
         };
+        self.recorder.finish();
         drop(self.stop);
         let _ = self.pump.join();
-        release_reserve(self.folder);
+        release_reserve(&self.folder);
         let finished = lock(&self.log).finish();
-        exit(ended, lost.or_else(|| finished.err().map(|error| error.to_string())))
+        (exit(ended, lost.or_else(|| finished.err().map(|error| error.to_string()))), cancelled)
     }
 
     /// Reaps the script and adopted orphans that have exited.
@@ -229,53 +248,60 @@ impl<'a> RunningScript<'a> {
         }
     }
 
-    /// Logs once that the results are being read, if that takes long.
+    /// A question is recorded before it is answered with yes.
+    fn ask(&self, asked: Asked) {
+        match self.lifecycle.allows(&asked.question) {
+            true => self.recorder.record(asked),
+            false => asked.no(""),
+        }
+    }
+
+    /// The question is recorded. A cancel may have arrived meanwhile.
+    fn answer(&mut self, asked: Asked, written: &io::Result<()>) {
+        if !self.lifecycle.allows(&asked.question) {
+            return asked.no("");
+        }
+        if let Question::Phase { phase, .. } = &asked.question {
+            // Without this record, there would be no trace of the engine.
+            if *phase == ScriptPhase::Engine && written.is_err() {
+                return asked.no(NOT_RECORDED);
+            }
+            self.long_read = (*phase == ScriptPhase::Collect).then(|| Instant::now() + LONG_READ);
+        }
+        self.lifecycle.granted(&asked.question);
+        if let Question::Engine { wrapper, .. } = &asked.question {
+            // From here on a cancel reaches this process, before or after it has become the engine.
+            self.engine = asked.process.try_clone().ok();
+            if self.engine.is_none() {
+                return asked.no("Error: hawser has too many open files, so the command was not run");
+            }
+            self.warn_of(wrapper.as_deref());
+        }
+        asked.yes();
+    }
+
+    fn warn_of(&mut self, wrapper: Option<&OsStr>) {
+        if let Some(wrapper) = wrapper.filter(|_| !std::mem::replace(&mut self.warned_of_wrapper, true)) {
+            let message = format!(
+                "{} is a script: a cancel interrupts only the script itself, so it must `exec` the engine",
+                Path::new(wrapper).display()
+            );
+            self.say(Stream::Warning, &message);
+        }
+    }
+
+    /// Logs that the results are being read, if that takes long.
     fn report_reading(&mut self) {
-        if self.reading < LONG_READ && self.folder.part().as_deref() == Some(COLLECT) {
-            self.reading += 1;
-            if self.reading == LONG_READ {
-                self.say(Stream::Information, "Reading the results");
-            }
+        if self.long_read.is_some_and(|at| Instant::now() >= at) {
+            self.long_read = None;
+            self.say(Stream::Information, "Reading the results");
         }
     }
 
-    /// A cancel that was requested since the last check.
-    fn cancel(&mut self) -> Option<Event> {
-        let metadata = fs::metadata(self.folder.cancel_path()).ok()?;
-        let seen = (metadata.ino(), metadata.modified().ok()?);
-        if self.cancel_seen.replace(seen) == Some(seen) {
-            return None;
-        }
-        match self.folder.cancel() {
-            Ok(None) => None,
-            Ok(Some(cancel)) => Some(Event::Cancel {
-                kind: cancel.kind,
-                kill_after: cancel.kill_after_seconds.map(Duration::from_secs),
-                by: cancel.by,
-            }),
-            // Probably written by a newer runner. It is a cancel of some kind.
-            Err(error) => {
-                self.say(Stream::Warning, &format!("{error}; treating it as a graceful cancel"));
-                Some(Event::Cancel { kind: CancelKind::Graceful, kill_after: None, by: CancelledBy::Server })
-            }
-        }
-    }
-
-    /// Sends signals before it writes to the log, because the disk may be slow.
+    /// Sends signals before it logs them.
     fn act(&mut self, action: &Action) {
         match action {
-            Action::Interrupt(reason) => {
-                self.interrupt();
-                let (stream, why) = match reason {
-                    InterruptReason::Cancelled => (Stream::Information, "the job is being cancelled"),
-                    InterruptReason::Drained => {
-                        (Stream::Warning, "the runner is shutting down, and Runner.DrainTimeoutSeconds has passed")
-                    }
-                    InterruptReason::Terminated => (Stream::Warning, "the supervisor received SIGTERM"),
-                    InterruptReason::OutputLost => (Stream::Error, "failed to write the output"),
-                };
-                self.say(stream, &format!("interrupt sent: {why}"));
-            }
+            Action::Stop(stage, reason) => self.stop(*stage, *reason),
             Action::EndLeftovers => {
                 let left = linux::signal_all(self.pid, Signal::TERM);
                 if !left.is_empty() {
@@ -301,52 +327,33 @@ impl<'a> RunningScript<'a> {
         }
     }
 
-    fn interrupt(&mut self) {
-        if self.reaped {
-            return;
-        }
-        let (held, before) = StoppedProcesses::of(self.pid);
-        let _ = kill_process_group(self.pid, Signal::INT);
-        let after = linux::members(self.pid);
-        drop(held);
-        let again = Interrupts::new(self.pid, getpid(), &before, &after);
-        self.interrupted =
-            Some(Interrupted { again: Some(again), stuck: Stuck::default(), looked: Instant::now() });
-    }
-
-    /// Interrupts the processes that have missed the interrupt, and kills shells that loop on it.
-    fn interrupt_again(&mut self) {
-        let Some(interrupted) = &mut self.interrupted else { return };
-        if interrupted.looked.elapsed() < LOOK {
-            return;
-        }
-        interrupted.looked = Instant::now();
-        let now = linux::members(self.pid);
-        // Checked after the list is made, see `interrupt`.
-        let noticed = fs::metadata(self.folder.noticed_path()).is_ok_and(|file| file.len() > 0);
-        if self.reaped {
-            self.interrupted = None;
-            return;
-        }
-        if noticed {
-            interrupted.again = None;
-        }
-        let missed = interrupted.again.as_mut().map(|again| again.missed(&now)).unwrap_or_default();
-        let stuck = interrupted.stuck.find(&now);
-        for process in &missed {
-            let _ = kill_process(process.pid, Signal::INT);
-        }
-        for process in &stuck {
-            let _ = kill_process(process.pid, Signal::KILL);
-        }
-        if !missed.is_empty() {
-            let message = format!("interrupt sent to {}, which had missed it", listed(&missed));
-            self.say(Stream::Information, &message);
-        }
-        if !stuck.is_empty() {
-            let message = format!("kill sent to {}, which was looping on the interrupt", listed(&stuck));
-            self.say(Stream::Warning, &message);
-        }
+    /// One signal to what runs. Bash never gets an interrupt: it may swallow it, or loop on it.
+    fn stop(&self, stage: Stage, reason: StopReason) {
+        let sent = match stage {
+            Stage::Between => "nothing more of the script is started",
+            Stage::Hook => {
+                if !self.reaped {
+                    let _ = kill_process_group(self.pid, Signal::TERM);
+                }
+                "SIGTERM sent to the hook"
+            }
+            Stage::Engine => {
+                // The command may have ended, without having been reaped or at all.
+                let engine = self.engine.as_ref();
+                let _ = engine.map(|engine| pidfd_send_signal(engine, Signal::INT));
+                "interrupt sent"
+            }
+        };
+        let (stream, why) = match reason {
+            StopReason::Cancelled => (Stream::Information, "the job is being cancelled"),
+            StopReason::Terminated => (
+                Stream::Warning,
+                "the supervisor received SIGTERM, because the runner is shutting down and \
+                 Runner.DrainTimeoutSeconds has passed, or the machine is",
+            ),
+            StopReason::OutputLost => (Stream::Error, "failed to write the output"),
+        };
+        self.say(stream, &format!("{sent}: {why}"));
     }
 
     fn kill(&self) {
@@ -365,7 +372,15 @@ impl<'a> RunningScript<'a> {
     }
 
     fn say(&self, stream: Stream, message: &str) {
-        lock(&self.log).say(stream, message);
+        self.recorder.say(stream, message);
+    }
+}
+
+/// Never, without a deadline.
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -393,10 +408,14 @@ fn release_reserve(folder: &StepFolder) {
 }
 
 /// Writes the exit, and retries for a while.
-async fn write_exit(folder: &StepFolder, exit: &Exit) -> Result<(), SuperviseError> {
+async fn write_exit(
+    folder: &StepFolder,
+    exit: &Exit,
+    cancelled: Option<CancelKind>,
+) -> Result<(), SuperviseError> {
     let start = Instant::now();
     let mut delays = Delays::exit();
-    while let Err(error) = folder.set_exit(exit) {
+    while let Err(error) = folder.set_exit(exit, cancelled) {
         // If the folder is gone, the exit is not needed.
         if start.elapsed() >= EXIT_TIMEOUT || !folder.path().is_dir() {
             return Err(error.into());

@@ -2,17 +2,26 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal as Number, setpgid, setsid};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::process::{Signal as Number, setsid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::base::lock::{self, LockMode};
-use crate::base::process::find_program;
 use crate::step::StepFolder;
+
+/// Where the module lock is in the script, if the limit of open files allows it, and otherwise.
+const LOCK_NUMBER: i32 = 150;
+const LOWEST_LOCK_NUMBER: i32 = 10;
+
+/// The signals by which a runner cancels a step. They are part of the contract between versions: after an upgrade, a new
+/// runner signals supervisors of the old one. Each may be sent any number of times.
+pub(super) const GRACEFUL: Number = Number::USR1;
+pub(super) const KILL: Number = Number::USR2;
+/// The runner's time to drain has passed. Also sent when the machine shuts down.
+pub(super) const DRAINED: Number = Number::TERM;
 
 /// The folder's lock, which the runner passed on stdin. Returns `None` if stdin is another file, or if another process holds
 /// the lock. The lock lasts until the last descriptor of the open file is closed, so it stays with this process.
@@ -27,35 +36,40 @@ pub(super) fn inherited_lock(folder: &StepFolder) -> io::Result<Option<File>> {
 
 /// Leaves the session of the runner and its terminal.
 ///
-/// The runner starts us as a group leader, so that a Ctrl-C does not reach us before this point. But a leader cannot start a
-/// session, so we briefly join the group of a helper; signals are already caught by then. The runner's own group does not
-/// work: in a PID namespace that was created later it has no number. If this fails, we stay in our own group, which is almost
-/// as good.
+/// The runner does not start us as the leader of a process group, because a leader cannot start a session. So until here,
+/// within the first millisecond, a Ctrl-C or a hangup of the runner's terminal ends us too. Nothing has been started by
+/// then, and the task faults with that reason.
 pub(super) fn leave_session() {
-    if setsid().is_ok() {
-        return;
-    }
-    // The helper exits when our end of the pipe is closed, which also happens if we are killed.
-    let helper = find_program("bash", &[]).map(|bash| {
-        Command::new(bash)
-            .args(["--norc", "-c", "read"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
-    });
-    let Ok(Ok(mut helper)) = helper else { return };
-    let _ = setpgid(None, Some(Pid::from_child(&helper)));
+    // Fails for a leader, started by hand.
     let _ = setsid();
-    // `wait` closes the pipe first.
-    let _ = helper.wait();
+}
+
+/// A copy of the module lock, which the runner passed on stdout, for the script and everything that it starts.
+///
+/// Its number is high, so that a hook does not close it by accident (`exec 3>&-`), and bash does not use it for a file of
+/// its own.
+pub(super) fn module_lock() -> io::Result<Option<OwnedFd>> {
+    let stdout = io::stdout();
+    // Without a module it is `/dev/null`.
+    if !File::from(stdout.as_fd().try_clone_to_owned()?).metadata()?.is_file() {
+        return Ok(None);
+    }
+    let copy = |number| fcntl_dupfd_cloexec(&stdout, number);
+    let lock = copy(LOCK_NUMBER).or_else(|_| copy(LOWEST_LOCK_NUMBER))?;
+    // This process starts no other program than the script.
+    fcntl_setfd(&lock, FdFlags::empty())?;
+    Ok(Some(lock))
 }
 
 /// The signals that the supervisor handles.
 #[derive(Debug)]
 pub(super) struct Signals {
     pub(super) child: Signal,
+    /// [`GRACEFUL`]
+    pub(super) cancel: Signal,
+    /// [`KILL`]
+    pub(super) kill: Signal,
+    /// [`DRAINED`]
     pub(super) terminate: Signal,
 }
 
@@ -70,6 +84,13 @@ impl Signals {
             // The handler stays installed.
             drop(signal(kind)?);
         }
-        Ok(Self { child: signal(SignalKind::child())?, terminate: signal(SignalKind::terminate())? })
+        let catch = |number: Number| signal(SignalKind::from_raw(number.as_raw()));
+        Ok(Self {
+            child: catch(Number::CHILD)?,
+            terminate: catch(DRAINED)?,
+            kill: catch(KILL)?,
+            // The last one: the runner signals a supervisor that catches it.
+            cancel: catch(GRACEFUL)?,
+        })
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! | exit | phase | meaning |
 //! |---|---|---|
-//! | 0 | `done`, or `after` (the after hook left by `exit 0`) | the task is complete |
-//! | any other end | any, and `cancel.json` is there | cancelled |
+//! | 0 | `done`, or `after` (the after hook left by `exit 0`) | the task is complete, also if it was cancelled |
+//! | any other end | any, and the supervisor received a cancel, or `cancel.json` is there | cancelled |
 //! | a failure, and no script was started | none, and `cancel.json` is there | cancelled |
 //! | 0 | `before` | fault: the before hook ended the script and the engine never ran |
 //! | not 0, or a signal | any | fault: that part failed |
@@ -48,10 +48,9 @@ pub(super) fn judge(
 ) -> Result<(), TaskError> {
     let command = engine.command(task.task);
     let folder = &context.folder;
-    let phase = folder.part().and_then(|word| ScriptPhase::from_word(&word));
-    // The script only continues after the engine commands if all of them have succeeded.
-    let engine_succeeded =
-        matches!(phase, Some(ScriptPhase::Collect | ScriptPhase::After | ScriptPhase::Done));
+    let phase = folder.part();
+    let engine_succeeded = phase.is_some_and(ScriptPhase::is_past_engine);
+    let was_cancelled = folder.cancelled_by_supervisor()?.is_some();
     if let Exit::Failure(failure) = exit {
         // A cancel before the supervisor started the script.
         if folder.cancel()?.is_some() && folder.supervisor()?.is_none() {
@@ -62,11 +61,15 @@ pub(super) fn judge(
         return Err(Fault::new(format!("{failure}{after}")).into());
     }
     if *exit == Exit::Code(0) && matches!(phase, Some(ScriptPhase::Done | ScriptPhase::After)) {
+        if was_cancelled {
+            context.warn(&format!("The cancel came too late: {command} has succeeded"));
+        }
         return Ok(());
     }
-    if folder.cancel()?.is_some() {
-        if task.task.applies() && engine_succeeded {
-            context.warn(&format!("{command} succeeded anyway: its changes remain"));
+    if was_cancelled || folder.cancel()?.is_some() {
+        if engine_succeeded {
+            let changes = if task.task.applies() { ": its changes remain" } else { "" };
+            context.warn(&format!("{command} succeeded anyway{changes}"));
         }
         return Err(TaskError::Cancelled);
     }
@@ -151,6 +154,7 @@ fn what_failed(
             format!("{command} succeeded, but recording that in the plugin cache")
         }
         Some(ScriptPhase::Collect) => format!("{command} succeeded, but reading its result"),
+        Some(ScriptPhase::Succeeded) => format!("{command} succeeded, but the script"),
         Some(ScriptPhase::After | ScriptPhase::Done) => format!("{command} succeeded, but {after}"),
     };
     match exit {

@@ -144,7 +144,7 @@ impl<'a> OpenModule<'a> {
         for path in stdout.chain(retries.map(|retry| retry.stderr.as_path())) {
             self.write(path, b"")?;
         }
-        let TaskContext { common, folder, .. } = context;
+        let TaskContext { common, .. } = context;
         let [before, after] = task.hooks();
         let script = Script {
             title: format!("{} of job {}, written by hawser", task.task, common.job_id),
@@ -155,7 +155,7 @@ impl<'a> OpenModule<'a> {
             collect_after_failure: work.collect_after_failure,
             after,
         };
-        let script = script.text(&folder.part_path(), &folder.cancel_path())?;
+        let script = script.text()?;
         // A copy for the user to read.
         self.workspace.write_private(script_file(task.task), script.as_bytes())?;
         self.workspace.note_task(LastTask {
@@ -166,8 +166,13 @@ impl<'a> OpenModule<'a> {
             variables: variables.clone(),
             place: directory.into_place(),
         })?;
-        let directory = self.directory.clone();
-        Ok(Prepared::Run(Launch { script, directory, environment: environment.into_variables(), held }))
+        Ok(Prepared::Run(Launch {
+            script,
+            directory: self.directory.clone(),
+            environment: environment.into_variables(),
+            held,
+            cancel_grace: Duration::from_secs(context.settings.runner.cancel_grace_seconds),
+        }))
     }
 
     /// Adds what the engine prepares, and selects the module's backend.

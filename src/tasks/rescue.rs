@@ -30,7 +30,6 @@ use crate::base::blocking::blocking;
 use crate::engines::directory::EngineDirectory;
 use crate::engines::failed_step::{FailedStep, Leftovers};
 use crate::engines::{Engine, Engines, ResultPaths};
-use crate::script::ScriptPhase;
 use crate::step::{Exit, Stream};
 
 /// Adds what the engine left behind to the fault of a step, or to the log of a cancelled job.
@@ -85,7 +84,7 @@ async fn look(context: &TaskContext, engine: &Arc<dyn Engine>, task: &EngineTask
     }
     let directory = EngineDirectory::new(&workspace, &environment, task.hooks()[0].is_some());
     let directory = directory.recorded_by(&context.folder);
-    let phase = context.folder.part().and_then(|word| ScriptPhase::from_word(&word));
+    let phase = context.folder.part();
     let (context, searching, searched) = (context.clone(), Arc::clone(engine), task.clone());
     let found = blocking(move || {
         let output = engine_output::read(&context.folder);

@@ -1,12 +1,11 @@
-//! Runs scripts in real bash, with small programs as engines.
+//! Runs scripts in real bash, with small programs as engines, and with a gate that always says yes. `tests/it/supervisor` has
+//! the tests with the real gate.
 
 use std::fs;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Command as Process, Stdio};
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::*;
 use crate::script::{HiddenArguments, Piece, quote};
@@ -34,18 +33,15 @@ fn last_part(file: &Path) -> Option<ScriptPhase> {
     fs::read_to_string(file).ok()?.lines().last().and_then(ScriptPhase::from_word)
 }
 
-fn run(script: &Script<'_>) -> Ran {
-    run_with(script, &[])
-}
+const GATE_THAT_SAYS_YES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/src/script/bash_script/gate_that_says_yes.sh");
 
-fn run_with(script: &Script<'_>, variables: &[(&str, &str)]) -> Ran {
+fn run(script: &Script<'_>) -> Ran {
     let folder = tempfile::tempdir().unwrap();
-    let part = folder.path().join("it's the part");
-    let text = script.text(&part, &folder.path().join("cancel.json")).unwrap();
-    let file = folder.path().join("script.sh");
-    fs::write(&file, &text).unwrap();
+    let (part, file) = (folder.path().join("it's the part"), folder.path().join("script.sh"));
+    fs::write(&file, script.text().unwrap()).unwrap();
     let mut bash = Process::new("bash");
-    bash.arg(&file).envs(variables.iter().copied()).current_dir(folder.path()).stdin(Stdio::null());
+    bash.arg(&file).arg(GATE_THAT_SAYS_YES).arg(&part).current_dir(folder.path()).stdin(Stdio::null());
     let output = bash.output().unwrap();
     Ran {
         code: output.status.code(),
@@ -71,71 +67,6 @@ fn an_export_and_a_cd_of_the_before_hook_reach_the_engine_and_the_after_hook() {
 }
 
 #[test]
-fn the_engine_gets_the_whole_environment_and_nothing_in_it_is_run() {
-    let home = tempfile::tempdir().unwrap();
-    let code = home.path().join(".bashrc");
-    fs::write(&code, "echo code was run; exit 3").unwrap();
-    let variables = [
-        ("TF_VAR_my-var", "a b"),
-        ("with.dots", "c"),
-        ("HOME", home.path().to_str().unwrap()),
-        // A bash that seems to be started by ssh reads `.bashrc`.
-        ("SSH_CLIENT", "::1 1 2"),
-    ];
-    // Set by the hook, because the bash of the script itself would also obey it.
-    let hook = format!(
-        "greet() {{ echo hello; }}; export -f greet; export BASH_ENV={} SHELLOPTS",
-        quote(code.to_str().unwrap())
-    );
-    let ran = run_with(&script(before(&hook), EngineCommand::new(["env", "-0"]), None), &variables);
-    let seen: Vec<&str> = ran.stdout.split('\0').collect();
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    for expected in ["TF_VAR_my-var=a b", "with.dots=c", "BASH_FUNC_greet%%=() {  echo hello\n}"] {
-        assert!(seen.contains(&expected), "{expected}: {seen:#?}");
-    }
-    assert!(seen.iter().any(|it| it.starts_with("BASH_ENV=")), "{seen:#?}");
-    // A bash that inherits this ignores functions in the environment.
-    assert!(!seen.iter().any(|it| it.starts_with("SHELLOPTS=") && it.contains("privileged")), "{seen:#?}");
-    let ran = run(&script(before("greet() { echo hello; }; export -f greet"), sh("greet"), None));
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "hello\n"), "{}", ran.stderr);
-}
-
-#[test]
-fn the_message_for_a_missing_engine_names_the_path() {
-    let ran =
-        run(&script(before("PATH=/no/such:/folders"), EngineCommand::new(["no-such-engine", "hush"]), None));
-    assert_eq!((ran.code, ran.part), (Some(127), Some(ScriptPhase::Engine)), "{}", ran.stderr);
-    let message = format!("hawser: {NO_PROGRAM} no-such-engine in PATH (/no/such:/folders)\n");
-    let engine = ran.stderr.strip_prefix(BEFORE_HOOK_ENDED).unwrap().trim_start();
-    assert!(engine.starts_with(&message), "{}", ran.stderr);
-    assert!(!ran.stderr.contains("cancel.json") && !ran.stderr.contains("hush"), "{}", ran.stderr);
-}
-
-#[test]
-fn the_recorded_place_of_the_engine_includes_changes_by_the_hook() {
-    let folder = tempfile::tempdir().unwrap();
-    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
-    let hook = "set -euC; cd /usr; export TF_WORKSPACE=\"it's prod\"; unset TF_DATA_DIR";
-    let text = script(before(hook), sh("true"), None).text(&part, &cancel).unwrap();
-    assert!(Process::new("bash").args(["-c", &text]).status().unwrap().success());
-    let place = fs::read_to_string(folder.path().join("place")).unwrap();
-    assert_eq!(place, "/usr\0it's prod\0\0\0\0\0\0");
-}
-
-#[test]
-fn a_command_other_than_the_main_one_is_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
-    for (first, expected) in [("exit 3", "it's first\n"), ("true", "\n")] {
-        let mut script = script(None, sh(first).known_as("it's first"), None);
-        script.engine.push(sh("exit 4"));
-        let text = script.text(&part, &cancel).unwrap();
-        assert!(!Process::new("bash").args(["-c", &text]).status().unwrap().success());
-        assert_eq!(fs::read_to_string(folder.path().join("command")).unwrap(), expected);
-    }
-}
-
-#[test]
 fn another_exit_code_is_a_success_only_if_the_file_exists() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("it's a plan");
@@ -145,15 +76,6 @@ fn another_exit_code_is_a_success_only_if_the_file_exists() {
     assert_eq!((ran.code, ran.part), (Some(2), Some(ScriptPhase::Engine)));
     let ran = run(&script(None, engine(&made), after("echo after")));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"));
-}
-
-#[test]
-fn a_function_that_a_hook_defines_can_wrap_the_engine() {
-    let hook = "engine() { echo wrapped; command echo \"$@\"; return 3; }";
-    let ran = run(&script(before(hook), EngineCommand::new(["engine", "a b"]), None));
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(3), "wrapped\na b\n"), "{}", ran.stderr);
-    let ran = run(&script(None, EngineCommand::new(["no-such-engine"]), None));
-    assert_eq!((ran.code, ran.part), (Some(127), Some(ScriptPhase::Engine)), "{}", ran.stderr);
 }
 
 #[test]
@@ -233,23 +155,6 @@ fn options_and_traps_left_by_a_hook_are_harmless() {
             "{hook}"
         );
     }
-}
-
-/// Without the recorded phase, a success looks like a hook that exited early.
-#[test]
-fn the_engine_is_not_run_if_the_phase_cannot_be_recorded() {
-    for hook in ["true", "set -e", "exec 2>&-"] {
-        // The hook replaces the file with a folder.
-        let hook = format!("{hook}; rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"");
-        let ran = run(&script(before(&hook), sh("echo engine"), after("echo after")));
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{hook}: {}", ran.stderr);
-        assert!(hook.starts_with("exec") || ran.stderr.contains("the engine was not run"), "{}", ran.stderr);
-    }
-    // Later phases are not recorded, but nothing else changes.
-    let lose = "rm -f \"$hawser_part_file\"; mkdir \"$hawser_part_file\"";
-    let hook = format!("set -e; lose() {{ {lose}; }}");
-    let ran = run(&script(before(&hook), EngineCommand::new(["lose"]), after("echo after")));
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "after\n"), "{}", ran.stderr);
 }
 
 #[test]
@@ -415,132 +320,8 @@ fn references_to_variables_are_found_and_other_dollar_signs_are_literal() {
 
 #[test]
 fn a_nul_byte_is_refused() {
-    let here = Path::new("/x");
-    script(before("a\0b"), sh("true"), None).text(here, here).unwrap_err();
-    script(None, sh("a\0b"), None).text(here, here).unwrap_err();
-}
-
-/// Runs the script in a process group of its own and interrupts the group once `started` is on its stdout.
-fn interrupted(script: &Script<'_>) -> Ran {
-    use std::io::{BufRead as _, BufReader, Read as _};
-    crate::base::process::tests::heed_interrupts();
-    let folder = tempfile::tempdir().unwrap();
-    let part = folder.path().join("part");
-    let file = folder.path().join("script.sh");
-    fs::write(&file, script.text(&part, &folder.path().join("cancel.json")).unwrap()).unwrap();
-    let mut child = Process::new("bash")
-        .arg(&file)
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    assert_eq!(line, "started\n");
-    let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    kill_process_group(group, Signal::INT).unwrap();
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(start.elapsed() < Duration::from_secs(180), "the script did not end");
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let mut stdout = String::new();
-    output.read_to_string(&mut stdout).unwrap();
-    Ran {
-        code: status.code().or_else(|| status.signal().map(|signal| 128 + signal)),
-        part: last_part(&part),
-        stdout,
-        stderr: String::new(),
-    }
-}
-
-/// An engine that takes its time to shut down and then says how it ended.
-const SLOW: &str =
-    "trap 'sleep 0.3; echo shut down; exit $CODE' INT; echo started; while :; do sleep 1; done";
-
-#[test]
-fn an_interrupt_lets_the_engine_finish_and_runs_nothing_more() {
-    for code in ["0", "1"] {
-        let hook = format!("export CODE={code}");
-        let ran = interrupted(&script(before(&hook), sh(SLOW), after("echo after")));
-        assert_eq!(ran.stdout, "shut down\n");
-        assert_eq!(ran.part, Some(ScriptPhase::Engine));
-        assert_eq!(ran.code, Some(if code == "0" { INTERRUPTED } else { 1 }));
-    }
-}
-
-#[test]
-fn an_engine_that_succeeds_despite_the_interrupt_without_an_after_hook_succeeds() {
-    let ran = interrupted(&script(before("export CODE=0"), sh(SLOW), None));
-    assert_eq!((ran.code, ran.part), (Some(0), Some(ScriptPhase::Done)));
-}
-
-#[test]
-fn an_interrupt_in_a_hook_ends_it_there() {
-    let hook = "bash -c 'echo started; exec sleep 30'; echo more of the hook";
-    let ran = interrupted(&script(before(hook), sh("echo engine"), None));
-    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(ScriptPhase::Before), ""));
-    let ran = interrupted(&script(None, sh("true"), after(hook)));
-    assert_eq!((ran.code, ran.part, ran.stdout.as_str()), (Some(INTERRUPTED), Some(ScriptPhase::After), ""));
-}
-
-/// Bash takes a signal between two commands, and every pair of them gets one here.
-#[test]
-fn after_an_interrupt_between_two_commands_nothing_more_starts() {
-    crate::base::process::tests::heed_interrupts();
-    let script = Script {
-        collect: vec![sh("echo collect")],
-        publish: vec![sh("echo publish")],
-        ..script(before("echo before"), sh("echo engine"), after("echo after"))
-    };
-    let folder = tempfile::tempdir().unwrap();
-    let text = script.text(&folder.path().join("part"), &folder.path().join("cancel.json")).unwrap();
-    let whole = "before\nengine\ncollect\npublish\nafter\n";
-    for moment in 1.. {
-        let interrupt = format!(
-            "set -T; moment=0; trap 'if ((BASH_SUBSHELL == 0 && ++moment == {moment})); then printf =; kill -INT $$; fi' DEBUG"
-        );
-        let output = Process::new("bash").args(["-c", &format!("{interrupt}\n{text}")]).output().unwrap();
-        let stdout = String::from_utf8(output.stdout).unwrap();
-        let Some((done, more)) = stdout.split_once('=') else {
-            assert_eq!((stdout.as_str(), output.status.code()), (whole, Some(0)));
-            assert!(moment > 40, "only {moment} moments were tried");
-            break;
-        };
-        assert_eq!(more, "", "moment {moment} of the script: {stdout}");
-        assert!(done == whole || output.status.code() != Some(0), "moment {moment}: {stdout}");
-    }
-}
-
-#[test]
-fn a_cancel_right_before_the_engine_starts_is_detected() {
-    let folder = tempfile::tempdir().unwrap();
-    let (part, cancel) = (folder.path().join("part"), folder.path().join("cancel.json"));
-    // The hook makes the cancel appear after the script itself has looked for the last time.
-    let hook = format!("hawser_argument() {{ : >{}; }}", quote(cancel.to_str().unwrap()));
-    let mut command = sh("echo engine");
-    command.hidden = Some(HiddenArguments { variable: "ARGS", arguments: vec![Piece::split("x")] });
-    let text = script(before(&hook), command, None).text(&part, &cancel).unwrap();
-    let output = Process::new("bash").args(["-c", &text]).output().unwrap();
-    assert_eq!(output.status.code(), Some(INTERRUPTED));
-    assert_eq!(output.stdout, b"");
-}
-
-#[test]
-fn a_recorded_cancel_stops_the_script_even_if_a_hook_replaced_the_trap() {
-    let folder = tempfile::tempdir().unwrap();
-    let cancel = folder.path().join("cancel.json");
-    let part = folder.path().join("part");
-    let hook = format!("trap : INT; : >{}", quote(cancel.to_str().unwrap()));
-    let text = script(before(&hook), sh("echo engine"), None).text(&part, &cancel).unwrap();
-    let output = Process::new("bash").args(["-c", &text]).output().unwrap();
-    assert_eq!(output.status.code(), Some(INTERRUPTED));
-    assert_eq!(output.stdout, b"");
+    script(before("a\0b"), sh("true"), None).text().unwrap_err();
+    script(None, sh("a\0b"), None).text().unwrap_err();
 }
 
 proptest! {
@@ -577,7 +358,7 @@ fn values_up_to_the_limit_are_passed_and_longer_ones_are_refused_with_a_hint() {
     environment.hidden = Some(hidden(format!("{text}x")));
     for command in [argument, variable, environment] {
         // `unwrap_err` would print the whole text.
-        let text = script(None, command, None).text("/p".as_ref(), "/c".as_ref());
+        let text = script(None, command, None).text();
         let Err(error) = text else { panic!("not refused") };
         let message = error.to_string();
         assert!(matches!(error, ScriptError::TooLong { .. }), "{message}");

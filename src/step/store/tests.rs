@@ -41,7 +41,7 @@ fn set_aside(root: &Path) -> Vec<String> {
 }
 
 fn note() -> SupervisorNote {
-    SupervisorNote { pid: 1, started: Timestamp::now(), boot_id: None }
+    SupervisorNote { pid: 1, started: Timestamp::now(), boot_id: None, start_time: None }
 }
 
 fn exit() -> Exit {
@@ -295,7 +295,7 @@ fn the_files_and_the_lock_determine_the_phase() {
     assert_eq!(folder.phase().unwrap(), RecoveryPhase::Running);
     lock.unlock().unwrap();
     assert_eq!(folder.phase().unwrap(), RecoveryPhase::Lost);
-    folder.set_exit(&exit()).unwrap();
+    folder.set_exit(&exit(), None).unwrap();
     assert_eq!(folder.phase().unwrap(), RecoveryPhase::Conclude);
 }
 
@@ -304,22 +304,17 @@ fn a_kill_replaces_a_graceful_cancel_and_nothing_replaces_a_kill() {
     let root = tempfile::tempdir().unwrap();
     let folder = create(&open(root.path()).unwrap(), "step");
     let cancel = || folder.cancel().unwrap().unwrap();
-    let minute = Duration::from_secs(60);
     assert_eq!(folder.cancel().unwrap(), None);
 
-    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
-    assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Graceful, None));
-    folder.record_cancel(CancelKind::Graceful, Some(minute), CancelledBy::Server).unwrap();
-    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
-    assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Graceful, Some(60)));
-    folder.record_cancel(CancelKind::Kill, None, CancelledBy::Server).unwrap();
-    folder.record_cancel(CancelKind::Graceful, Some(minute), CancelledBy::Server).unwrap();
-    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
-    assert_eq!((cancel().kind, cancel().kill_after_seconds), (CancelKind::Kill, None));
+    folder.record_cancel(CancelKind::Graceful, CancelledBy::Server).unwrap();
+    assert_eq!(cancel().kind, CancelKind::Graceful);
+    folder.record_cancel(CancelKind::Kill, CancelledBy::Server).unwrap();
+    folder.record_cancel(CancelKind::Graceful, CancelledBy::Server).unwrap();
+    assert_eq!(cancel().kind, CancelKind::Kill);
 
     // A damaged record is replaced.
-    fs::write(folder.cancel_path(), "{").unwrap();
-    folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
+    fs::write(folder.path().join("cancel.json"), "{").unwrap();
+    folder.record_cancel(CancelKind::Graceful, CancelledBy::Server).unwrap();
     assert_eq!(cancel().kind, CancelKind::Graceful);
 }
 

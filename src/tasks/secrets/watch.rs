@@ -95,7 +95,7 @@ pub(crate) async fn learn_meanwhile(
     request: &Request,
 ) -> Infallible {
     if request.task.hooks().iter().any(Option::is_some) {
-        while context.folder.part().as_deref() != Some(ScriptPhase::After.word()) {
+        while context.folder.part() != Some(ScriptPhase::After) {
             tokio::time::sleep(retry::AFTER_HOOK).await;
         }
         learn_after(secret_store, context, request).await;

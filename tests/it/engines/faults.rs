@@ -11,6 +11,7 @@ use hawser_contract::{
 use crate::support::pulumi::{pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_task};
 use crate::support::real_engines::{RealEngine, terraform_and_tofu};
 use crate::support::steps::{Bench, Interrupt};
+use crate::support::wrap;
 
 fn task(engine: &RealEngine, task: Task) -> EngineTask {
     EngineTask::new(task, engine.name.clone())
@@ -72,8 +73,7 @@ async fn a_failed_read_of_the_state_does_not_hide_the_error() {
     for engine in terraform_and_tofu() {
         let bench = planned(&engine, FAILS_THREE_TIMES).await;
         let (name, says) = (&engine.name, "printf '\\nError: not shown\\n%s' \"$(seq 30)\"");
-        let fails_to_show =
-            format!("{name}() {{ [[ $1 != show ]] || {{ {says} >&2; return 1; }}; command {name} \"$@\"; }}");
+        let fails_to_show = wrap(name.as_str(), &format!("if [[ $1 == show ]]; then {says} >&2; exit 1; fi"));
         let fault = apply_fault(&bench, &engine, &fails_to_show, FlagLists::default()).await;
         assert!(fault.message.contains("3 errors, the first: terraform_data.it["), "{fault:?}");
         assert!(!fault.message.contains("not shown") && !fault.details.contains("not shown"), "{fault:?}");

@@ -481,8 +481,8 @@ async fn symlinks_and_pipes_of_hooks_are_not_opened() {
 
     // What an engine prints is read from the step's file, which its script might have swapped, and not from the module's.
     for (hook, place, is_fault) in [
-        ("rm PLACE/output.json; mkfifo PLACE/output.json", "\"${hawser_part_file%/*}\"", true),
-        ("ln -sf AROUND/secret.tf PLACE/output.json", "\"${hawser_part_file%/*}\"", true),
+        ("rm PLACE/output.json; mkfifo PLACE/output.json", "\"${0%/*}\"", true),
+        ("ln -sf AROUND/secret.tf PLACE/output.json", "\"${0%/*}\"", true),
         ("rm PLACE/output.json; mkfifo PLACE/output.json", ".snapcd", false),
         ("ln -sf AROUND/secret.tf PLACE/output.json", ".snapcd", false),
     ] {

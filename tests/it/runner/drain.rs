@@ -107,7 +107,7 @@ async fn at_the_drain_limit_the_step_is_interrupted_and_reported() {
     assert!(runner.log().contains("DrainTimeoutSeconds"));
     // The server did not request it, so neither the job's log nor the audit log mentions a cancel.
     let messages = world.messages(id);
-    let said: Vec<_> = messages.iter().filter(|line| line.contains("interrupt sent")).collect();
+    let said: Vec<_> = messages.iter().filter(|line| line.contains("SIGTERM sent")).collect();
     assert!(said.len() == 1 && said[0].contains("the runner is shutting down"), "{messages:#?}");
     let audit = fs::read_to_string(runner.working.join(".hawser/audit.jsonl")).unwrap();
     let lines = audit.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());

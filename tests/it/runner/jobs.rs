@@ -249,7 +249,7 @@ async fn an_ignored_graceful_cancel_becomes_a_kill_after_the_grace_period() {
     let pid_file = world.path("deaf.pid");
     let mut spec = job(JobKind::Apply, &url, "deaf");
     spec.hooks.apply_before = Some(format!(
-        "bash -c 'trap \"\" INT; echo $$ > \"{}\"; echo deaf; while :; do sleep 0.1; done'",
+        "trap '' TERM; bash -c 'trap \"\" INT TERM; echo $$ > \"{}\"; echo deaf; while :; do sleep 0.1; done'",
         pid_file.display()
     ));
     let id = world.hub.submit(spec);
@@ -263,7 +263,7 @@ async fn an_ignored_graceful_cancel_becomes_a_kill_after_the_grace_period() {
     assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "it still runs");
     let messages = world.messages(id);
     let at = |text: &str| messages.iter().position(|line| line.contains(text));
-    let (interrupt, kill) = (at("interrupt sent"), at("kill sent"));
+    let (interrupt, kill) = (at("SIGTERM sent"), at("kill sent"));
     assert!(interrupt.is_some() && interrupt < kill, "{messages:#?}");
     world.assert_no_violation();
 }

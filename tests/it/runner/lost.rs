@@ -61,9 +61,10 @@ async fn the_leftovers_of_a_lost_step_are_not_touched_while_the_directory_is_in_
         .write(true)
         .open(runner.working.join(".hawser/locks/local/local/busy.lock"))
         .unwrap();
-    // The lock is free as soon as the supervisor is gone.
-    eventually("the module's lock", || lock.try_lock().ok()).await;
+    // The lock is free as soon as the script is gone.
+    assert!(lock.try_lock().is_err());
     fs::write(&gate, "").unwrap();
+    eventually("the module's lock", || lock.try_lock().ok()).await;
 
     runner.restart();
     let error = world.ended(id).await.error.unwrap();
@@ -76,7 +77,7 @@ async fn leftovers_of_an_apply_after_a_host_crash_are_reported_and_saved() {
     let world = World::new().await;
     let pid_file = world.path("terraform.pid");
     let command = format!(
-        "echo $PPID > '{}'; echo started; while [ -d '{}' ]; do sleep 0.2; done",
+        "echo $PPID $$ > '{}'; echo started; while [ -d '{}' ]; do sleep 0.2; done",
         pid_file.display(),
         world.dir.path().display()
     );
@@ -95,9 +96,11 @@ async fn leftovers_of_an_apply_after_a_host_crash_are_reported_and_saved() {
 
     runner.kill();
     rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
-    let terraform = rustix::process::Pid::from_raw(terraform.trim().parse().unwrap()).unwrap();
-    // It may have ended with its supervisor.
-    let _ = rustix::process::kill_process(terraform, Signal::KILL);
+    // The module stays locked while the provisioner runs, too.
+    for pid in terraform.split_whitespace() {
+        let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
     let place = runner.working.join("local/local/lost");
     let lock = fs::read(place.join(".terraform.tfstate.lock.info")).unwrap();
     let lock: serde_json::Value = serde_json::from_slice(&lock).unwrap();

@@ -2,6 +2,9 @@
 
 mod cancel;
 mod disk;
+mod gate;
+mod interrupts;
+mod module_lock;
 mod namespace;
 mod output;
 mod runner_death;
@@ -14,8 +17,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use hawser::step::{Exit, StepFolder, Stream};
-use hawser::supervisor::{Launch, LaunchError, launch, program, wait};
+use hawser::script::{EngineCommand, Script};
+use hawser::step::{CancelledBy, Exit, ScriptPhase, StepFolder, Stream};
+use hawser::supervisor::{self, Launch, LaunchError, launch, program, wait};
+use hawser_contract::Hook;
+use hawser_contract::requests::CancelKind;
 
 use crate::support::eventually::{eventually, in_time};
 use crate::support::steps::{LogRecord, records};
@@ -41,6 +47,15 @@ impl Step {
         Self { _root: root, folder, work }
     }
 
+    /// A step with hooks and engine commands, as the runner prepares it.
+    fn of(script: &Script<'_>) -> Self {
+        Self::new(&script.text().unwrap())
+    }
+
+    fn cancel(&self, kind: CancelKind) {
+        supervisor::cancel(&self.folder, kind, CancelledBy::Server);
+    }
+
     fn to_launch(&self) -> Launch {
         let path = std::env::var_os("PATH").unwrap();
         Launch {
@@ -48,6 +63,7 @@ impl Step {
             directory: self.work.clone(),
             environment: vec![("PATH".into(), path), ("GREETING".into(), OsString::from("hello"))],
             held: None,
+            cancel_grace: Duration::from_secs(600),
         }
     }
 
@@ -126,6 +142,19 @@ impl Step {
         let read = || fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
         eventually(name, read).await.trim().parse().unwrap()
     }
+}
+
+fn before(text: &str) -> Option<Hook<'_>> {
+    Hook::new("PlanBeforeHook", Some(text))
+}
+
+fn after(text: &str) -> Option<Hook<'_>> {
+    Hook::new("PlanAfterHook", Some(text))
+}
+
+fn script<'a>(before: Option<Hook<'a>>, engine: &[&str], after: Option<Hook<'a>>) -> Script<'a> {
+    let engine = vec![EngineCommand::new(engine.iter().copied())];
+    Script { title: "test".to_owned(), before, engine, after, ..Script::default() }
 }
 
 /// Code for scripts: waits for [`Step::go`].

@@ -57,11 +57,8 @@ async fn a_flood_of_empty_lines_is_recorded_in_little_memory() {
 #[tokio::test]
 async fn a_script_that_takes_long_to_read_the_results_reports_that_once() {
     let reading = |meanwhile: &str| {
-        let step = Step::new("");
-        let part = step.folder.part_path().display().to_string();
-        let script = format!("echo collect >>'{part}'\n{meanwhile}\necho after >>'{part}'\nexit 0");
-        step.folder.set_script(&script).unwrap();
-        step
+        let collect = vec![EngineCommand::new(["bash", "-c", meanwhile])];
+        Step::of(&Script { collect, ..script(None, &["true"], after("true")) })
     };
     let reports = |step: &Step| {
         let lines = step.lines(Stream::Information);

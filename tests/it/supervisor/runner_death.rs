@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
+use hawser::step::StepStore;
 use hawser::step::store::Created;
-use hawser::step::{CancelledBy, StepStore};
 use rustix::process::{Pid, Signal, getsid, kill_process_group};
 
 use super::*;
@@ -35,8 +35,13 @@ fn another_process() {
             let folder = StepFolder::at(place.join("step"));
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
-            let what =
-                Launch { script: String::new(), directory: place.join("work"), environment, held: None };
+            let what = Launch {
+                script: String::new(),
+                directory: place.join("work"),
+                environment,
+                held: None,
+                cancel_grace: LIMIT,
+            };
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             std::thread::sleep(LIMIT);
         }
@@ -49,13 +54,12 @@ fn another_process() {
             folder.set_shipped(hawser::step::Position::default()).unwrap();
             let lock = folder.try_lock().unwrap().unwrap();
             let environment = vec![("PATH".into(), std::env::var_os("PATH").unwrap())];
-            let what = Launch { script: String::new(), directory: place, environment, held: None };
+            let script = String::new();
+            let what = Launch { script, directory: place, environment, held: None, cancel_grace: LIMIT };
             launch(Path::new(HAWSER), &folder, lock, None, &what).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(wait(&folder)).unwrap();
-            folder
-                .record_cancel(hawser_contract::requests::CancelKind::Kill, None, CancelledBy::Server)
-                .unwrap();
+            folder.record_cancel(CancelKind::Kill, CancelledBy::Server).unwrap();
         }
         role => panic!("no such role: {role}"),
     }

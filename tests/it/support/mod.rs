@@ -44,3 +44,15 @@ pub(crate) fn own_loopback() -> Ipv4Addr {
     let [.., process] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 16 + process % 224 + third, second, first.max(1))
 }
+
+/// A hook that puts a bash script in front of an engine. `lines` may return an exit code; otherwise the engine runs.
+pub(crate) fn wrap(engine: &str, lines: &str) -> String {
+    format!(
+        "cat >\"$TMPDIR/{engine}\" <<'WRAPPER'
+#!/bin/bash
+{lines}
+PATH=${{PATH#*:}} exec {engine} \"$@\"
+WRAPPER
+chmod 700 \"$TMPDIR/{engine}\"; PATH=$TMPDIR:$PATH"
+    )
+}

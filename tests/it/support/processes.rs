@@ -64,16 +64,3 @@ fn read(folder: &std::path::Path) -> Option<Process> {
     let parent = tail.split(' ').nth(1)?.parse().ok()?;
     Some(Process { pid, parent, name })
 }
-
-/// Makes sure that child processes can be interrupted. Some CI systems start the tests with SIGINT ignored (`nohup … &`). An
-/// ignored signal stays ignored in child processes, and bash cannot even trap it. A caught signal does not, so this catches
-/// it, as the supervisor does. Must be called on a runtime.
-pub(crate) fn heed_interrupts() {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    if ignored & (1 << (rustix::process::Signal::INT.as_raw() - 1)) != 0 {
-        // The handler stays when this is dropped.
-        let _caught = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap();
-    }
-}

@@ -1,24 +1,21 @@
-//! Runs tasks as the runner does, with plain bash instead of the supervisor.
+//! Runs tasks as the runner does, without a server.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, BufReader, Read};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{fs, thread};
 
 use hawser::engines::Engines;
 use hawser::masking::{Rules, SecretStore};
 use hawser::policy::Policy;
 use hawser::settings::Settings;
-use hawser::step::{CancelledBy, Exit, RecordReader, RecordRef, RecordWriter, StepFolder, Stream};
-use hawser::supervisor::Launch;
+use hawser::step::{CancelledBy, Exit, RecordReader, RecordRef, StepFolder, Stream};
+use hawser::supervisor::{self, Launch};
 use hawser::tasks::{Prepared, TaskContext, TaskError, conclude, prepare};
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{Common, EngineName, Metadata, Success, TaskRequest};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -295,53 +292,22 @@ pub(crate) fn records(folder: &StepFolder) -> Vec<LogRecord> {
     records
 }
 
-/// Runs a script in a separate process group and keeps its output, as the supervisor does.
+/// Runs a script with a supervisor, as the runner does.
 pub(crate) fn execute(folder: &StepFolder, launch: &Launch, interrupt: Option<&Interrupt<'_>>) -> Exit {
-    super::processes::heed_interrupts();
     folder.set_script(&launch.script).unwrap();
-    let environment: Vec<(OsString, OsString)> = launch.environment.clone();
-    let mut child = Command::new("bash")
-        .arg(folder.script_path())
-        .current_dir(&launch.directory)
-        .env_clear()
-        .envs(environment)
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let copy = |pipe: Box<dyn Read + Send>, stream| {
-        let mut writer: RecordWriter = folder.writer().unwrap();
-        thread::spawn(move || {
-            for line in BufReader::new(pipe).split(b'\n') {
-                let line = line.unwrap();
-                writer.say(stream, &String::from_utf8_lossy(&line)).unwrap();
-            }
-        })
-    };
-    let stdout = copy(Box::new(child.stdout.take().unwrap()), Stream::Stdout);
-    let stderr = copy(Box::new(child.stderr.take().unwrap()), Stream::Stderr);
-    let group = Pid::from_child(&child);
+    let lock = folder.try_lock().unwrap().expect("the lock is free");
+    supervisor::launch(Path::new(HAWSER), folder, lock, None, launch).unwrap();
     if let Some(Interrupt { at, kind }) = interrupt {
         eventually_blocking(&format!("{at:?} in the log"), || {
             log(folder).iter().any(|(_, line)| line.contains(*at))
         });
-        folder.record_cancel(*kind, None, CancelledBy::Server).unwrap();
-        let signal = if *kind == CancelKind::Graceful { Signal::INT } else { Signal::KILL };
-        kill_process_group(group, signal).unwrap();
+        supervisor::cancel(folder, *kind, CancelledBy::Server);
     }
-    let status = end(&mut child, group, &launch.script);
-    stdout.join().unwrap();
-    stderr.join().unwrap();
-    status.code().map(Exit::Code).or(status.signal().map(Exit::Signal)).unwrap()
-}
-
-/// Waits for the script to exit. After a timeout, kills it and fails the test.
-fn end(child: &mut Child, group: Pid, script: &str) -> ExitStatus {
-    let look = || child.try_wait().unwrap();
-    eventually_or(look, || {
-        let _ = kill_process_group(group, Signal::KILL);
-        panic!("the script does not end:\n{script}");
-    })
+    let ended = || folder.try_lock().unwrap();
+    let lock = eventually_or(ended, || {
+        supervisor::cancel(folder, CancelKind::Kill, CancelledBy::Server);
+        panic!("the script does not end:\n{}\n{:#?}", launch.script, log(folder));
+    });
+    lock.unlock().unwrap();
+    folder.exit().unwrap().expect("the supervisor has recorded the exit")
 }

@@ -31,6 +31,7 @@ use uuid::Uuid;
 use crate::support::git::Repo;
 use crate::support::real_engines::{RealEngine, terraform, test_with_terraform_and_tofu};
 use crate::support::steps::{Bench, Ran};
+use crate::support::wrap;
 
 test_with_terraform_and_tofu! {
     a_module_goes_through_all_ten_tasks,
@@ -616,7 +617,7 @@ async fn exit_code_2_without_a_plan_is_a_failure(engine: RealEngine) {
         let own = EngineTask { before_hook: Some(hook.to_owned()), ..EngineTask::new(Task::Plan, ENGINE) };
         TaskRequest::Engine(own)
     };
-    let crash = format!("{}() {{ echo 'fatal error: runtime: out of memory' >&2; return 2; }}", engine.name);
+    let crash = wrap(engine.name.as_str(), "echo 'fatal error: runtime: out of memory' >&2; exit 2");
     let fault = bench.run(with(&crash)).await.faulted();
     assert!(fault.message.starts_with(&format!("{} plan failed with exit code 2", engine.name)), "{fault:?}");
     assert!(fault.details.contains("out of memory"), "{fault:?}");

@@ -101,8 +101,8 @@ async fn a_failed_update_reports_that_its_state_cannot_be_read() {
             ..EngineTask::new(Task::ApplyFromPlan, EngineName::PULUMI)
         })
     };
-    let no_export = "pulumi() { [[ \"$1 $2\" != \"stack export\" ]] || return 255; command pulumi \"$@\"; }";
-    let fault = bench.run(apply(no_export)).await.faulted();
+    let no_export = wrap("pulumi", "if [[ \"$1 $2\" == \"stack export\" ]]; then exit 255; fi");
+    let fault = bench.run(apply(&no_export)).await.faulted();
     assert!(fault.message.starts_with("pulumi up "), "{fault:?}");
     assert!(fault.message.contains("Failed to read the state of the stack"), "{fault:?}");
     // Where it never began there is nothing to read.

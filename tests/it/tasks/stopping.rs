@@ -127,7 +127,7 @@ async fn a_cancel_after_the_end_of_the_script_has_no_effect() {
     let context = bench.context();
     let Ok(Prepared::Run(launch)) = prepare(&context, &apply()).await else { panic!("not prepared") };
     let exit = execute(&context.folder, &launch, None);
-    context.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
+    context.folder.record_cancel(CancelKind::Graceful, CancelledBy::Server).unwrap();
     assert_eq!(conclude(&context, &apply(), &exit).await.unwrap(), Success::Resources(1));
 }
 
@@ -171,7 +171,7 @@ async fn a_cancel_before_the_script_starts_cancels_the_task() {
     let bench = Bench::new(&[("main.tf", "")]);
     let context = bench.context();
     let exit = Exit::Failure("the step was cancelled before its script started".to_owned());
-    context.folder.record_cancel(CancelKind::Graceful, None, CancelledBy::Server).unwrap();
+    context.folder.record_cancel(CancelKind::Graceful, CancelledBy::Server).unwrap();
     let result = conclude(&context, &init(), &exit).await;
     assert!(matches!(result, Err(TaskError::Cancelled)), "{result:?}");
 }
