@@ -79,7 +79,7 @@ fn record(folder: &StepFolder, question: &Question, command: &mut String) -> io:
     match question {
         Question::Phase { phase, place } => {
             if *phase == ScriptPhase::Engine {
-                // Only messages depend on the place.
+                // `hawser exec` and messages depend on the place, and no result does.
                 let _ = write(&folder.place_path(), false, place);
             }
             write(&folder.part_path(), true, format!("{}\n", phase.word()).as_bytes())

@@ -1,6 +1,6 @@
 //! Init: saves the environment variables and backend settings of the module for later tasks, when it has succeeded.
 
-use hawser_contract::EngineTask;
+use hawser_contract::{EngineTask, Fault};
 
 use super::prepare_script::OpenModule;
 use super::{TaskContext, TaskError};
@@ -36,10 +36,11 @@ pub(super) fn conclude(
     let workspace = context.workspace()?;
     let job = Some(context.common.job_id);
     // After a restart of the runner, another job may have used the module in the meantime.
-    if workspace.load_backend_note()?.job != job {
-        return Ok(());
+    let is_last = workspace.load_backend_note()?.job == job;
+    if !is_last || !workspace.promote_staged()? {
+        let message = "another job used the module before this Init was concluded: run Init again";
+        return Err(Fault::new(message).into());
     }
-    workspace.promote_staged()?;
     workspace.save_environment(&task.init.resolved_env_vars)?;
     let change = engine.backend_change(task);
     if !change.settings.is_empty() || change.replaces {

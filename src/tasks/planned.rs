@@ -1,8 +1,9 @@
 //! `planned.json` and `planned-destroy.json` in the private folder: what a plan is bound to.
 //!
-//! An apply executes only the plan that its own job has made: the record names the job, the commit, and the SHA-256 of every
-//! file that the apply uses. It is written when the plan is concluded, and checked before the apply. A destroy without a plan
-//! file (Pulumi) is bound to the job and the commit.
+//! An apply executes only the plan that its own job has made: the record names the job, its commit, the Init whose environment
+//! and backend it used, and the SHA-256 of every file that the apply uses. It is written when the plan is concluded, and checked
+//! before the apply. A destroy without a plan file (Pulumi) is bound to the rest. Hooks are trusted: they run between the plan
+//! and its record, and between the check and the apply.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use crate::workspace::{PrivateFile, Tree, Workspace, WorkspaceError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Planned {
     job: Uuid,
+    /// The job of the last Init: the plan was made with its environment and its backend.
+    init: Option<Uuid>,
     commit: Option<String>,
     /// For each file of the private folder: its SHA-256, or nothing if it does not exist.
     files: BTreeMap<String, Option<String>>,
@@ -56,18 +59,17 @@ impl Planned {
     ) -> Result<(), TaskError> {
         let (workspace, job) = (context.workspace()?, context.common.job_id);
         // After a restart of the runner, another task may have replaced the plan before this one is concluded.
-        let last = workspace.last_task()?;
-        if let Some(other) = last.filter(|last| (last.job, last.task) != (job, task)) {
+        if let Some((other, ran)) = workspace.last_user()?.filter(|last| *last != (job, task)) {
             let message = format!(
-                "{} of job {} ran in the module before this plan was recorded: run {} again",
-                other.task, other.job, task
+                "{ran} of job {other} ran in the module before this plan was recorded: run {task} again"
             );
             return Err(Fault::new(message).into());
         }
         let tree = workspace.tree()?;
         let files = digests(&tree, engine, task)?;
         let commit = context.folder.facts().ok().flatten().and_then(|facts| facts.source_commit);
-        let planned = Self { job, commit, files, resources };
+        let init = workspace.load_backend_note()?.job;
+        let planned = Self { job, init, commit, files, resources };
         Ok(tree.write_json(file(Direction::of(task)), &planned)?)
     }
 
@@ -101,6 +103,10 @@ impl Planned {
             let name = |commit: Option<String>| commit.unwrap_or_else(|| "an unknown commit".to_owned());
             let (then, now) = (name(planned.commit), name(commit));
             return refuse(format!("the plan was made for {then}, but the module is now at {now}"));
+        }
+        let init = workspace.load_backend_note()?.job;
+        if let Some(other) = init.filter(|init| *init != job && Some(*init) != planned.init) {
+            return refuse(format!("Init of job {other} has run since this job made its plan"));
         }
         let found = digests(&tree, engine, task)?;
         match found.iter().find(|(name, digest)| planned.files.get(*name) != Some(digest)) {

@@ -69,6 +69,11 @@ impl Workspace {
         self.tree()?.write_json(PrivateFile::LAST_TASK, &Tasks { last: Some(last), running })
     }
 
+    /// The job and the task that used the module last, or use it now.
+    pub fn last_user(&self) -> Result<Option<(Uuid, Task)>, WorkspaceError> {
+        Ok(self.tasks()?.map(|tasks| (tasks.running.job, tasks.running.task)))
+    }
+
     /// `None` if no task has used an engine.
     pub fn last_task(&self) -> Result<Option<LastTask>, WorkspaceError> {
         Ok(self.tasks()?.and_then(|tasks| tasks.last))

@@ -1,5 +1,5 @@
 //! What an Init chooses for later tasks. It is written to the folder `init` of the private folder, and moved to the private folder
-//! when the Init has succeeded: one that fails changes nothing for later tasks.
+//! when the Init has succeeded. One that fails changes nothing here, but Terraform may have changed to the new backend already.
 
 use std::ffi::OsStr;
 use std::io;
@@ -39,13 +39,12 @@ impl Workspace {
         written.map_err(|error| WorkspaceError::io("write", &self.staged_dir().join(file.name()), error))
     }
 
-    /// An Init has succeeded: later tasks use its files. Safe to repeat.
-    pub fn promote_staged(&self) -> Result<(), WorkspaceError> {
+    /// An Init has succeeded: later tasks use its files. Safe to repeat. False if another job has fetched a new revision since.
+    pub fn promote_staged(&self) -> Result<bool, WorkspaceError> {
         let tree = self.tree()?;
         let private = tree.private_made()?;
         let staged = match private.folder(OsStr::new(STAGED)) {
-            // Another job has fetched a new revision since.
-            Err(error) if is_missing(&error) => return Ok(()),
+            Err(error) if is_missing(&error) => return Ok(false),
             opened => opened.map_err(|error| WorkspaceError::io("open", &self.staged_dir(), error))?,
         };
         let promote = |name: &OsStr| -> io::Result<()> {
@@ -59,7 +58,8 @@ impl Workspace {
             let failed = |error| WorkspaceError::io("save", &self.private_path(file), error);
             promote(OsStr::new(file.name())).map_err(failed)?;
         }
-        self.note_promoted()
+        self.note_promoted()?;
+        Ok(true)
     }
 
     /// The variables of the last Init, as the last task had them.

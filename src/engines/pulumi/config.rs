@@ -209,6 +209,8 @@ fn remove_old(
     let all = earlier.names.union(&names).cloned().collect();
     let mut note = |names, complete| {
         let (stack, config_file) = (target.stack.to_owned(), target.config_file.map(str::to_owned));
+        // A preview of this stack uses the file of its last plan.
+        set.0.values_mut().filter(|it| it.stack == stack).for_each(|it| it.complete = false);
         let entry = SetInFile { stack, config_file, names, complete, original: earlier.original.clone() };
         set.0.insert(path.clone(), entry);
         json!(set).to_string()

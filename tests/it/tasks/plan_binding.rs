@@ -10,6 +10,8 @@ test_with_terraform_and_tofu! {
     the_destroy_plan_of_another_job_is_not_applied,
     a_plan_that_changed_after_its_task_is_not_applied,
     a_plan_is_not_applied_at_another_commit,
+    a_plan_is_not_applied_after_the_init_of_another_job,
+    an_init_that_another_job_replaced_before_it_was_concluded_faults,
     a_plan_that_was_replaced_before_it_was_recorded_is_not_taken_for_one_of_its_job,
 }
 
@@ -119,13 +121,43 @@ async fn a_plan_is_not_applied_at_another_commit(engine: RealEngine) {
     assert_eq!(bench.run(apply()).await.completed(), Success::Resources(1));
 }
 
+/// Its environment and its backend are not those of the plan.
+async fn a_plan_is_not_applied_after_the_init_of_another_job(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", MODULE)]);
+    bench.of_job(A).run(init()).await.completed();
+    bench.run(plan_of("a")).await.completed();
+    bench.of_job(B).run(init()).await.completed();
+    let fault = bench.of_job(A).run(apply()).await.faulted();
+    let expected = format!(
+        "Init of job {} has run since this job made its plan: run Plan first",
+        Uuid::from_u128(B.into())
+    );
+    assert_eq!(fault.message, expected);
+    assert_eq!(applied(&bench), [""; 0]);
+    // A server may run Init again in the same job.
+    bench.run(init()).await.completed();
+    assert_eq!(bench.run(apply()).await.completed(), Success::Resources(1));
+}
+
+async fn an_init_that_another_job_replaced_before_it_was_concluded_faults(engine: RealEngine) {
+    let bench = Bench::of(&engine, &[("main.tf", MODULE)]);
+    let of_a = bench.of_job(A).executed(init()).await;
+    bench.of_job(B).run(init()).await.completed();
+    let fault = of_a.concluded().await.faulted();
+    assert!(
+        fault.message.contains("another job used the module before this Init was concluded"),
+        "{fault:?}"
+    );
+}
+
 /// As after a restart of the runner, when another instance with the same working directory was quicker.
 async fn a_plan_that_was_replaced_before_it_was_recorded_is_not_taken_for_one_of_its_job(engine: RealEngine) {
     let bench = initialized(&engine).await;
     let of_a = bench.of_job(A).executed(plan_of("a")).await;
-    bench.of_job(B).run(plan_of("b")).await.completed();
+    let of_b = bench.of_job(B).executed(plan_of("b")).await;
     let fault = of_a.concluded().await.faulted();
     assert!(fault.message.contains("ran in the module before this plan was recorded"), "{fault:?}");
+    of_b.concluded().await.completed();
     let fault = bench.of_job(A).run(apply()).await.faulted();
     assert!(fault.message.contains("was made by job"), "{fault:?}");
     assert_eq!(bench.of_job(B).run(apply()).await.completed(), Success::Resources(1));
@@ -160,6 +192,31 @@ async fn a_pulumi_job_applies_and_destroys_only_what_it_has_planned() {
     assert!(exists(root));
     bench.of_job(A).run(task(Task::DestroyFromPlan)).await.completed();
     assert!(!exists(root));
+}
+
+#[tokio::test]
+async fn a_pulumi_destroy_does_not_follow_another_job_to_its_backend() {
+    let program = "resources:\n  a: {type: 'pulumi:index:Stash', properties: {input: one}}\n";
+    let Some(bench) = pulumi_module(program) else { return };
+    let root = bench.root.path();
+    let task = |task| pulumi_task(task, FlagLists::default());
+    let plan = |task| pulumi_plan(task, &[], FlagLists::default());
+    let other = format!("file://{}", root.join("other").display());
+    fs::create_dir(root.join("other")).unwrap();
+    let elsewhere = || pulumi_init(&bench, &[(hawser_contract::PulumiFlag::CloudUrl, Some(&other))]);
+    // Both backends have the resource.
+    for (job, init) in [(B, elsewhere()), (A, pulumi_init(&bench, &[]))] {
+        bench.of_job(job).run(init).await.completed();
+        bench.run(plan(Task::Plan)).await.completed();
+        bench.run(task(Task::ApplyFromPlan)).await.completed();
+    }
+    bench.run(plan(Task::PlanDestroy)).await.completed();
+    bench.of_job(B).run(elsewhere()).await.completed();
+    let fault = bench.of_job(A).run(task(Task::DestroyFromPlan)).await.faulted();
+    assert!(fault.message.contains("Init of job"), "{fault:?}");
+    assert!(exists(root));
+    let text = fs::read_to_string(root.join("other/.pulumi/stacks/program/snapcd.json")).unwrap();
+    assert!(text.contains("pulumi:index:Stash"), "{text}");
 }
 
 /// Both plans set parameters in the same file. Pulumi itself compares the program's resources with the plan.
