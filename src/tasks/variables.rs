@@ -12,6 +12,7 @@ pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<
     context.note_facts(&Facts { engine_version: None, source_commit: workspace.local_commit() });
     let extra_files = tree.placed_extra_files(&task.extra_file_names);
     let engine = context.engines.get(&task.engine)?;
+    let declares = engine.declares_variables();
     let declarations = read(move || engine.declarations(&tree)).await?;
     for warning in &declarations.warnings {
         context.warn(warning);
@@ -20,6 +21,10 @@ pub(super) async fn prepare(context: &TaskContext, task: &EngineTask) -> Result<
     let set = declarations.variable_set(context.common.metadata.module_id, &extra_files, now);
     let count = set.as_ref().map_or(0, |set| set.variables.len());
     context.info(&match count {
+        // Its parameters need no declaration.
+        0 if !declares => {
+            format!("Variables of {} are not listed; parameters become configuration values", task.engine)
+        }
         0 => "The module declares no variables".to_owned(),
         1 => "The module declares 1 variable".to_owned(),
         count => format!("The module declares {count} variables"),

@@ -4,7 +4,8 @@
 //! One `pulumi config set-all --json` sets all values. They are passed in the variable from which Pulumi reads that option,
 //! because every user of the machine can read argument lists. A Pulumi that is too old for this (it would set nothing), and
 //! a value that is too large for a variable, get one `pulumi config set` for each value, which reads the value from stdin.
-//! Values with secret names are encrypted.
+//! Values with secret names, and of keys that the project declares as secret, are encrypted. A list or an object arrives as such
+//! if the project declares the key's type and all values are set by one process. Otherwise it is JSON as text.
 //!
 //! Parameters that are no longer sent must not keep their old values. `pulumi-parameters.json` has the names that were set in each
 //! configuration file: before the script starts, all names that may be set, and when it has succeeded, those of this task. It
@@ -23,9 +24,11 @@ use serde_json::json;
 use super::backend::ChosenBackend;
 use super::commands::{command, removes_stack};
 use super::flags;
+use super::project::Project;
 use crate::base::confined_dir::{is_missing, read_limited};
 use crate::engines::flags::value_of;
 use crate::engines::{EngineCommands, EngineError, Preparation, ResultPaths, hcl_values};
+use crate::masking::Rules;
 use crate::script::EngineCommand;
 use crate::workspace::{PrivateFile, Tree, Workspace, is_stack_settings};
 
@@ -76,6 +79,19 @@ struct Setting<'a> {
     name: &'a str,
     value: String,
     secret: bool,
+    /// The value of a key that the project declares as a list or an object. Pulumi refuses a text for it.
+    structure: Option<serde_json::Value>,
+}
+
+impl<'a> Setting<'a> {
+    fn new(name: &'a str, value: String, rules: &Rules, project: Option<&Project>) -> Self {
+        let declared = |member| project.and_then(|project| project.declared(name, member));
+        let secret = rules.is_secret_name(name) || declared("secret").as_deref() == Some("true");
+        let is_collection = matches!(declared("type").as_deref(), Some("array" | "object"));
+        // Pulumi cannot encrypt a structure as a whole.
+        let structure = (is_collection && !secret).then(|| serde_json::from_str(&value).ok()).flatten();
+        Self { name, value, secret, structure }
+    }
 }
 
 /// Where the values go.
@@ -124,7 +140,10 @@ impl Target<'_> {
         let mut commands = Vec::new();
         let (mut batch, mut size) = (BTreeMap::new(), 0);
         for setting in settings {
-            let entry = json!({"value": setting.value, "secret": setting.secret});
+            let mut entry = json!({"value": setting.value, "secret": setting.secret});
+            if let Some(structure) = &setting.structure {
+                entry["objectValue"] = structure.clone();
+            }
             let length = setting.name.len() + entry.to_string().len() + 16;
             if !in_batches || length > LARGEST_BATCH {
                 commands.push(self.set(setting));
@@ -152,7 +171,8 @@ pub(super) fn prepare(task: &EngineTask, at: &Preparation<'_>) -> Result<EngineC
         config_file: value_of(&task.flags.pulumi_flags.known, PulumiFlag::ConfigFile),
     };
     make_private(at.workspace, target.config_file)?;
-    let setting = |name, value| Setting { name, value, secret: at.rules.is_secret_name(name) };
+    let project = Project::read(at.paths.module());
+    let setting = |name, value| Setting::new(name, value, at.rules, project.as_ref());
     let of_flags: Vec<_> =
         flags::config(&task.flags).map(|(name, value)| setting(name, value.to_owned())).collect();
     // A before hook may select another version.
@@ -264,7 +284,12 @@ mod tests {
 
     fn settings(sizes: &[usize]) -> Vec<Setting<'static>> {
         let names = ["a", "b", "c", "d"];
-        let setting = |(name, size): (_, &usize)| Setting { name, value: "x".repeat(*size), secret: false };
+        let setting = |(name, size): (_, &usize)| Setting {
+            name,
+            value: "x".repeat(*size),
+            secret: false,
+            structure: None,
+        };
         names.into_iter().zip(sizes).map(setting).collect()
     }
 

@@ -166,6 +166,39 @@ async fn parameters_keep_what_the_committed_configuration_contains() {
 }
 
 #[tokio::test]
+async fn keys_that_the_project_declares_as_secret_or_as_collections_are_set_as_such() {
+    let program = "config:
+  plain: {type: string}
+  pin:
+    type: string
+    secret: true
+  zones: {type: array, items: {type: string}}
+  labels:
+    type: object
+outputs: {zone: '${zones[1]}', size: '${plain}'}
+";
+    let Some(bench) = pulumi_module(program) else { return };
+    bench.run(pulumi_init(&bench, &[])).await.completed();
+    let parameters = [
+        ("plain", "\"seen\""),
+        ("pin", "\"hush-hush\""),
+        ("program:zones", "[\"a\", \"b\"]"),
+        ("labels", "{ team = \"x\" }"),
+    ];
+    bench.run(plan(&parameters)).await.completed();
+    let text = config(&bench);
+    assert!(text.contains("program:pin:\n    secure: ") && !text.contains("hush"), "{text}");
+    assert!(text.contains("program:plain: seen"), "{text}");
+    bench.run(pulumi_task(Task::ApplyFromPlan, FlagLists::default())).await.completed();
+    match bench.run(pulumi_task(Task::Output, FlagLists::default())).await.completed() {
+        Success::Outputs(Some(set)) => {
+            assert!(set.outputs.iter().any(|it| it.name == "zone" && it.value == "b"), "{set:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn large_values_and_values_of_flags_are_set_too() {
     let Some(bench) = pulumi_module(SHOWS) else { return };
     bench.run(pulumi_init(&bench, &[])).await.completed();
