@@ -21,7 +21,7 @@ use crate::base::{files, retry};
 use crate::engines::Engines;
 use crate::local::area;
 use crate::script::quote;
-use crate::settings::{self, Settings};
+use crate::settings::{self, Loaded, Settings};
 use crate::tasks::{ModuleCommand, TaskError};
 use crate::workspace::{self, ModuleLock, Workspace, WorkspaceError};
 
@@ -132,18 +132,28 @@ impl Module {
             return Err(Failure::usage(message).hint(format!("`{holder} --help` lists the options")));
         }
         let loaded = overrides.read(settings::load_for_module);
-        let (mut settings, warnings) = loaded.map_err(|error| overrides::failure(&error))?;
-        let found = find(&mut settings, &module);
+        let loaded = loaded.map_err(|error| overrides::failure(&error))?;
+        let is_chosen = loaded.sets_working_directory();
+        let Loaded { mut settings, warnings, .. } = loaded;
+        let found = find(&mut settings, &module, is_chosen);
         // A module of `hawser local` has settings of its own.
         if !matches!(found, Ok(Found { is_local: true, .. })) {
             for warning in &warnings {
                 out::aside(format_args!("warning: {warning}"));
             }
         }
-        let Found { workspace, .. } = found?;
+        let Found { workspace, is_local } = found?;
         check_owner(workspace.module_root())?;
         let lock = lock(&workspace, holder, wait)?;
         let workspace = workspace.of_checkout().map_err(failure)?;
+        if is_local {
+            // A module of `hawser local` contains its directory at the absolute path.
+            let directory = workspace.init_dir();
+            let directory = directory.strip_prefix(workspace.module_root()).unwrap_or(&directory);
+            let directory = Path::new("/").join(directory);
+            let module = workspace.module();
+            out::aside(format_args!("module {module} of `hawser local` in {}", directory.display()));
+        }
         let can_answer = io::stdin().is_terminal();
         let run =
             ModuleCommand::new(&settings, &Engines::default(), &workspace, can_answer).map_err(failure)?;
@@ -194,8 +204,9 @@ struct Found {
 }
 
 /// Finds the module in the working directory, or else among those of `hawser local`, which have settings of their own and may
-/// also be named by their directory.
-fn find(settings: &mut Settings, name: &str) -> Result<Found, Failure> {
+/// also be named by their directory. If the user has chosen the working directory, a module elsewhere cannot be meant, however
+/// much its name fits.
+fn find(settings: &mut Settings, name: &str, is_chosen: bool) -> Result<Found, Failure> {
     let (root, modules) = match workspace::find(&settings.working_directory, name) {
         Ok(workspace) => return Ok(Found { workspace, is_local: false }),
         Err(WorkspaceError::UnknownModule { root, modules, .. }) => (root, modules),
@@ -204,10 +215,17 @@ fn find(settings: &mut Settings, name: &str) -> Result<Found, Failure> {
     let local = local_modules();
     let directory = Path::new(name).canonicalize().map(|directory| area::module_of(&directory)).ok();
     let end = format!("/{}", name.trim_matches('/'));
-    let is_meant =
-        |module: &str| Some(module) == directory.as_deref() || format!("/{module}").ends_with(&end);
-    let fitting: Vec<&(String, PathBuf)> = local.iter().filter(|(module, _)| is_meant(module)).collect();
+    let is_directory = |module: &str| Some(module) == directory.as_deref();
+    let ends_so = |module: &str| format!("/{module}").ends_with(&end);
+    let mut fitting: Vec<&(String, PathBuf)> = local.iter().filter(|(it, _)| is_directory(it)).collect();
+    if fitting.is_empty() {
+        fitting = local.iter().filter(|(module, _)| ends_so(module)).collect();
+    }
     match fitting.as_slice() {
+        [(module, area), ..] if is_chosen => {
+            let error = WorkspaceError::UnknownModule { name: name.to_owned(), root, modules };
+            Err(elsewhere(&error, module, &area::folders(area).working_directory))
+        }
         [(module, area)] => {
             let folders = area::folders(area);
             let workspace = workspace::find(&folders, module).map_err(not_found)?;
@@ -230,6 +248,14 @@ fn find(settings: &mut Settings, name: &str) -> Result<Found, Failure> {
             Err(not_found(WorkspaceError::AmbiguousModule { name, modules }))
         }
     }
+}
+
+/// The module is one of `hawser local`, whose working directory is not the chosen one.
+fn elsewhere(error: &WorkspaceError, module: &str, directory: &Path) -> Failure {
+    Failure::usage(error.to_string()).hint(format!(
+        "`hawser local` has the module {module}; to use it, pass --WorkingDirectory:WorkingDirectory={}",
+        quote(&directory.to_string_lossy())
+    ))
 }
 
 /// The name is wrong, or the working directory is.

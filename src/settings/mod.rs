@@ -67,6 +67,14 @@ pub struct Loaded {
     pub effective: Vec<Effective>,
 }
 
+impl Loaded {
+    /// Whether a layer sets the working directory, so that it is not the default.
+    pub fn sets_working_directory(&self) -> bool {
+        let key = "WorkingDirectory.WorkingDirectory";
+        self.effective.iter().any(|setting| setting.key == key && setting.origin != Origin::Default)
+    }
+}
+
 #[derive(Debug, Error)]
 pub enum SettingsError {
     #[error("cannot determine the current directory")]
@@ -117,21 +125,21 @@ pub fn load_working_directory(
     inputs: &SettingsInputs,
 ) -> Result<(WorkingDirectorySettings, Vec<Warning>), SettingsError> {
     const SECTION: &str = "WorkingDirectory";
-    let (mut object, warnings) = read_sections(inputs, &[SECTION])?;
+    let (mut object, warnings, _) = read_sections(inputs, &[SECTION])?;
     Ok((serde_json::from_value(object.remove(SECTION).unwrap_or_default())?, warnings))
 }
 
 /// Reads all layers for commands that work in a module and never connect. Problems with the settings of the connection and of
 /// logs are ignored, and missing ones have placeholders: these settings are often only in the environment of the service.
-pub fn load_for_module(inputs: &SettingsInputs) -> Result<(Settings, Vec<Warning>), SettingsError> {
+pub fn load_for_module(inputs: &SettingsInputs) -> Result<Loaded, SettingsError> {
     const NEEDED: [&str; 5] = ["WorkingDirectory", "Engine", "Policy", "HooksPreapproval", "Audit"];
-    let (object, warnings) = read_sections(inputs, &NEEDED)?;
+    let (object, warnings, effective) = read_sections(inputs, &NEEDED)?;
     let mut settings = serde_json::Value::Object(object);
     let none = uuid::Uuid::nil();
     let credentials = json!({"ClientId": "", "ClientSecret": ""});
     let runner = json!({"Id": none, "OrganizationId": none, "Instance": "", "Credentials": credentials});
     fill(&mut settings, &json!({"Runner": runner, "Server": {"Url": "http://localhost"}}));
-    Ok((serde_json::from_value(settings)?, warnings))
+    Ok(Loaded { settings: serde_json::from_value(settings)?, warnings, effective })
 }
 
 /// Adds the members that are missing.
@@ -149,7 +157,7 @@ fn fill(settings: &mut serde_json::Value, placeholders: &serde_json::Value) {
 fn read_sections(
     inputs: &SettingsInputs,
     sections: &[&str],
-) -> Result<(serde_json::Map<String, serde_json::Value>, Vec<Warning>), SettingsError> {
+) -> Result<(serde_json::Map<String, serde_json::Value>, Vec<Warning>, Vec<Effective>), SettingsError> {
     let Read { object, diagnostics: Diagnostics { mut problems, mut warnings }, effective } = read(inputs);
     warnings.retain(|warning| warning.concerns(sections));
     problems.retain(|SettingsProblem { key, origin, .. }| {
@@ -160,7 +168,7 @@ fn read_sections(
     if !problems.is_empty() {
         return Err(SettingsError::Invalid { problems, warnings, effective });
     }
-    Ok((object, warnings))
+    Ok((object, warnings, effective))
 }
 
 /// The merged layers.
@@ -188,6 +196,14 @@ fn read(inputs: &SettingsInputs) -> Read {
     let object = binder.section(node.keys(), &[]);
     let effective = binder.effective;
     patterns::check(&effective, &mut diagnostics);
+    // Usually a placeholder, if another layer overrides it.
+    let is_overridden = |key: &str, file: &str| {
+        let mut same = effective.iter().filter(|setting| setting.key == key);
+        same.any(|setting| !matches!(&setting.origin, Origin::File(origin) if origin == file))
+    };
+    diagnostics.warnings.retain(
+        |warning| !matches!(warning, Warning::SecretReadable { key, file, .. } if is_overridden(key, file)),
+    );
     if let Some(path) = object["Server"]["CaFile"].as_str()
         && let Err(error) = tls::authorities(Path::new(path))
     {

@@ -523,6 +523,60 @@ async fn a_module_of_hawser_local_is_found_by_its_name() {
     assert!(errors(&unknown).contains(&format!("did you mean {name}?")), "{}", errors(&unknown));
 }
 
+/// Two local runs of directories with the same name, and a module of a runner that has another.
+#[tokio::test]
+async fn a_local_module_is_chosen_by_its_directory_and_never_instead_of_a_module_of_the_runner() {
+    if real(EngineName::TERRAFORM).is_none() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let (data, working) = (root.join("data"), root.join("working"));
+    let run = |below: &str, arguments: &[&str]| {
+        let mut command = Command::new(HAWSER);
+        command.args(arguments).current_dir(root.join(below)).env("HAWSER_LOCAL_DIR", &data);
+        command.env("HOME", &root).stdin(Stdio::null()).output().unwrap()
+    };
+    for below in ["a/vpc", "b/vpc"] {
+        fs::create_dir_all(root.join(below)).unwrap();
+        fs::write(root.join(below).join("main.tf"), MODULE).unwrap();
+        let applied = run(below, &["local", "--yes", "--engine", "terraform", "."]);
+        assert!(applied.status.success(), "{}{}", text(&applied), errors(&applied));
+    }
+    for below in ["a", "b"] {
+        let found = run(below, &["exec", "vpc", "--", "pwd"]);
+        let directory = root.join(below).join("vpc").display().to_string();
+        assert!(text(&found).trim_end().ends_with(&directory), "{}{}", text(&found), errors(&found));
+        let said = errors(&found);
+        assert!(
+            said.lines().count() == 1 && said.trim_end().ends_with(&format!("`hawser local` in {directory}")),
+            "{said}"
+        );
+    }
+    let several = run("", &["exec", "vpc", "--", "true"]);
+    assert!(errors(&several).contains("fits several modules"), "{}", errors(&several));
+
+    let chosen = format!("--WorkingDirectory:WorkingDirectory={}", working.display());
+    for name in ["vpc", "./vpc"] {
+        let refused = run("a", &["exec", name, &chosen, "--", "true"]);
+        assert_eq!(refused.status.code(), Some(64), "{name}: {}", errors(&refused));
+        let said = errors(&refused);
+        assert!(said.contains("unknown module") && said.contains("`hawser local` has the module"), "{said}");
+    }
+    // The hint works.
+    let refused = errors(&run("a", &["exec", "./vpc", &chosen, "--", "true"]));
+    let option = refused.split("pass ").nth(1).unwrap().trim().replace('\'', "");
+    let listed = run("a", &["exec", "vpc", &option, "--", "terraform", "state", "list"]);
+    assert_eq!(text(&listed), "terraform_data.it\n", "{}", errors(&listed));
+
+    fs::write(
+        root.join("a/appsettings.json"),
+        format!("{{\"WorkingDirectory\": {{\"WorkingDirectory\": {working:?}}}}}"),
+    )
+    .unwrap();
+    assert_eq!(run("a", &["exec", "vpc", "--", "true"]).status.code(), Some(64));
+}
+
 /// The commit does not matter, only that it is a repository.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_revision_keeps_the_engine_of_the_last_task() {
