@@ -1,6 +1,7 @@
 //! `hawser job`: submits jobs to `hawser hub`, and follows and cancels them.
 
 mod follow;
+mod hook;
 mod id;
 mod names;
 mod source;
@@ -117,6 +118,9 @@ struct Submit {
     vars: Vec<(String, String)>,
     #[command(flatten)]
     flags: FlagOptions,
+    /// Script to run before or after a task, such as `Plan:before=FILE` or `Init:after=FILE`
+    #[arg(long = "hook", value_name = "TASK:WHEN=FILE", value_parser = name_and_value)]
+    hooks: Vec<(String, String)>,
     /// Environment variable for the engine
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
     envs: Vec<(String, String)>,
@@ -266,6 +270,9 @@ async fn submit(client: &AdminClient, options: &str, kind: JobKind, args: Submit
     spec.engine = engine;
     spec.typed_parameters = args.vars.into_iter().collect();
     spec.env_vars = args.envs.into_iter().collect();
+    for (place, file) in &args.hooks {
+        hook::add(&mut spec.hooks, place, file)?;
+    }
     spec.instance = args.instance;
     spec.needs_approval = args.needs_approval;
     spec.clean_init = args.clean_init;

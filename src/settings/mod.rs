@@ -152,12 +152,12 @@ fn fill(settings: &mut serde_json::Value, placeholders: &serde_json::Value) {
     }
 }
 
+/// The values to deserialize, the warnings, and all settings with their origins.
+type ReadSections = (serde_json::Map<String, serde_json::Value>, Vec<Warning>, Vec<Effective>);
+
 /// Reads all layers, and ignores problems with settings outside of these sections, and warnings about them. Unreadable layers count, because they may
 /// contain settings of these sections, and so do all problems on the command line.
-fn read_sections(
-    inputs: &SettingsInputs,
-    sections: &[&str],
-) -> Result<(serde_json::Map<String, serde_json::Value>, Vec<Warning>, Vec<Effective>), SettingsError> {
+fn read_sections(inputs: &SettingsInputs, sections: &[&str]) -> Result<ReadSections, SettingsError> {
     let Read { object, diagnostics: Diagnostics { mut problems, mut warnings }, effective } = read(inputs);
     warnings.retain(|warning| warning.concerns(sections));
     problems.retain(|SettingsProblem { key, origin, .. }| {

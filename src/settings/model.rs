@@ -271,7 +271,8 @@ pub struct JobLogStreamSettings {
     /// entry states how many. Not set: nothing is dropped.
     pub max_unsent_bytes: Option<u64>,
     /// Names of variables, backend settings, parameters, and outputs whose values are masked, case-insensitive. `*` matches any
-    /// text, and `!` in front of a pattern excludes names again.
+    /// text, and `!` in front of a pattern excludes names again. Pulumi encrypts parameters with such names. A list replaces
+    /// the default.
     pub redact_names: Vec<String>,
     /// More values to mask. Keep them out of files that others can read.
     #[schemars(schema_with = "secrets", extend("default" = []))]

@@ -185,8 +185,9 @@ impl<'a> Resolver<'a> {
             .filter(|depth| *depth == known.len() || path[..*depth].iter().any(is_policy))
             .find_map(|depth| Some((depth, self.rule_named_in(&path[depth])?)));
         if let Some((depth, rule)) = rule {
-            // Every layer accepts a colon.
-            let fault = SettingFault::NotRule { nearest: Some(format!("{POLICY}:{rule}")) };
+            // A segment that contains a separator itself needs the colon, which every layer accepts.
+            let separator = if path[depth].contains(['.', '_', ':']) { ':' } else { '.' };
+            let fault = SettingFault::NotRule { nearest: Some(format!("{POLICY}{separator}{rule}")) };
             return diagnostics.problem(&path[..=depth].join("."), &origin, fault);
         }
         let key = path[..=known.len()].join(".");

@@ -113,11 +113,17 @@ impl JobView<'_> {
 
     fn waiting(&mut self, job: &JobSnapshot, runners: &[String]) {
         let (id, options) = (job.id, self.options);
+        // Only the runner that has the job can continue it.
+        let is_gone = |owner: &&String| !runners.contains(owner);
+        let gone =
+            job.owner.as_ref().filter(is_gone).map(|owner| format!("runner {owner:?} is not connected"));
         let waiting = match job.state {
             JobState::Queued => Some(missing_runner(job.instance.as_deref(), runners)),
             JobState::AwaitingApproval => Some(format!(
-                "waiting for `hawser job approve {id}{options}` or `hawser job reject {id}{options}`"
+                "waiting for `hawser job approve {id}{options}` or `hawser job reject {id}{options}`{}",
+                gone.map(|gone| format!("; {gone}")).unwrap_or_default()
             )),
+            JobState::Running => gone.map(|gone| format!("waiting for its runner: {gone}")),
             _ => None,
         };
         if let Some(text) = waiting.clone().filter(|_| waiting != self.waiting) {

@@ -368,6 +368,8 @@ async fn flags_reach_the_tasks_that_they_are_for() {
     let mut client = Client::connect(&hub, "a").await;
     let flags =
         ["--flag", "Init:CloudUrl=file:///state", "--flag", "plan:target=a", "--flag", "Plan:Target=b=c"];
+    std::fs::write(home.path().join("hook.sh"), "echo from the file\n").unwrap();
+    let flags = [&flags[..], &["--hook", "init:before=hook.sh", "--hook", "Plan:after=hook.sh"]].concat();
     let arguments =
         [&["plan", "https://example.org/x.git", "--engine", "pulumi", "--stack", "s"], &flags[..]].concat();
     let (output, ()) = tokio::join!(job(home.path(), &arguments), async {
@@ -383,8 +385,12 @@ async fn flags_reach_the_tasks_that_they_are_for() {
                         values(&request["backendConfiguration"], "pulumiFlags"),
                         ["s", "file:///state"]
                     );
+                    assert_eq!(request["initBeforeHook"], "echo from the file\n");
                 }
-                Task::Plan => assert_eq!(values(&request, "pulumiArrayFlags"), ["a", "b=c"]),
+                Task::Plan => {
+                    assert_eq!(values(&request, "pulumiArrayFlags"), ["a", "b=c"]);
+                    assert_eq!(request["planAfterHook"], "echo from the file\n");
+                }
                 _ => {}
             }
         }
@@ -393,6 +399,10 @@ async fn flags_reach_the_tasks_that_they_are_for() {
     let refused = job(home.path(), &["plan", "https://example.org/x.git", "--flag", "Init:CloudUrl=x"]).await;
     assert_eq!(refused.status.code(), Some(64));
     assert!(text(&refused.stderr).contains("terraform"), "{}", text(&refused.stderr));
+    for wrong in ["init=hook.sh", "Variables:before=hook.sh", "init:before=none.sh"] {
+        let refused = job(home.path(), &["plan", "https://example.org/x.git", "--hook", wrong]).await;
+        assert!(!refused.status.success(), "{wrong}");
+    }
     hub.stop().await;
 }
 
@@ -453,10 +463,16 @@ async fn a_job_for_an_absent_runner_lists_the_connected_ones_and_waits() {
     let _b = Client::connect(&hub, "b").await;
     expect_line("it is not connected (connected: a, b)\n").await;
     let mut absent = Client::connect(&hub, "absent").await;
-    for task in JobKind::Plan.tasks() {
-        complete_task(&mut absent, task).await;
-    }
+    let tasks = JobKind::Plan.tasks();
+    let (first, later) = tasks.split_first().unwrap();
+    complete_task(&mut absent, *first).await;
     expect_line("running on absent").await;
+    drop(absent);
+    expect_line("waiting for its runner: runner \"absent\" is not connected\n").await;
+    let mut absent = Client::connect(&hub, "absent").await;
+    for task in later {
+        complete_task(&mut absent, *task).await;
+    }
     expect_line("Planned in").await;
     assert!(in_time("the end of the program", follow.wait()).await.unwrap().success());
     hub.stop().await;

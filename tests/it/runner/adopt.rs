@@ -297,3 +297,37 @@ async fn a_runner_killed_while_it_fetches_a_large_module_fetches_it_after_the_re
     }
     world.assert_no_violation();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_checkouts_are_removed_or_undone_when_the_runner_starts() {
+    let world = World::new().await;
+    let mut runner = world.runner("one");
+    eventually("the runner is connected", || runner.log().contains("connected to the server")).await;
+    runner.kill();
+    let staging = runner.working.join(".hawser/checkout/stack/space");
+    // The task that was killed had locked its module.
+    let locks = runner.working.join(".hawser/locks/stack/space");
+    fs::create_dir_all(&locks).unwrap();
+    for module in ["fetched", "swapped"] {
+        fs::write(locks.join(format!("{module}.lock")), "").unwrap();
+    }
+    // Killed while git was fetching.
+    let (fetched, root) = (staging.join("fetched/new-x"), runner.working.join("stack/space/fetched"));
+    fs::create_dir_all(&fetched).unwrap();
+    fs::write(fetched.join("main.tf"), "half").unwrap();
+    fs::create_dir_all(&root).unwrap();
+    fs::write(root.join("main.tf"), "whole").unwrap();
+    // Killed between the two renames.
+    let (old, swapped) = (staging.join("swapped/old"), runner.working.join("stack/space/swapped"));
+    fs::create_dir_all(&old).unwrap();
+    fs::write(old.join("terraform.tfstate"), "the only copy").unwrap();
+
+    runner.restart();
+    eventually("the sweep has ended", || !fetched.exists() && !old.exists()).await;
+    assert_eq!(fs::read_to_string(swapped.join("terraform.tfstate")).unwrap(), "the only copy");
+    assert_eq!(fs::read_to_string(root.join("main.tf")).unwrap(), "whole");
+    eventually("the folders are removed", || {
+        !staging.join("fetched").exists() && !staging.join("swapped").exists()
+    })
+    .await;
+}

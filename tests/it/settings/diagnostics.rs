@@ -277,6 +277,9 @@ fn a_secret_in_a_file_that_others_can_read_is_warned_about() {
     let text = world.loaded().warnings[0].to_string();
     assert!(text.contains("644") && text.contains("chmod 600") && !text.contains(SECRET), "{text}");
     set("appsettings.json", 0o600);
+    assert_eq!(world.loaded().warnings, []);
+    // A placeholder that the environment overrides.
+    set("appsettings.json", 0o644);
     assert_eq!(world.env("Runner__Credentials__ClientSecret", SECRET).loaded().warnings, []);
 }
 
@@ -344,17 +347,24 @@ fn a_misplaced_rule_prevents_the_start_and_the_hint_has_its_place() {
     ] {
         let problem = World::complete().file("appsettings.Production.json", text).one_problem().to_string();
         assert!(problem.contains("(appsettings.Production.json)"), "{text}: {problem}");
-        assert!(problem.ends_with("; did you mean Policy:PlanOnly?"), "{text}: {problem}");
+        // In one segment, only a colon separates.
+        let is_one = ["Policy.", "Policy__", "policy::"].iter().any(|start| text.contains(start));
+        let rule = if is_one { "Policy:PlanOnly" } else { "Policy.PlanOnly" };
+        assert!(problem.ends_with(&format!("; did you mean {rule}?")), "{text}: {problem}");
     }
-    for argument in ["--Policy.PlanOnly=true", "--Runner:Policy:PlanOnly=True"] {
+    // A dot separates sections in documents only.
+    for (argument, rule) in
+        [("--Policy.PlanOnly=true", "Policy:PlanOnly"), ("--Runner:Policy:PlanOnly=True", "Policy.PlanOnly")]
+    {
         let problem = World::complete().args(&[argument]).one_problem();
-        assert!(problem.to_string().ends_with("; did you mean Policy:PlanOnly?"), "{argument}: {problem}");
+        let hint = format!("; did you mean {rule}?");
+        assert!(problem.to_string().ends_with(&hint), "{argument}: {problem}");
     }
     let text = r#"{"Hawser": {"Policy": {"AllowedEngines": ["terraform", "tofu"]}}}"#;
     let problem = World::complete().file("appsettings.Production.json", text).one_problem();
     assert_eq!(problem.key.as_deref(), Some("Hawser.Policy.AllowedEngines"));
     let problem = World::complete().env("Polcy__PlanOnly", "true").one_problem().to_string();
-    assert!(problem.ends_with("; did you mean Policy:PlanOnly?"), "{problem}");
+    assert!(problem.ends_with("; did you mean Policy.PlanOnly?"), "{problem}");
     // The same word in the settings of another program.
     let text = r#"{"MyApp": {"Git": {"Hooks": "x"}}}"#;
     assert_eq!(World::complete().file("appsettings.Production.json", text).warnings().len(), 1);

@@ -31,7 +31,7 @@ impl PulumiCloudStandIn {
         let shared = Arc::clone(&kept);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                answer(stream, &mut shared.lock().unwrap());
+                answer(stream, &shared);
             }
         });
         Self { address, kept }
@@ -53,7 +53,8 @@ impl PulumiCloudStandIn {
     }
 }
 
-fn answer(stream: TcpStream, kept: &mut Kept) {
+/// A client that goes away in the middle of its request gets no answer.
+fn answer(stream: TcpStream, kept: &Mutex<Kept>) {
     let mut reader = BufReader::new(stream);
     let (mut first, mut authorization, mut length) = (String::new(), String::new(), 0);
     loop {
@@ -67,7 +68,8 @@ fn answer(stream: TcpStream, kept: &mut Kept) {
         }
         match line.trim_end().split_once(": ") {
             Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
-                length = value.parse().unwrap();
+                let Ok(parsed) = value.parse() else { return };
+                length = parsed;
             }
             Some((name, value)) if name.eq_ignore_ascii_case("authorization") => {
                 value.clone_into(&mut authorization);
@@ -77,11 +79,16 @@ fn answer(stream: TcpStream, kept: &mut Kept) {
         }
     }
     let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
+    if reader.read_exact(&mut body).is_err() {
+        return;
+    }
     let mut words = first.split(' ');
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    kept.requests.push(format!("{method} {path} {authorization}"));
-    let found = resource(method, path, &authorization, &body, &mut kept.stacks);
+    let found = {
+        let mut kept = kept.lock().unwrap();
+        kept.requests.push(format!("{method} {path} {authorization}"));
+        resource(method, path, &authorization, &body, &mut kept.stacks)
+    };
     let (code, found) = match found {
         Ok(found) => (200, found),
         Err(code) => (code, json!({"code": code, "message": "refused by the stand-in"})),
