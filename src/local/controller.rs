@@ -97,7 +97,12 @@ impl Controller {
                     JobState::Cancelled | JobState::Rejected => Finished::Stopped,
                     _ => Finished::Failed,
                 };
-                finish(JobEnding::new(state, self.fault.take()), finished)
+                // Only the answer to the question rejects a local job.
+                let ending = match state {
+                    JobState::Rejected => JobEnding::Declined,
+                    state => JobEnding::new(state, self.fault.take()),
+                };
+                finish(ending, finished)
             }
             Input::RunnerEnded(reason) => {
                 let fault = Fault::new(format!("the runner ended: {reason}"));
