@@ -110,7 +110,8 @@ struct Submit {
     /// See --stack [default: derived from SOURCE and the directory of the module]
     #[arg(long)]
     module: Option<String>,
-    /// terraform, tofu, or pulumi [default: the one that fits if SOURCE is a directory, otherwise terraform]
+    /// terraform, tofu, or pulumi [default: the first of tofu, terraform, and pulumi that fits SOURCE and is installed here,
+    /// where a URL fits tofu and terraform; terraform if none is installed]
     #[arg(long)]
     engine: Option<EngineName>,
     /// Value of a declared variable, in the syntax of terraform's -var: HCL for lists and objects, otherwise plain text

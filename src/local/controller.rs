@@ -41,6 +41,8 @@ pub enum Action {
 pub enum Finished {
     Completed,
     Failed,
+    /// The runner ended before the job did.
+    RunnerFailed,
     /// Cancelled or declined by the user.
     Stopped,
     /// The user did not wait for the cancel. The engine may still be running.
@@ -106,7 +108,7 @@ impl Controller {
             }
             Input::RunnerEnded(reason) => {
                 let fault = Fault::new(format!("the runner ended: {reason}"));
-                finish(JobEnding::Failed(None, fault), Finished::Failed)
+                finish(JobEnding::Failed(None, fault), Finished::RunnerFailed)
             }
         }
     }
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(actions, [Action::Show(shown), Action::Finish(Finished::Failed)]);
         assert_eq!(
             finished(&Controller::new(true).on(Input::RunnerEnded("x".into()))),
-            Some(Finished::Failed)
+            Some(Finished::RunnerFailed)
         );
     }
 }
