@@ -10,6 +10,7 @@ use hawser_dev_server::{
 };
 
 use super::{Failure, out, stop_signal};
+use crate::script::quote::quote;
 
 /// The data directory of `hawser hub`, where `hawser job` looks for it too.
 pub(super) const DEFAULT_DATA: &str = ".hawser-hub";
@@ -133,10 +134,10 @@ fn print_instructions(hub: &EmbeddedHub, url: &str, args: &Args, data: &HubData)
     if args.stateless {
         out::line(format_args!("export {}={}", super::job::TOKEN_VARIABLE, data.admin_token));
         out::line(format_args!("hawser job apply --hub {url} SOURCE\n"));
-    } else if args.data.as_os_str() == DEFAULT_DATA {
-        out::line("hawser job apply SOURCE\n");
     } else {
-        out::line(format_args!("hawser job apply --data {} SOURCE\n", args.data.display()));
+        // Absolute, so that the command works in every directory.
+        let data = std::path::absolute(&args.data).unwrap_or_else(|_| args.data.clone());
+        out::line(format_args!("hawser job apply --data {} SOURCE\n", quote(&data.to_string_lossy())));
     }
 }
 

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use hawser_contract::requests::CancelKind;
 use hawser_contract::{EngineName, SourceRevisionType, SourceType};
-use hawser_dev_server::{AdminClient, AdminError, HubData, JobKind, JobSpec, listening_url};
+use hawser_dev_server::{AdminClient, AdminError, FollowAnswer, HubData, JobKind, JobSpec, listening_url};
 use url::Url;
+use uuid::Uuid;
 
 use self::id::JobId;
 use self::names::ModuleNames;
@@ -110,7 +111,8 @@ struct Submit {
     /// See --stack [default: derived from SOURCE and the directory of the module]
     #[arg(long)]
     module: Option<String>,
-    /// terraform, tofu, or pulumi [default: the one that fits if SOURCE is a directory, otherwise terraform]
+    /// terraform, tofu, or pulumi [default: the first of tofu, terraform, and pulumi that fits SOURCE and is installed here,
+    /// where a URL fits tofu and terraform; terraform if none is installed]
     #[arg(long)]
     engine: Option<EngineName>,
     /// Value of a declared variable, in the syntax of terraform's -var: HCL for lists and objects, otherwise plain text
@@ -169,13 +171,20 @@ async fn run(args: Args) -> Result<(), Failure> {
             let id = job.id.resolve(&client).await?;
             client.cancel(id, kind).await.map_err(failure)?;
             let requested = match kind {
-                CancelKind::Graceful => {
-                    "cancel requested; the engine may take a while to stop (--kill does not wait for it)"
-                }
+                CancelKind::Graceful => "cancel requested",
                 CancelKind::Kill => "kill requested",
             };
+            let remark = match (absent_runner(&client, id).await, kind) {
+                (Some(runner), _) => {
+                    format!("; runner {runner:?} is not connected, the request takes effect when it returns")
+                }
+                (None, CancelKind::Graceful) => {
+                    "; the engine may take a while to stop (--kill does not wait for it)".to_owned()
+                }
+                (None, CancelKind::Kill) => String::new(),
+            };
             out::line(format_args!(
-                "job {id}: {requested}. Follow it with `hawser job follow {id}{options}`."
+                "job {id}: {requested}{remark}. Follow it with `hawser job follow {id}{options}`."
             ));
         }
         JobCommand::Approve(job) => {
@@ -190,6 +199,13 @@ async fn run(args: Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The runner that has the job, if the job has not ended and the runner is not connected.
+async fn absent_runner(client: &AdminClient, job: Uuid) -> Option<String> {
+    // Answers at once, and without the log. The cancel was accepted, so an error here does not matter.
+    let FollowAnswer { job, runners, .. } = client.follow(job, usize::MAX, "").await.ok()?;
+    job.owner.filter(|owner| !job.state.is_ended() && !runners.contains(owner))
 }
 
 /// The options with which another command finds the same hub.

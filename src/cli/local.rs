@@ -54,7 +54,8 @@ pub(super) struct Args {
     variables: Vec<(String, String)>,
     #[command(flatten)]
     flags: FlagOptions,
-    /// terraform, tofu, or pulumi [default: the installed one that fits the directory]
+    /// terraform, tofu, or pulumi [default: the one of the last run on this directory, or else the first of tofu,
+    /// terraform, and pulumi that fits the directory and is installed]
     #[arg(long, value_name = "ENGINE", value_parser = area::known_engine)]
     engine: Option<EngineName>,
     /// Pulumi stack, which is created if it does not exist [default: snapcd]
@@ -67,10 +68,6 @@ pub(super) struct Args {
 
 pub(super) fn execute(args: Args) -> Result<(), Failure> {
     crate::base::files::keep_private();
-    if !args.plan && !args.yes && !view::can_ask() {
-        return Err(Failure::usage("cannot ask for approval, because stdin is not a terminal")
-            .hint("pass --yes to approve all changes, or --plan to change nothing"));
-    }
     let data = args.data.or_else(|| std::env::var_os(area::DATA_VARIABLE).map(PathBuf::from));
     let data = area::data_directory(data)?;
     let (directory, subject) = match args.directory {
@@ -78,7 +75,11 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
         None => (area::example(&data)?, "the example".to_owned()),
     };
     let (directory, names) = snapshot::check(&directory)?;
-    let engine = area::engine(args.engine, &names)?;
+    if !args.plan && !args.yes && !view::can_ask() {
+        return Err(Failure::usage("cannot ask for approval, because stdin is not a terminal")
+            .hint("pass --yes to approve all changes, or --plan to change nothing"));
+    }
+    let engine = area::engine(args.engine, area::last_engine(&directory, &data), &names)?;
     let stack = match args.stack {
         None => FlagLists::default(),
         Some(stack) => area::stack_flags(&engine, &stack)
@@ -87,6 +88,7 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     let flags = args.flags.lists(&engine, stack)?;
     let area = Area::of(directory, &data)?;
     let _lock = area.lock()?;
+    area.remember_engine(&engine)?;
     let runtime = super::runtime()?;
     let snapshot = runtime.block_on(snapshot::take(&area.directory, &names, &area.repository()))?;
     let rules =
@@ -127,8 +129,8 @@ pub(super) fn execute(args: Args) -> Result<(), Failure> {
     match finished {
         Ok(Finished::Completed) => Ok(()),
         // The view has shown the reason.
-        Ok(Finished::Failed) => Err(Failure::failed("").hint(log)),
-        Ok(Finished::Stopped) => Err(Failure::failed("")),
+        Ok(Finished::Failed | Finished::Stopped) => Err(Failure::failed("")),
+        Ok(Finished::RunnerFailed) => Err(Failure::failed("").hint(log)),
         Ok(Finished::Left) => Err(Failure::failed("exited before the job was cancelled")
             .hint("the engine may still be running; the next `hawser local` on this directory waits for it")),
         Err(failure) => Err(failure.hint(log)),

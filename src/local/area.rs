@@ -6,6 +6,7 @@
 //!   work/                     the runner's working directory, which contains the engine's local state
 //!   temp/                     scratch space
 //!   hawser.log                the runtime log of the last run
+//!   engine                    the name of the engine of the last run
 //!   lock                      held during a run
 //! {data}/examples/hello/      the built-in example
 //! ```
@@ -37,6 +38,9 @@ pub const DATA_VARIABLE: &str = "HAWSER_LOCAL_DIR";
 /// The stack of all local modules.
 pub const STACK: &str = "local";
 
+/// The file with the engine of the last run.
+const ENGINE: &str = "engine";
+
 const EXAMPLE: [(&str, &str); 3] = [
     ("main.tf", include_str!("../../examples/hello/main.tf")),
     ("variables.tf", include_str!("../../examples/hello/variables.tf")),
@@ -58,7 +62,7 @@ impl Area {
     /// Finds or creates the area of `directory`, which is absolute and without symlinks, in `data`.
     pub fn of(directory: PathBuf, data: &Path) -> Result<Self, LocalError> {
         let (hash, namespace, module) = names(&directory);
-        let root = data.join(format!("{module}-{namespace}"));
+        let root = root(&directory, data);
         create_private_dir_all(&root).map_err(failed("create", &root))?;
         let root = root.canonicalize().map_err(failed("find", &root))?;
         Ok(Self { directory, namespace, module, root, hash })
@@ -81,6 +85,11 @@ impl Area {
         self.root.join("hawser.log")
     }
 
+    pub fn remember_engine(&self, engine: &EngineName) -> Result<(), LocalError> {
+        let path = self.root.join(ENGINE);
+        write_private_atomic(&path, engine.as_str().as_bytes()).map_err(failed("write", &path))
+    }
+
     /// The ID of the runner, which is always the same for an area. So a run finds the steps of an earlier run that was
     /// killed, and waits for them.
     pub fn runner_id(&self) -> Uuid {
@@ -95,6 +104,18 @@ impl Area {
         let lock = lock::try_own(&path, LockMode::Alone).map_err(failed("lock", &path))?;
         lock.ok_or_else(|| LocalError::Busy { directory: self.directory.clone() })
     }
+}
+
+fn root(directory: &Path, data: &Path) -> PathBuf {
+    let (_, namespace, module) = names(directory);
+    data.join(format!("{module}-{namespace}"))
+}
+
+/// The engine of the last run, which the next one keeps, because another engine may not read its state. The area may not
+/// exist yet.
+pub fn last_engine(directory: &Path, data: &Path) -> Option<EngineName> {
+    let name = std::fs::read_to_string(root(directory, data).join(ENGINE)).ok()?;
+    known_engine(&name).ok()
 }
 
 /// The runner's directories in an area.
@@ -149,17 +170,33 @@ pub fn example(data: &Path) -> Result<PathBuf, LocalError> {
     Ok(directory)
 }
 
-/// The requested engine, or the first installed one that fits a directory with these files.
-pub fn engine(requested: Option<EngineName>, names: &[OsString]) -> Result<EngineName, LocalError> {
-    choose(requested, names, |engine| process::find_program(engine.as_str(), &[]).is_ok())
+/// The requested engine, the one of the last run, or the first installed one that fits a directory with these files.
+pub fn engine(
+    requested: Option<EngineName>,
+    last: Option<EngineName>,
+    names: &[OsString],
+) -> Result<EngineName, LocalError> {
+    choose(requested, last, names, is_installed)
+}
+
+pub fn is_installed(engine: &EngineName) -> bool {
+    process::find_program(engine.as_str(), &[]).is_ok()
 }
 
 fn choose(
     requested: Option<EngineName>,
+    last: Option<EngineName>,
     names: &[OsString],
     installed: impl Fn(&EngineName) -> bool,
 ) -> Result<EngineName, LocalError> {
-    let fitting = requested.map_or_else(|| fitting_engines(names), |engine| vec![engine]);
+    let fitting = requested.map_or_else(
+        || {
+            let fitting = fitting_engines(names);
+            // The files may have been replaced by those for another engine.
+            last.filter(|last| fitting.contains(last)).map_or(fitting, |last| vec![last])
+        },
+        |engine| vec![engine],
+    );
     let found = fitting.iter().find(|engine| installed(engine)).cloned();
     found.ok_or(LocalError::NoEngine { engines: fitting })
 }
@@ -259,16 +296,39 @@ mod tests {
         let only = |engine: EngineName| move |other: &EngineName| *other == engine;
         let (tf, tofu, pulumi) = (["main.tf".into()], ["main.tofu".into()], ["Pulumi.yaml".into()]);
         let both = |engine: &EngineName| *engine != EngineName::PULUMI;
-        assert_eq!(choose(None, &tf, both).unwrap(), EngineName::TOFU);
-        assert_eq!(choose(None, &tf, only(EngineName::TERRAFORM)).unwrap(), EngineName::TERRAFORM);
-        assert_eq!(choose(Some(EngineName::TERRAFORM), &tf, both).unwrap(), EngineName::TERRAFORM);
-        assert_eq!(choose(None, &pulumi, only(EngineName::PULUMI)).unwrap(), EngineName::PULUMI);
+        assert_eq!(choose(None, None, &tf, both).unwrap(), EngineName::TOFU);
+        assert_eq!(choose(None, None, &tf, only(EngineName::TERRAFORM)).unwrap(), EngineName::TERRAFORM);
+        assert_eq!(
+            choose(Some(EngineName::TERRAFORM), Some(EngineName::TOFU), &tf, both).unwrap(),
+            EngineName::TERRAFORM
+        );
+        assert_eq!(choose(None, None, &pulumi, only(EngineName::PULUMI)).unwrap(), EngineName::PULUMI);
 
-        let error = choose(Some(EngineName::TOFU), &tf, only(EngineName::TERRAFORM)).unwrap_err().to_string();
+        let last = |engine: EngineName, names: &[OsString]| choose(None, Some(engine), names, both);
+        assert_eq!(last(EngineName::TERRAFORM, &tf).unwrap(), EngineName::TERRAFORM);
+        assert_eq!(last(EngineName::TERRAFORM, &tofu).unwrap(), EngineName::TOFU, "it does not fit");
+        // Another engine may not read the state.
+        choose(None, Some(EngineName::TOFU), &tf, only(EngineName::TERRAFORM)).unwrap_err();
+
+        let error =
+            choose(Some(EngineName::TOFU), None, &tf, only(EngineName::TERRAFORM)).unwrap_err().to_string();
         assert!(error.contains("tofu not found"), "{error}");
-        choose(None, &tofu, only(EngineName::TERRAFORM)).unwrap_err();
-        let error = choose(None, &tf, |_| false).unwrap_err().to_string();
+        choose(None, None, &tofu, only(EngineName::TERRAFORM)).unwrap_err();
+        let error = choose(None, None, &tf, |_| false).unwrap_err().to_string();
         assert!(error.contains("tofu and terraform"), "{error}");
+    }
+
+    #[test]
+    fn an_area_remembers_the_engine_of_its_last_run() {
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path().join("data");
+        assert_eq!(last_engine(home.path(), &data), None);
+        assert!(!data.exists());
+        let area = Area::of(home.path().to_owned(), &data).unwrap();
+        for engine in [EngineName::TOFU, EngineName::TERRAFORM] {
+            area.remember_engine(&engine).unwrap();
+            assert_eq!(last_engine(home.path(), &data), Some(engine));
+        }
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub enum Action {
 pub enum Finished {
     Completed,
     Failed,
+    /// The runner ended before the job did.
+    RunnerFailed,
     /// Cancelled or declined by the user.
     Stopped,
     /// The user did not wait for the cancel. The engine may still be running.
@@ -97,11 +99,16 @@ impl Controller {
                     JobState::Cancelled | JobState::Rejected => Finished::Stopped,
                     _ => Finished::Failed,
                 };
-                finish(JobEnding::new(state, self.fault.take()), finished)
+                // Only the answer to the question rejects a local job.
+                let ending = match state {
+                    JobState::Rejected => JobEnding::Declined,
+                    state => JobEnding::new(state, self.fault.take()),
+                };
+                finish(ending, finished)
             }
             Input::RunnerEnded(reason) => {
                 let fault = Fault::new(format!("the runner ended: {reason}"));
-                finish(JobEnding::Failed(None, fault), Finished::Failed)
+                finish(JobEnding::Failed(None, fault), Finished::RunnerFailed)
             }
         }
     }
@@ -243,7 +250,7 @@ mod tests {
         assert_eq!(actions, [Action::Show(shown), Action::Finish(Finished::Failed)]);
         assert_eq!(
             finished(&Controller::new(true).on(Input::RunnerEnded("x".into()))),
-            Some(Finished::Failed)
+            Some(Finished::RunnerFailed)
         );
     }
 }

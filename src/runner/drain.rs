@@ -6,7 +6,7 @@ use hawser_contract::requests::CancelKind;
 use tracing::{info, warn};
 
 use crate::executor::Executor;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Load, Scheduler};
 use crate::shipping::{ShipperHandle, ShippingStatus};
 
 /// How long interrupted steps get to end at the drain limit, before they are killed.
@@ -17,6 +17,8 @@ const SHIPPING_GRACE: Duration = Duration::from_secs(10);
 
 pub(super) async fn drain(executor: &Executor, scheduler: &Scheduler) {
     let shipper = &executor.shipper;
+    let Load { running, waiting } = *scheduler.load().borrow();
+    info!(running, waiting, "draining, a second signal exits at once");
     scheduler.drain().await;
     let limit = executor.settings.runner.drain_timeout_seconds.map(Duration::from_secs);
     let since = Instant::now();

@@ -103,7 +103,7 @@ pub async fn run(
     tokio::select! {
         failed = parts.failed() => return Err(failed),
         () = publish_status("", connection.clone(), load.clone(), &status) => return Err(RunnerError::Part("connection")),
-        () = requested(&mut shutdown, Shutdown::Drain) => info!("draining"),
+        () = requested(&mut shutdown, Shutdown::Drain) => {}
     }
     let timeout = tokio::select! {
         () = drain::drain(&parts.executor, &parts.scheduler) => STOP_TIMEOUT,

@@ -41,13 +41,23 @@ pub(super) fn resolve(source: &str) -> Result<JobSource, Failure> {
     Ok(JobSource { url: text(root)?, subdirectory })
 }
 
-/// The engine for SOURCE: if it is a directory, one that fits its files.
+/// The engine for SOURCE, chosen as in `hawser local`: the first installed one that fits. The files of a URL are unknown;
+/// they count as those of Terraform and OpenTofu.
 pub(super) fn engine(source: &str, subdirectory: Option<&str>) -> EngineName {
+    choose(source, subdirectory, area::is_installed)
+}
+
+fn choose(source: &str, subdirectory: Option<&str>, installed: impl Fn(&EngineName) -> bool) -> EngineName {
     let directory = Path::new(source).join(subdirectory.unwrap_or_default());
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let fitting = area::fitting_engines(&names.collect::<Vec<_>>());
+    let mut fitting = area::fitting_engines(&names.collect::<Vec<_>>());
+    if fitting.is_empty() {
+        fitting = area::fitting_engines(&["main.tf".into()]);
+    }
+    // The runner may have an engine that this machine does not have.
     let usual = EngineName::TERRAFORM;
-    if fitting.contains(&usual) { usual } else { fitting.into_iter().next().unwrap_or(usual) }
+    let fallback = if fitting.contains(&usual) { usual } else { fitting[0].clone() };
+    fitting.into_iter().find(installed).unwrap_or(fallback)
 }
 
 /// The directory itself if it is a bare repository, otherwise the nearest parent with a `.git`.
@@ -66,8 +76,9 @@ mod tests {
     fn the_engine_fits_the_files_of_a_directory() {
         let home = tempfile::tempdir().unwrap();
         let source = home.path().to_str().unwrap();
-        assert_eq!(engine("https://example.org/x.git", None), EngineName::TERRAFORM);
-        assert_eq!(engine(source, None), EngineName::TERRAFORM);
+        let nothing = |_: &EngineName| false;
+        assert_eq!(choose("https://example.org/x.git", None, nothing), EngineName::TERRAFORM);
+        assert_eq!(choose(source, None, nothing), EngineName::TERRAFORM);
         for (name, expected) in [
             ("Pulumi.yaml", EngineName::PULUMI),
             ("main.tofu", EngineName::TOFU),
@@ -76,7 +87,20 @@ mod tests {
             let module = home.path().join(format!("with {name}"));
             std::fs::create_dir(&module).unwrap();
             std::fs::write(module.join(name), "").unwrap();
-            assert_eq!(engine(source, module.file_name().unwrap().to_str()), expected, "{name}");
+            assert_eq!(choose(source, module.file_name().unwrap().to_str(), nothing), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_default_engine_is_the_one_of_hawser_local() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("main.tf"), "").unwrap();
+        for source in ["https://example.org/x.git", home.path().to_str().unwrap()] {
+            assert_eq!(choose(source, None, |_| true), EngineName::TOFU);
+            assert_eq!(
+                choose(source, None, |engine| *engine == EngineName::TERRAFORM),
+                EngineName::TERRAFORM
+            );
         }
     }
 

@@ -25,6 +25,8 @@ pub enum JobEnding {
     Cancelled,
     /// The user answered the question with no.
     Declined,
+    /// The approval of a submitted job was refused.
+    Rejected,
     /// The task is `None` if the job failed between tasks.
     Failed(Option<Task>, Fault),
 }
@@ -35,7 +37,7 @@ impl JobEnding {
         match (state, fault) {
             (JobState::Completed, _) => Self::Completed,
             (JobState::Cancelled, _) => Self::Cancelled,
-            (JobState::Rejected, _) => Self::Declined,
+            (JobState::Rejected, _) => Self::Rejected,
             (_, Some((task, fault))) => Self::Failed(Some(task), fault),
             (JobState::Failed { error }, None) => Self::Failed(None, Fault::new(error)),
             (other, None) => Self::Failed(None, Fault::new(format!("the job ended in the state {other}"))),

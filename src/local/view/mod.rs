@@ -259,6 +259,9 @@ impl View {
             JobEnding::Declined => {
                 vec![self.paint.yellow(&format!("{}Cancelled. Nothing was changed.", self.mark("■ ")))]
             }
+            JobEnding::Rejected => {
+                vec![self.paint.yellow(&format!("{}Rejected. Nothing was changed.", self.mark("■ ")))]
+            }
             JobEnding::Failed(task, fault) => self.failure(*task, fault, &time),
         }
     }

@@ -53,7 +53,7 @@ impl HubProcess {
             .spawn()
             .unwrap();
         // The hub prints its last line after it has recorded its URL.
-        let introduced = || std::fs::read_to_string(&printed).unwrap().contains("hawser job apply SOURCE\n");
+        let introduced = || std::fs::read_to_string(&printed).unwrap().contains(" SOURCE\n");
         let listening = || listening_url(&data).unwrap().filter(|_| introduced());
         let url = eventually("the hub to listen", listening).await;
         Self { process, url, identity: HubData::load(&data).unwrap().unwrap().identity }
@@ -323,6 +323,70 @@ async fn a_failed_or_cancelled_job_has_a_nonzero_exit_code() {
     assert_eq!(job(directory, &["follow", &id]).await.status.code(), Some(1));
     let list = text(&job(directory, &["list"]).await.stdout);
     assert!(list.contains(&id) && list.contains("cancelled") && list.contains("failed"), "{list}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn the_printed_command_works_in_every_directory() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("it's here");
+    std::fs::create_dir(&directory).unwrap();
+    let hub = HubProcess::start(&directory, "127.0.0.1:0").await;
+    let printed = std::fs::read_to_string(directory.join("hub.out")).unwrap();
+    let command = printed.lines().find(|line| line.starts_with("hawser job apply ")).unwrap();
+    let script = command.replace("SOURCE", "https://example.org/x.git --no-wait");
+    let script = format!("hawser() {{ '{}' \"$@\"; }}\n{script}", env!("CARGO_BIN_EXE_hawser"));
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &script]).current_dir("/").env_remove("HAWSER_HUB_ADMIN_TOKEN");
+    let output = in_time("the end of the program", bash.output()).await.unwrap();
+    assert!(output.status.success(), "{command}\n{}", text(&output.stderr));
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn a_rejected_job_is_not_shown_as_cancelled() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let arguments = ["apply", "https://example.org/x.git", "--no-wait", "--needs-approval"];
+    let (id, _) = submitted(&job(directory, &arguments).await);
+    for task in JobKind::Plan.tasks() {
+        complete_task(&mut client, task).await;
+    }
+    let rejected = job(directory, &["reject", id.as_str().unwrap()]).await;
+    assert!(rejected.status.success(), "{}", text(&rejected.stderr));
+    let followed = job(directory, &["follow", id.as_str().unwrap()]).await;
+    let shown = text(&followed.stdout);
+    assert_eq!(followed.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("Rejected. Nothing was changed.") && !shown.contains("Cancelled"), "{shown}");
+    hub.stop().await;
+}
+
+#[tokio::test]
+async fn cancelling_a_job_names_its_runner_if_that_is_not_connected() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path();
+    let hub = HubProcess::start(directory, "127.0.0.1:0").await;
+    let mut client = Client::connect(&hub, "a").await;
+    let (id, _) = submitted(&job(directory, &["plan", "https://example.org/x.git", "--no-wait"]).await);
+    client.pushed("GetDefinitiveRevision").await;
+    client.claim(&id, Task::GetDefinitiveRevision).await.unwrap();
+    drop(client);
+    let printed = || std::fs::read_to_string(directory.join("hub.out")).unwrap();
+    eventually("the hub to lose the runner", || printed().contains("a disconnected")).await;
+    for options in [&[][..], &["--kill"]] {
+        let arguments = [&["cancel", id.as_str().unwrap()], options].concat();
+        let cancelled = job(directory, &arguments).await;
+        let shown = text(&cancelled.stdout);
+        assert!(cancelled.status.success() && !shown.contains("take a while"), "{shown}");
+        assert!(
+            shown.contains("runner \"a\" is not connected") && shown.contains("when it returns"),
+            "{shown}"
+        );
+    }
+    let mut client = Client::connect(&hub, "a").await;
+    assert_eq!(client.pushed("CancelKill").await, json!({"jobId": id}));
     hub.stop().await;
 }
 

@@ -13,7 +13,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 use crate::documents::{project, root, setting_names};
 use crate::support::world::HAWSER;
 
-const FOLDERS: [&str; 4] = ["compose", "hello", "kubernetes", "systemd"];
+const FOLDERS: [&str; 5] = ["compose", "hello", "kubernetes", "pulumi", "systemd"];
 
 #[test]
 fn every_example_has_a_readme_of_at_most_40_lines() {

@@ -8,10 +8,12 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
+use hawser_contract::EngineName;
 use tempfile::TempDir;
 
 use super::*;
 use crate::documents::shell_blocks;
+use crate::support::real_engines::real;
 use crate::support::write_program;
 
 /// Fails if a file among the arguments is missing.
@@ -131,6 +133,33 @@ fn the_commands_for_hello_apply_and_destroy_it() {
         assert!(out.contains(text), "no {text:?} in\n{out}");
     }
     assert!(!out.contains("open sesame"), "{out}");
+}
+
+#[test]
+fn the_commands_for_pulumi_update_and_destroy_it() {
+    let Some(engine) = real(EngineName::PULUMI) else { return };
+    let home = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let path = std::iter::once(engine.folder.clone()).chain(std::env::split_paths(&path));
+    // Answers the question that the README mentions.
+    let hawser = format!("hawser() {{ '{HAWSER}' \"$@\" --yes; }}\n");
+    let script = shell_blocks(&project("examples/pulumi/README.md")).join("\n");
+    let output = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &(hawser + &script)])
+        .current_dir(root().join("examples/pulumi"))
+        .env("PATH", std::env::join_paths(path).unwrap())
+        .env("HOME", home.path())
+        .env("PULUMI_HOME", home.path().join("pulumi-home"))
+        .env("HAWSER_LOCAL_DIR", home.path().join("data"))
+        .env_remove("PULUMI_ACCESS_TOKEN")
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}\n{}", String::from_utf8_lossy(&output.stderr));
+    for text in ["Hello, world!", "Hello, Ada!", "Planned in", "Destroyed"] {
+        assert!(out.contains(text), "no {text:?} in\n{out}");
+    }
+    assert!(home.path().join("pulumi-state/.pulumi").is_dir());
 }
 
 #[test]

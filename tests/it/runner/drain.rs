@@ -31,7 +31,11 @@ async fn a_drain_finishes_the_running_step_ships_everything_and_exits_0() {
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert_complete(&numbers(&world.messages(id)), 100);
     assert!(runner.steps().is_empty());
-    assert!(!runner.log().contains("waiting=0"), "{}", runner.log());
+    let log = runner.log();
+    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{log}"));
+    let draining = line("draining, a second signal exits at once");
+    assert!(draining.contains("running=1") && draining.contains("waiting=0"), "{log}");
+    assert!(!line(" drained").contains("waiting"), "{log}");
     world.assert_no_violation();
 }
 
