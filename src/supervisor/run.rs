@@ -220,6 +220,8 @@ impl RunningScript {
                 }
             }
         };
+        // Nothing answers questions anymore. Otherwise the recorder would wait for room in this channel.
+        self.recorded.close();
         self.recorder.finish();
         drop(self.stop);
         let _ = self.pump.join();
