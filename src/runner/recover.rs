@@ -148,7 +148,8 @@ impl Recovery {
         self.executor.shipper.add(answer).await;
     }
 
-    /// A crash came between the acknowledgement of the outcome and the removal of the folder.
+    /// A crash came between the acknowledgement of the outcome and the removal of the folder, or a withdrawn step could not be
+    /// removed.
     async fn retire(&self, folder: StepFolder) {
         debug!(step = folder.name(), "removing acknowledged step of an earlier process");
         let store = Arc::clone(&self.store);
@@ -178,10 +179,12 @@ impl Recovery {
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.
             self.executor.audit.found_finished(&step).await;
-            if self.store.is_superseded(&folder) {
-                self.store.taken_up(&folder);
-                return self.retire(folder).await;
-            }
+        }
+        // A superseded step that never started was withdrawn.
+        if matches!(phase, RecoveryPhase::Ship | RecoveryPhase::Prepare) && self.store.is_superseded(&folder)
+        {
+            self.store.taken_up(&folder);
+            return self.retire(folder).await;
         }
         self.executor.shipper.add(ShippedStep::of(&step)).await;
         if phase != RecoveryPhase::Ship {

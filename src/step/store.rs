@@ -290,7 +290,8 @@ impl StepStore {
         unfinished.retain(|_, last| *last != sequence);
     }
 
-    /// Whether a later step has the same key, which proves that the outcome of this one was acknowledged.
+    /// Whether a later step has the same key, which proves that the outcome of this one was acknowledged, or that this one was
+    /// withdrawn.
     pub fn is_superseded(&self, folder: &StepFolder) -> bool {
         self.last(&folder.key()).is_some_and(|last| last > folder.sequence())
     }
@@ -304,11 +305,14 @@ impl StepStore {
         StepFolder::at(self.steps().join(name_of(sequence, key)))
     }
 
-    /// Moves a finished step out of `steps/` atomically. Returns the path to [`discard`](Self::discard).
+    /// Moves a finished or withdrawn step out of `steps/` atomically. Returns the path to [`discard`](Self::discard). From now
+    /// on a push of the same task is a new step, even if the move fails.
     pub fn retire(&self, folder: &StepFolder) -> Result<PathBuf, StoreError> {
-        self.acknowledged(folder.sequence());
         let path = self.root.join("done").join(folder.name());
-        fs::rename(folder.path(), &path).map_err(FolderError::io("remove", folder.path()))?;
+        let moved = fs::rename(folder.path(), &path);
+        // Not before the move: after a crash in between, a withdrawn step would be found beside its successor.
+        self.acknowledged(folder.sequence());
+        moved.map_err(FolderError::io("remove", folder.path()))?;
         Ok(path)
     }
 
