@@ -107,9 +107,7 @@ impl Recovery {
                 Recover::Leave(folder, error) => self.leave(&folder, &error),
                 Recover::LeaveAlone(folder, error) => {
                     warn!(step = folder.name(), %error, "found step of a newer version, leaving it alone");
-                    self.store.taken_up(&folder);
-                    // A push of its task is a new step.
-                    self.store.acknowledged(folder.sequence());
+                    self.store.leave_alone(&folder);
                 }
                 Recover::RecordCancel(cancel, folders) => {
                     let UnansweredCancel { kind, job_id, .. } = cancel;
@@ -231,15 +229,15 @@ enum Recover {
 }
 
 fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
-    let (mut actions, mut steps, mut cancels, mut unreadable) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut newer, mut actions, mut steps, mut cancels, mut unreadable) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (folder, contents) in inspected {
         match contents {
             Ok((_, RecoveredStep::Answer(answer))) => actions.push(Recover::ShipAnswer(answer)),
             Ok((_, RecoveredStep::Cancel(cancel))) => cancels.push(cancel),
             Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
             Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
-            Err(error @ FolderError::Newer { .. }) => actions.push(Recover::LeaveAlone(folder, error)),
+            Err(error @ FolderError::Newer { .. }) => newer.push(Recover::LeaveAlone(folder, error)),
             Err(error) => {
                 unreadable.push(folder.clone());
                 actions.push(Recover::Leave(folder, error));
@@ -258,7 +256,9 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
     }
     actions.extend(steps.into_iter().map(|(phase, step)| Recover::Resume(phase, step)));
     actions.extend(cancels.into_iter().map(Recover::AnswerCancel));
-    actions
+    // First, so that none of the others counts as superseded by them.
+    newer.extend(actions);
+    newer
 }
 
 async fn inspect(
