@@ -227,11 +227,24 @@ impl Intake {
                 self.store.leave(&folder);
             }
             (Ok(Created::Known(_)), _) => {}
-            (Err(reason), Ok(())) => return self.report_unstored(answer, reason),
-            // Not answered if it is neither stored nor recorded.
-            (Err(reason), Err(_)) => return Err(reason),
+            // It has reached the steps, even if it could not be recorded in their folders.
+            (Err(reason), _) => return self.answer_unstored(answer, reason),
         }
         Ok(())
+    }
+
+    /// The disk failed: answers a cancel directly, and repeats that until the server acknowledges it or the runner stops.
+    fn answer_unstored(&self, answer: StepOutcome, reason: String) -> Result<(), String> {
+        error!(reason, "failed to store cancel, answering it without");
+        let call = self.masker().outcome(answer).call();
+        let (hub, stop) = (self.executor.hub.clone(), self.stop.clone());
+        self.background.spawn(stop.run_until_cancelled_owned(async move {
+            while let Err(error) = hub.invoke(&call.method, &call.arguments).await {
+                debug!(method = call.method, %error, "failed to answer cancel, retrying");
+                tokio::time::sleep(retry::ANSWER).await;
+            }
+        }));
+        Err(reason)
     }
 
     /// Records a cancel in the folders of the job that could not be recovered so far.

@@ -4,13 +4,14 @@
 //! where the executor continues.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use hawser_contract::requests::Request;
 use hawser_contract::{Fault, Outcome, Success};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use tracing::field::display;
 use tracing::info;
 
@@ -50,22 +51,22 @@ impl Executor {
                 let http = self.http.clone();
                 tasks::refresh(refresh, &self.settings, &self.policy, http, &secrets, &signals.cancel).await
             }
-            StepWork::Task(request) => match self.module_for(request, phase).await {
-                Ok(module) => {
-                    let (answer, claim) = oneshot::channel();
-                    let answer = (phase == RecoveryPhase::Prepare).then_some(answer);
-                    let ended = tokio::select! {
-                        ended = self.task(step, request, phase, module, claim, signals, secrets.clone()) => ended,
-                        never = self.keep_reporting(request, answer, signals) => match never {},
-                    };
-                    match ended {
-                        Ok(ended) => ended,
-                        Err(unclaimed) => return unclaimed,
-                    }
+            StepWork::Task(request) => {
+                let module = match self.module_for(request, phase).await {
+                    Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
+                    locked => locked.map_err(TaskError::from),
+                };
+                let (answer, claim) = oneshot::channel();
+                let answer = (phase == RecoveryPhase::Prepare).then_some(answer);
+                let ended = tokio::select! {
+                    ended = self.task(step, request, phase, module, claim, signals, secrets.clone()) => ended,
+                    never = self.keep_reporting(request, answer, signals) => match never {},
+                };
+                match ended {
+                    Ok(ended) => ended,
+                    Err(unclaimed) => return unclaimed,
                 }
-                Err(WorkspaceError::Busy { holder, .. }) => return DriveEnd::DirectoryBusy { holder },
-                Err(error) => Err(error.into()),
-            },
+            }
         };
         let outcome = match ended {
             Ok(success) => Outcome::Completed(success),
@@ -81,21 +82,25 @@ impl Executor {
     }
 
     /// Continues the task from its phase, and adds the last line to its log. The error is the end of a step that was not
-    /// claimed.
+    /// claimed. Until the claim is answered, a failed preparation is not reported: another runner may be running the task.
     #[expect(clippy::too_many_arguments, reason = "all belong to one step")]
     async fn task(
         &self,
         step: &Step,
         request: &Request,
         phase: RecoveryPhase,
-        module: Option<ModuleLock>,
+        module: Result<Option<ModuleLock>, TaskError>,
         claim: oneshot::Receiver<ClaimAnswer>,
         signals: &StepSignals,
         secrets: JobSecrets,
     ) -> Result<Result<Success, TaskError>, DriveEnd> {
-        let held = match share(module.as_ref()) {
-            Ok(held) => held.map(Arc::new),
-            Err(fault) => return Ok(Err(fault.into())),
+        let shared = module.and_then(|module| Ok((share(module.as_ref())?.map(Arc::new), module)));
+        let (held, module) = match shared {
+            Ok(shared) => shared,
+            Err(error) if phase == RecoveryPhase::Prepare => {
+                return Ok(granted(claim).await?.and(Err(error)));
+            }
+            Err(error) => return Ok(Err(error)),
         };
         let context = TaskContext {
             settings: Arc::clone(&self.settings),
@@ -106,26 +111,24 @@ impl Executor {
             engines: self.engines.clone(),
             http: self.http.clone(),
             secrets,
-            held,
+            held: held.as_ref().map_or_else(Weak::new, Arc::downgrade),
         };
-        let run = TaskRun { executor: self, context: &context, request, module };
+        let run = TaskRun { executor: self, context: &context, request, module, held };
         if phase != RecoveryPhase::Prepare {
             log_started(step, phase);
         }
         let ended = match phase {
             RecoveryPhase::Prepare => match run.lock().await {
-                Ok((RecoveryPhase::Prepare, lock)) => match claim.await {
-                    Ok(ClaimAnswer::Granted) => {
+                Ok((RecoveryPhase::Prepare, lock)) => match granted(claim).await? {
+                    Ok(()) => {
                         log_started(step, phase);
                         run.begin(lock).await
                     }
-                    Ok(ClaimAnswer::Cancelled) => Err(TaskError::Cancelled),
-                    Ok(ClaimAnswer::Refused { reason }) => return Err(DriveEnd::ClaimRefused { reason }),
-                    Ok(ClaimAnswer::Drained) | Err(_) => return Err(DriveEnd::Drained),
+                    Err(cancelled) => Err(cancelled),
                 },
                 Ok((RecoveryPhase::Lost, _lock)) => Err(run.lost().await.into()),
                 Ok(_) => run.conclude().await,
-                Err(error) => Err(error),
+                Err(error) => granted(claim).await?.and(Err(error)),
             },
             RecoveryPhase::Running => run.wait().await,
             RecoveryPhase::Conclude => run.conclude().await,
@@ -150,6 +153,8 @@ pub(super) struct TaskRun<'a> {
     pub(super) request: &'a Request,
     /// The lock of the module directory. A supervisor of an earlier process holds it instead.
     pub(super) module: Option<ModuleLock>,
+    /// The open file of `module`, for programs that prepare the directory.
+    pub(super) held: Option<Arc<File>>,
 }
 
 impl TaskRun<'_> {
@@ -165,10 +170,11 @@ impl TaskRun<'_> {
         Ok((in_folder(folder, StepFolder::phase_of_holder).await?, lock))
     }
 
-    /// Prepares the task and starts a supervisor with its script. The claim is granted: this is the first side effect.
+    /// Prepares the task and starts a supervisor with its script. The claim is granted: from here on the task has side effects.
+    /// Before it, only the locks of the module and of the folder are taken.
     async fn begin(self, lock: File) -> Result<Success, TaskError> {
         let (context, folder) = (self.context, &self.context.folder);
-        check_cancel(folder).await?;
+        check_cancel(&context.cancel, folder).await?;
         watch::learn_before(&self.executor.secret_store, context, self.request).await?;
         let launch = match tasks::prepare(context, &self.request.task).await? {
             Prepared::Finished(success) => return Ok(success),
@@ -176,7 +182,7 @@ impl TaskRun<'_> {
         };
         let script = launch.script.clone();
         in_folder(folder, move |folder| folder.set_script(&script)).await?;
-        check_cancel(folder).await?;
+        check_cancel(&context.cancel, folder).await?;
         // Both hold the lock: the supervisor's share outlives this process, and ours leaves no gap between the end of
         // the supervisor and the conclusion, in which another runner could change the directory.
         let shared = share(self.module.as_ref())?;
@@ -240,11 +246,22 @@ fn share(module: Option<&ModuleLock>) -> Result<Option<File>, Fault> {
     shared.map_err(|error| Fault::new(format!("failed to share the module lock: {error}")))
 }
 
-/// Fails if the step was cancelled before its script started.
-async fn check_cancel(folder: &StepFolder) -> Result<(), TaskError> {
+/// Waits for the answer to the claim. The outer error is the end of a step that was not claimed.
+async fn granted(claim: oneshot::Receiver<ClaimAnswer>) -> Result<Result<(), TaskError>, DriveEnd> {
+    match claim.await {
+        Ok(ClaimAnswer::Granted) => Ok(Ok(())),
+        Ok(ClaimAnswer::Cancelled) => Ok(Err(TaskError::Cancelled)),
+        Ok(ClaimAnswer::Refused { reason }) => Err(DriveEnd::ClaimRefused { reason }),
+        Ok(ClaimAnswer::Drained) | Err(_) => Err(DriveEnd::Drained),
+    }
+}
+
+/// Fails if the step was cancelled before its script started. An earlier process may have recorded the cancel, and a cancel of
+/// this process may lack its record if the disk is full.
+async fn check_cancel(cancel: &CancellationToken, folder: &StepFolder) -> Result<(), TaskError> {
     match in_folder(folder, StepFolder::cancel).await? {
-        None => Ok(()),
-        Some(_) => Err(TaskError::Cancelled),
+        None if !cancel.is_cancelled() => Ok(()),
+        _ => Err(TaskError::Cancelled),
     }
 }
 
@@ -254,4 +271,19 @@ async fn in_folder<T: Send + 'static>(
 ) -> Result<T, Fault> {
     let folder = folder.clone();
     on_disk(move || work(&folder)).await.map_err(Fault::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancel_without_a_record_keeps_the_script_from_starting() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = StepFolder::at(directory.path());
+        let cancel = CancellationToken::new();
+        check_cancel(&cancel, &folder).await.unwrap();
+        cancel.cancel();
+        assert!(matches!(check_cancel(&cancel, &folder).await, Err(TaskError::Cancelled)));
+    }
 }

@@ -13,7 +13,7 @@ use crate::base::blocking::blocking;
 use crate::base::retry::Delays;
 use crate::masking::JobSecrets;
 use crate::settings::Refusal;
-use crate::step::{FolderError, Scratch, Step, StepWork, Stream};
+use crate::step::{FolderError, Scratch, Step, StepFolder, StepWork, Stream};
 use crate::tasks::secrets::watch;
 
 impl Executor {
@@ -87,14 +87,22 @@ impl Executor {
     pub(crate) async fn withdraw(&self, step: &Step, reason: &str) {
         let (module, job, task) = (step.work.module(), step.job_id().map(display), step.work.name());
         warn!(module, job, task, step = step.name(), reason, "claim refused, task not run");
-        self.audit.not_claimed(step).await;
         // The shipper notices that the folder is gone.
         let (store, folder) = (Arc::clone(&self.store), step.folder.clone());
-        if let Err(error) = on_disk(move || store.retire(&folder).map(|path| store.discard(&path))).await {
-            error!(
-                step = step.name(),
-                error, "failed to remove step folder, the next start claims the task again"
-            );
+        match on_disk(move || store.retire(&folder)).await {
+            Ok(path) => {
+                let folder = StepFolder::at(&path);
+                self.audit.not_claimed(&Step { folder, work: step.work.clone() }).await;
+                let store = Arc::clone(&self.store);
+                let _ = blocking(move || store.discard(&path)).await;
+            }
+            Err(error) => {
+                error!(
+                    step = step.name(),
+                    error, "failed to remove step folder, the next start claims the task again"
+                );
+                self.audit.not_claimed(step).await;
+            }
         }
     }
 

@@ -14,14 +14,15 @@ use crate::{supervisor, tasks};
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl TaskRun<'_> {
-    /// The fault of a lost step. Its leftovers are searched and moved only with the module lock held, because another
-    /// process that uses the directory may be writing the same files.
+    /// The fault of a lost step. Its leftovers are searched and moved only with the module lock held, because the engine may
+    /// still be running and writing the same files, and so may another process that uses the directory.
+    ///
+    /// The script has inherited the open file of a lock that this process took before, so only a new one excludes it.
     pub(super) async fn lost(mut self) -> Fault {
         let mut fault = unknown_outcome(&self.context.folder, &self.context.engines, self.request);
-        if self.module.is_none() {
-            let lock = tokio::time::timeout(LOCK_TIMEOUT, self.executor.module_lock_now(self.request)).await;
-            self.module = lock.ok().and_then(Result::ok);
-        }
+        drop((self.module.take(), self.held.take()));
+        let lock = tokio::time::timeout(LOCK_TIMEOUT, self.executor.module_lock_now(self.request)).await;
+        self.module = lock.ok().and_then(Result::ok);
         if self.module.is_some() {
             return tasks::explain_lost(self.context, &self.request.task, fault).await;
         }

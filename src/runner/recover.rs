@@ -107,9 +107,7 @@ impl Recovery {
                 Recover::Leave(folder, error) => self.leave(&folder, &error),
                 Recover::LeaveAlone(folder, error) => {
                     warn!(step = folder.name(), %error, "found step of a newer version, leaving it alone");
-                    self.store.taken_up(&folder);
-                    // A push of its task is a new step.
-                    self.store.acknowledged(folder.sequence());
+                    self.store.leave_alone(&folder);
                 }
                 Recover::RecordCancel(cancel, folders) => {
                     let UnansweredCancel { kind, job_id, .. } = cancel;
@@ -148,7 +146,8 @@ impl Recovery {
         self.executor.shipper.add(answer).await;
     }
 
-    /// A crash came between the acknowledgement of the outcome and the removal of the folder.
+    /// A crash came between the acknowledgement of the outcome and the removal of the folder, or a withdrawn step could not be
+    /// removed.
     async fn retire(&self, folder: StepFolder) {
         debug!(step = folder.name(), "removing acknowledged step of an earlier process");
         let store = Arc::clone(&self.store);
@@ -178,10 +177,12 @@ impl Recovery {
         if phase == RecoveryPhase::Ship {
             // First, because the folder is removed once it is shipped.
             self.executor.audit.found_finished(&step).await;
-            if self.store.is_superseded(&folder) {
-                self.store.taken_up(&folder);
-                return self.retire(folder).await;
-            }
+        }
+        // A superseded step that never started was withdrawn.
+        if matches!(phase, RecoveryPhase::Ship | RecoveryPhase::Prepare) && self.store.is_superseded(&folder)
+        {
+            self.store.taken_up(&folder);
+            return self.retire(folder).await;
         }
         self.executor.shipper.add(ShippedStep::of(&step)).await;
         if phase != RecoveryPhase::Ship {
@@ -228,15 +229,15 @@ enum Recover {
 }
 
 fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
-    let (mut actions, mut steps, mut cancels, mut unreadable) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut newer, mut actions, mut steps, mut cancels, mut unreadable) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (folder, contents) in inspected {
         match contents {
             Ok((_, RecoveredStep::Answer(answer))) => actions.push(Recover::ShipAnswer(answer)),
             Ok((_, RecoveredStep::Cancel(cancel))) => cancels.push(cancel),
             Ok((phase, RecoveredStep::Step(step))) => steps.push((phase, step)),
             Err(error) if error.is_damage() => actions.push(Recover::SetAside(folder, error)),
-            Err(error @ FolderError::Newer { .. }) => actions.push(Recover::LeaveAlone(folder, error)),
+            Err(error @ FolderError::Newer { .. }) => newer.push(Recover::LeaveAlone(folder, error)),
             Err(error) => {
                 unreadable.push(folder.clone());
                 actions.push(Recover::Leave(folder, error));
@@ -255,7 +256,9 @@ fn plan(inspected: Vec<InspectedStep>) -> Vec<Recover> {
     }
     actions.extend(steps.into_iter().map(|(phase, step)| Recover::Resume(phase, step)));
     actions.extend(cancels.into_iter().map(Recover::AnswerCancel));
-    actions
+    // First, so that none of the others counts as superseded by them.
+    newer.extend(actions);
+    newer
 }
 
 async fn inspect(

@@ -27,7 +27,7 @@ use crate::step::{CancelledBy, RecoveryPhase, Step};
 pub(super) enum SchedulerCommand {
     Submit(Box<Step>, RecoveryPhase),
     Refuse(Box<Step>, Refusal),
-    /// Answers whether the step is active.
+    /// Answers whether the step is active. For a step that is being withdrawn, the answer comes when its folder is gone.
     ReportAgain(String, oneshot::Sender<bool>),
     /// Without a job: every running step, at the drain limit.
     Cancel {
@@ -51,6 +51,8 @@ struct Active {
     signals: StepSignals,
     /// A waiting step is cancelled at once.
     waiting: bool,
+    /// The claim was refused, and the folder is being removed. Holds the pushes of the task that came in the meantime.
+    withdrawn: Option<Vec<oneshot::Sender<bool>>>,
     /// Whether the log says that another process uses the module directory.
     busy_logged: bool,
     panicked: bool,
@@ -118,11 +120,15 @@ impl Dispatch {
                 });
             }
             SchedulerCommand::ReportAgain(name, known) => {
-                let active = self.steps.get(&name);
-                if let Some(active) = active {
-                    active.signals.report_again.notify_one();
+                let active = self.steps.get_mut(&name);
+                match active.map(|active| (&active.signals.report_again, &mut active.withdrawn)) {
+                    Some((_, Some(pushes))) => pushes.push(known),
+                    Some((report_again, None)) => {
+                        report_again.notify_one();
+                        let _ = known.send(true);
+                    }
+                    None => _ = known.send(false),
                 }
-                let _ = known.send(active.is_some());
             }
             SchedulerCommand::Cancel { job, kind, done } => {
                 let _ = done.send(self.cancel(job, kind).await);
@@ -143,6 +149,7 @@ impl Dispatch {
             phase,
             signals: StepSignals { drain: self.drain.clone(), ..StepSignals::default() },
             waiting: true,
+            withdrawn: None,
             busy_logged: false,
             panicked: false,
         };
@@ -184,10 +191,7 @@ impl Dispatch {
             Err(error) => return error!(%error, "executor task failed"),
         };
         match ended {
-            DriveEnd::Concluded => {
-                self.steps.remove(&name);
-                self.on(Event::Ended(name));
-            }
+            DriveEnd::Concluded => self.remove(name),
             DriveEnd::Panicked => self.recover_from_panic(name),
             DriveEnd::ClaimRefused { reason } => self.withdraw(name, reason),
             DriveEnd::Drained => self.wait_again(name),
@@ -216,11 +220,16 @@ impl Dispatch {
                     DriveEnd::Concluded
                 });
             }
-            _ => {
-                self.steps.remove(&name);
-                self.on(Event::Ended(name));
-            }
+            _ => self.remove(name),
         }
+    }
+
+    fn remove(&mut self, name: String) {
+        let removed = self.steps.remove(&name);
+        for push in removed.and_then(|active| active.withdrawn).into_iter().flatten() {
+            let _ = push.send(false);
+        }
+        self.on(Event::Ended(name));
     }
 
     /// Nothing of the step was done: it returns to the queue.
@@ -236,16 +245,14 @@ impl Dispatch {
     }
 
     /// Ends a step whose claim was refused, unless its task was pushed again in the meantime. From here on, a push of the task
-    /// is a new step.
+    /// waits until the folder is gone, and is a new step.
     fn withdraw(&mut self, name: String, reason: String) {
-        let Some(active) = self.steps.get(&name) else { return };
+        let Some(active) = self.steps.get_mut(&name) else { return };
         if active.signals.report_again.notified().now_or_never().is_some() {
             return self.begin(&name);
         }
         let (executor, step) = (Arc::clone(&self.executor), active.step.clone());
-        executor.store.acknowledged(step.folder.sequence());
-        self.steps.remove(&name);
-        self.on(Event::Ended(name.clone()));
+        active.withdrawn = Some(Vec::new());
         self.spawn(name, async move {
             executor.withdraw(&step, &reason).await;
             DriveEnd::Concluded
@@ -255,8 +262,11 @@ impl Dispatch {
     /// Records the cancel in the folders of the job's steps, or of all running steps; a waiting step ends at once.
     async fn cancel(&mut self, job: Option<Uuid>, kind: CancelKind) -> CancelledSteps {
         let by = if job.is_some() { CancelledBy::Server } else { CancelledBy::Drain };
-        let applies =
-            |active: &Active| if job.is_some() { active.step.job_id() == job } else { !active.waiting };
+        let applies = |active: &Active| match job {
+            _ if active.withdrawn.is_some() => false,
+            Some(_) => active.step.job_id() == job,
+            None => !active.waiting,
+        };
         let steps = self.steps.iter().filter(|(_, active)| applies(active));
         let names: Vec<String> = steps.map(|(name, _)| name.clone()).collect();
         let mut cancelled = CancelledSteps { steps: Vec::new(), error: None };

@@ -30,8 +30,8 @@
 //!   ends it. An engine that succeeds although it was interrupted has succeeded: if nothing has to be read and no hook
 //!   follows, so does the script.
 //! * **The rest of the script is parsed before a hook runs**, because it is one group of commands: aliases do not affect it.
-//!   Keywords and the gate's path cannot be replaced by functions. An engine command bypasses functions and aliases with the
-//!   engine's name.
+//!   Keywords cannot be replaced by functions. An engine command bypasses functions and aliases with the engine's name. A
+//!   function with the path of the gate as its name could take the gate's place, but no hook defines one by accident.
 //! * **The environment** reaches the engine complete, including exported functions and variables that are not valid shell
 //!   names (`TF_VAR_my-var`); other shells than bash drop both.
 //! * **A killed engine**: bash reports it with the line of the script, unless SIGKILL has a trap (which never runs).

@@ -56,8 +56,9 @@ pub struct Abandoned {
 pub struct StepStore {
     root: PathBuf,
     next: AtomicU64,
-    /// The number of the last step with each key, until its outcome is acknowledged. A push with one of these keys is a repeat.
-    unfinished: Mutex<HashMap<StepKey, u64>>,
+    /// The numbers of the steps with each key, until the outcome of the last one is acknowledged. A push with one of these keys
+    /// is a repeat of the last one.
+    unfinished: Mutex<HashMap<StepKey, BTreeSet<u64>>>,
     unreadable: Mutex<BTreeSet<StepFolder>>,
     /// Held while a damaged folder is set aside or reported.
     aside: Mutex<()>,
@@ -103,8 +104,7 @@ impl StepStore {
                 let (sequence, key) = sequence_and_key(&name);
                 self.next.fetch_max(sequence.saturating_add(1), Ordering::Relaxed);
                 if sequence > 0 && ["steps", UNREPORTED].contains(&part) && !key.is_cancel() {
-                    let last = unfinished.entry(key).or_default();
-                    *last = sequence.max(*last);
+                    unfinished.entry(key).or_default().insert(sequence);
                 }
             }
         }
@@ -221,7 +221,8 @@ impl StepStore {
         if self.last(&key) == Some(damaged.sequence()) && !damaged.path().exists() {
             let sequence = self.next.fetch_add(1, Ordering::Relaxed);
             created = Some(self.write(sequence, &key, method, payload, Some(outcome))?);
-            self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).insert(key, sequence);
+            let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+            unfinished.insert(key, BTreeSet::from([sequence]));
         }
         self.mark_reported(damaged);
         Ok(created)
@@ -231,12 +232,12 @@ impl StepStore {
     pub fn create(&self, key: &StepKey, method: &str, payload: &Value) -> Result<Created, StoreError> {
         let sequence = {
             let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(known) = unfinished.get(key) {
+            if let Some(known) = unfinished.get(key).and_then(BTreeSet::last) {
                 return Ok(Created::Known(self.folder(*known, key)));
             }
             let sequence = self.next.fetch_add(1, Ordering::Relaxed);
             if !key.is_cancel() {
-                unfinished.insert(key.clone(), sequence);
+                unfinished.entry(key.clone()).or_default().insert(sequence);
             }
             sequence
         };
@@ -281,16 +282,26 @@ impl StepStore {
     }
 
     fn last(&self, key: &StepKey) -> Option<u64> {
-        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
+        let unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+        unfinished.get(key).and_then(BTreeSet::last).copied()
     }
 
     /// The outcome of the step is acknowledged: from now on a push of the same task is a new step.
     pub fn acknowledged(&self, sequence: u64) {
         let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
-        unfinished.retain(|_, last| *last != sequence);
+        unfinished.retain(|_, steps| steps.last() != Some(&sequence));
     }
 
-    /// Whether a later step has the same key, which proves that the outcome of this one was acknowledged.
+    /// The folder was written by a newer version, which can finish the step. It neither proves anything about other steps nor
+    /// makes a push of its task a repeat.
+    pub fn leave_alone(&self, folder: &StepFolder) {
+        self.taken_up(folder);
+        let mut unfinished = self.unfinished.lock().unwrap_or_else(PoisonError::into_inner);
+        unfinished.retain(|_, steps| !(steps.remove(&folder.sequence()) && steps.is_empty()));
+    }
+
+    /// Whether a later step has the same key, which proves that the outcome of this one was acknowledged, or that this one was
+    /// withdrawn.
     pub fn is_superseded(&self, folder: &StepFolder) -> bool {
         self.last(&folder.key()).is_some_and(|last| last > folder.sequence())
     }
@@ -304,11 +315,14 @@ impl StepStore {
         StepFolder::at(self.steps().join(name_of(sequence, key)))
     }
 
-    /// Moves a finished step out of `steps/` atomically. Returns the path to [`discard`](Self::discard).
+    /// Moves a finished or withdrawn step out of `steps/` atomically. Returns the path to [`discard`](Self::discard). From now
+    /// on a push of the same task is a new step, even if the move fails.
     pub fn retire(&self, folder: &StepFolder) -> Result<PathBuf, StoreError> {
-        self.acknowledged(folder.sequence());
         let path = self.root.join("done").join(folder.name());
-        fs::rename(folder.path(), &path).map_err(FolderError::io("remove", folder.path()))?;
+        let moved = fs::rename(folder.path(), &path);
+        // Not before the move: after a crash in between, a withdrawn step would be found beside its successor.
+        self.acknowledged(folder.sequence());
+        moved.map_err(FolderError::io("remove", folder.path()))?;
         Ok(path)
     }
 

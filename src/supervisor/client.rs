@@ -79,8 +79,8 @@ pub fn program() -> PathBuf {
 /// Starts the supervisor of a step whose script is written, and passes the lock of the step to it. The supervisor outlives
 /// this process. Returns its process ID; [`wait`] returns when it is done.
 ///
-/// If the supervisor is killed before it starts the script, there is neither a `supervisor.json` nor an `exit.json`, and the
-/// step starts again from `prepare`.
+/// If the supervisor is killed before it starts the script, there is neither a `supervisor.json` nor an `exit.json`: nothing was
+/// run. A runner that waits for it faults the step. If the runner is gone too, its next start prepares the step again.
 ///
 /// `module` is the lock of the module's directory. The supervisor and all processes of the script hold it too, so that the
 /// directory stays locked while any of them runs, even if the runner and the supervisor die. It is passed as the

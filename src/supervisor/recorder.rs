@@ -68,7 +68,7 @@ fn run(folder: &StepFolder, log: &SharedLog, waiting: &Receiver<Entry>, recorded
             Entry::Line(stream, message) => lock(log).say(stream, &message),
             Entry::Question(asked) => {
                 let written = record(folder, &asked.question, &mut command);
-                // The main loop has ended: nobody waits for the answer.
+                // If the main loop has ended, the question is dropped, which refuses it.
                 let _ = recorded.blocking_send((asked, written));
             }
         }

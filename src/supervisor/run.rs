@@ -1,5 +1,6 @@
-//! The supervisor's main loop: feeds events to `lifecycle` and carries out its actions. It never waits for the disk while the
-//! script is running: `recorder` and `output` write in threads of their own.
+//! The supervisor's main loop: feeds events to `lifecycle` and carries out its actions. While the script is running, it writes
+//! nothing to the disk itself, so that a slow disk does not delay a cancel: `recorder` and `output` write in threads of their
+//! own. It reads `cancel.json` once, right after the start.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -220,6 +221,8 @@ impl RunningScript {
                 }
             }
         };
+        // Nothing answers questions anymore. Otherwise the recorder would wait for room in this channel.
+        self.recorded.close();
         self.recorder.finish();
         drop(self.stop);
         let _ = self.pump.join();
@@ -338,10 +341,13 @@ impl RunningScript {
                 "SIGTERM sent to the hook"
             }
             Stage::Engine => {
-                // The command may have ended, without having been reaped or at all.
-                let engine = self.engine.as_ref();
-                let _ = engine.map(|engine| pidfd_send_signal(engine, Signal::INT));
-                "interrupt sent"
+                // Fails if the command has just ended.
+                let sent = self.engine.as_ref().map(|engine| pidfd_send_signal(engine, Signal::INT));
+                if matches!(sent, Some(Ok(()))) {
+                    "interrupt sent"
+                } else {
+                    "nothing more of the script is started"
+                }
             }
         };
         let (stream, why) = match reason {

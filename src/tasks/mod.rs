@@ -24,7 +24,7 @@ mod source;
 mod variables;
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hawser_contract::{Common, EngineTask, Fault, Success, Task, TaskRequest};
 use tokio_util::sync::CancellationToken;
@@ -56,7 +56,7 @@ pub struct TaskContext {
     /// The secrets of the job.
     pub secrets: JobSecrets,
     /// A share of the module's lock, for threads that may outlive the task.
-    pub held: Option<Arc<File>>,
+    pub held: Weak<File>,
 }
 
 /// The result of `prepare`.

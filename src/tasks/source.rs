@@ -54,7 +54,7 @@ pub(super) async fn module(
     source: &Source,
     request: &GetModule,
 ) -> Result<Prepared, TaskError> {
-    let workspace = context.workspace()?.holding(context.held.clone());
+    let workspace = context.workspace()?.holding(context.held.upgrade());
     let log = |line: &str| context.info(line);
     let is_module_file = |name: &str| context.engines.iter().any(|engine| engine.uses_file(name));
     let fetcher = task_fetcher(context, &log);

@@ -1,5 +1,7 @@
 //! The end of a step whose driver panics.
 
+use std::time::Duration;
+
 use hawser_contract::{Push, Task};
 use serde_json::json;
 
@@ -7,6 +9,9 @@ use super::*;
 use crate::scheduler::tests::executor;
 use crate::step::store::Created;
 use crate::step::{StepKey, StepWork};
+
+/// Long enough for a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A Validate of the module with this name.
 fn step(executor: &Executor, module: &str, job: u128) -> Step {
@@ -39,7 +44,7 @@ async fn a_driver_that_panics_faults_its_step_and_frees_its_slot() {
     dispatch.drives.shutdown().await;
     dispatch.spawn(first.name(), async { panic!("this panic is intended") });
     while dispatch.steps.contains_key(&first.name()) {
-        let ended = dispatch.drives.join_next().await.unwrap();
+        let ended = tokio::time::timeout(LIMIT, dispatch.drives.join_next()).await.unwrap().unwrap();
         dispatch.on_ended(ended);
     }
     let outcome = first.folder.outcome().unwrap().unwrap();

@@ -129,6 +129,26 @@ fn a_task_that_is_pushed_again_is_a_duplicate() {
 }
 
 #[test]
+fn a_step_that_is_left_alone_supersedes_no_other_and_hides_none() {
+    let root = tempfile::tempdir().unwrap();
+    let store = open(root.path()).unwrap();
+    let first = create(&store, "job.Plan");
+    store.acknowledged(first.sequence());
+    let newer = create(&store, "job.Plan");
+    drop(store);
+
+    let store = open(root.path()).unwrap();
+    assert!(store.is_superseded(&first));
+    store.leave_alone(&newer);
+    assert!(!store.is_superseded(&first));
+    let again = store.create(&"job.Plan".into(), "Plan", &json!({})).unwrap();
+    assert!(matches!(again, Created::Known(known) if known == first));
+    store.leave_alone(&first);
+    let next = create(&store, "job.Plan");
+    assert!(next.sequence() > newer.sequence());
+}
+
+#[test]
 fn every_cancel_is_a_new_step() {
     let root = tempfile::tempdir().unwrap();
     let store = open(root.path()).unwrap();

@@ -78,12 +78,18 @@ async fn a_cancel_survives_a_restart_of_the_runner() {
     world.assert_no_violation();
 }
 
-/// As on a full disk: the cancel cannot be recorded.
+/// As on a full disk: the cancel can be neither stored nor recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_reaches_the_script_without_a_record_and_is_answered() {
     let UnderWay { world, runner: _runner, id, folder, .. } = under_way("cancelled", 1).await;
     // A symlink to itself: not even root can read or replace it.
     std::os::unix::fs::symlink("cancel.json", folder.join("cancel.json")).unwrap();
+    let new = folder.parent().unwrap().with_file_name("new");
+    fs::remove_dir(&new).unwrap();
+    fs::write(&new, "").unwrap();
+    // The answer is repeated.
+    let refuse = Fault::Refuse("the database is busy".into());
+    world.hub.misbehave(Rule::new(Moment::call("CancelGracefulCompleted"), refuse));
     world.hub.cancel(id, CancelKind::Graceful).unwrap();
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Cancelled, "{ended:#?}");

@@ -63,8 +63,11 @@ async fn an_apply_whose_claim_is_refused_never_runs() {
             .count()
     };
     assert_eq!(reported(Task::ApplyFromPlan), 0);
-    let events = audit::events(&runner, id);
-    assert_eq!(events.last().map(String::as_str), Some("finished ApplyFromPlan notRun"), "{events:#?}");
+    // The folder is removed first.
+    eventually("the audit event is written", || {
+        audit::events(&runner, id).last().is_some_and(|last| last == "finished ApplyFromPlan notRun")
+    })
+    .await;
 
     // The server pushes the task again, and now it runs.
     world.hub.behave();
@@ -245,4 +248,51 @@ async fn a_step_whose_script_runs_does_not_end_because_of_a_refusal() {
     let ended = world.ended(id).await;
     assert_eq!(ended.state, JobState::Completed, "{ended:#?}");
     assert_eq!((runs(&world, "adopted"), not_run(&runner)), (1, 0));
+}
+
+/// As if the first one could not be removed when its claim was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawn_step_with_a_successor_is_removed_at_start_and_not_claimed() {
+    let mut scripted = Scripted::start().await;
+    scripted.peer.write(&message(&scripted.push(Uuid::from_u128(1)))).await;
+    scripted.claim().await;
+    scripted.runner.kill();
+    let [withdrawn] = scripted.runner.steps().try_into().unwrap();
+    let name = withdrawn.file_name().unwrap().to_str().unwrap();
+    let successor = withdrawn.with_file_name(format!("00001000.{}", name.split_once('.').unwrap().1));
+    fs::create_dir(&successor).unwrap();
+    fs::copy(withdrawn.join("request.json"), successor.join("request.json")).unwrap();
+
+    scripted.restart().await;
+    let claim = scripted.claim().await;
+    eventually("the first one is removed", || scripted.runner.steps() == [successor.clone()]).await;
+    scripted.peer.write(&accepted(&claim)).await;
+    let (method, _, acknowledgement) = scripted.result().await;
+    assert_eq!(method, "GetDefinitiveRevisionCompleted");
+    scripted.peer.write(&acknowledgement).await;
+    eventually("the folders are removed", || scripted.runner.steps().is_empty()).await;
+    assert_eq!(scripted.started(), 1);
+}
+
+/// The lock of the module cannot be opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_cannot_be_prepared_reports_no_fault_without_its_claim() {
+    let world = World::new().await;
+    let url = world.repository("repo", EMPTY);
+    let runner = world.runner("one");
+    world.connected(1).await;
+    fs::create_dir_all(runner.working.join(".hawser/locks/local/local/locked.lock")).unwrap();
+    refuse_claims(&world);
+    let mut spec = JobSpec::single(Task::GetModule, &url);
+    spec.module_name = "locked".to_owned();
+    let id = world.hub.submit(spec);
+    eventually("the folder is removed", || not_run(&runner) > 0 && runner.steps().is_empty()).await;
+    let reported = |it: &HubEvent| matches!(it, HubEvent::Result { .. });
+    assert!(!world.hub.all_events().iter().any(|it| reported(&it.event)));
+
+    // The server pushes the task again.
+    world.hub.behave();
+    world.hub.drop_connections();
+    let ended = world.ended(id).await;
+    assert!(matches!(ended.state, JobState::Failed { .. }), "{ended:#?}");
 }

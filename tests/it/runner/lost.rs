@@ -7,6 +7,7 @@ use rustix::process::Signal;
 
 use super::{UnderWay, runs, supervisor_pid, under_way};
 use crate::support::eventually::eventually;
+use crate::support::processes::below;
 use crate::support::world::{World, job};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,4 +124,38 @@ async fn leftovers_of_an_apply_after_a_host_crash_are_reported_and_saved() {
     });
     assert!(said.await.contains(&name));
     assert!(!place.join("errored.tfstate").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leftovers_of_a_lost_step_are_not_touched_while_its_script_runs() {
+    let UnderWay { world, runner: _runner, id, folder, gate } = under_way("runs", 1).await;
+    rustix::process::kill_process(supervisor_pid(&folder), Signal::KILL).unwrap();
+    let error = world.ended(id).await.error.unwrap();
+    assert!(error.message.contains("unknown outcome"), "{error:?}");
+    assert!(error.message.contains("is in use") && error.message.contains("was not searched"), "{error:?}");
+    fs::write(&gate, "").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leftovers_of_a_lost_step_are_searched_when_its_script_is_gone() {
+    let UnderWay { world, runner: _runner, id, folder, .. } = under_way("gone", 1).await;
+    let supervisor = supervisor_pid(&folder);
+    rustix::process::kill_process(supervisor, Signal::STOP).unwrap();
+    eventually("the script is gone", || {
+        // Zombies have no arguments.
+        let mut running = below(supervisor.as_raw_pid().cast_unsigned());
+        running.retain(|process| !process.arguments().is_empty());
+        for process in &running {
+            let pid = rustix::process::Pid::from_raw(process.pid.cast_signed()).unwrap();
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        running.is_empty()
+    })
+    .await;
+    rustix::process::kill_process(supervisor, Signal::KILL).unwrap();
+    let error = world.ended(id).await.error.unwrap();
+    assert!(
+        error.message.contains("unknown outcome") && !error.message.contains("was not searched"),
+        "{error:?}"
+    );
 }

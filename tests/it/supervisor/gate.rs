@@ -154,3 +154,32 @@ async fn only_questions_are_answered() {
     step.wait().await;
     assert_eq!(step.exit(), Exit::Code(0));
 }
+
+/// On a slow disk, here a pipe without a reader.
+#[tokio::test]
+async fn questions_that_wait_for_the_disk_do_not_keep_the_supervisor_from_ending() {
+    use std::io::{Read as _, Write as _};
+    const MORE_THAN_WAIT: usize = 80;
+    let step = Step::new("");
+    let part = step.folder.part_path();
+    let text = format!("mkfifo '{}'; echo $$ > script; {AWAIT_GO}", part.display());
+    step.folder.set_script(&text).unwrap();
+    step.launch();
+    let script = step.pid("script").await;
+    let socket = step.folder.path().join("gate");
+    let ask = |bytes: &[u8]| {
+        let mut connection = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        connection.write_all(bytes).unwrap();
+        connection.shutdown(std::net::Shutdown::Write).unwrap();
+        connection.set_nonblocking(true).unwrap();
+        connection
+    };
+    let mut asking: Vec<_> = (0..MORE_THAN_WAIT).map(|_| ask(b"phase before\n")).collect();
+    let mut is_refused = || asking.iter_mut().any(|it| matches!(it.read(&mut [0]), Ok(0)));
+    eventually("all places are taken", &mut is_refused).await;
+    step.go();
+    eventually("the script is reaped", || !exists(script)).await;
+    let _reader = fs::OpenOptions::new().read(true).write(true).open(&part).unwrap();
+    step.wait().await;
+    assert_eq!(step.exit(), Exit::Code(0));
+}

@@ -185,7 +185,7 @@ impl Bench {
             engines: Engines::default(),
             http: reqwest::Client::new(),
             secrets: SecretStore::new(Rules::new(&Default::default()).unwrap()).job(None),
-            held: None,
+            held: std::sync::Weak::new(),
         }
     }
 
