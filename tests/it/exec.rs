@@ -11,11 +11,12 @@ use hawser_contract::{
     EngineName, EngineTask, Flag, FlagLists, InitOptions, PulumiFlag, Task, TaskRequest, TerraformArrayFlag,
 };
 use hawser_dev_server::{JobKind, JobState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
 use crate::support::audit::audit_log;
-use crate::support::eventually::{eventually, eventually_blocking};
+use crate::support::eventually::{LIMIT, eventually, eventually_blocking};
 use crate::support::git::git_in;
 use crate::support::pulumi::{
     pulumi_flags, pulumi_init, pulumi_module, pulumi_plan, pulumi_state, pulumi_task,
@@ -228,8 +229,9 @@ async fn at_a_terminal_the_engine_may_ask_and_an_interrupt_reaches_only_the_comm
     let theirs = || Stdio::from(OpenOptions::new().read(true).write(true).open(&name).unwrap());
     let script =
         "trap 'echo interrupted; exit 42' INT; echo \"input <$TF_INPUT>\"; while :; do sleep 0.05; done";
+    // Bash cannot trap a signal that was ignored when it started, as it is in background jobs.
     let line = format!(
-        "exec setsid --ctty --wait hawser exec module -- bash -c '{}'",
+        "exec env --default-signal=INT setsid --ctty --wait hawser exec module -- bash -c '{}'",
         script.replace('\'', "'\\''")
     );
     let mut shell = bench.shell(&line);
@@ -239,6 +241,9 @@ async fn at_a_terminal_the_engine_may_ask_and_an_interrupt_reaches_only_the_comm
     let mut shown = String::new();
     let mut read_until = |terminal: &mut File, text: &str| {
         while !shown.contains(text) {
+            let mut ready = [PollFd::new(terminal, PollFlags::IN)];
+            let limit = Timespec::try_from(LIMIT).unwrap();
+            assert_ne!(poll(&mut ready, Some(&limit)).unwrap(), 0, "no {text:?} in {shown:?}");
             let mut bytes = [0; 1024];
             let count = terminal.read(&mut bytes).unwrap_or(0);
             assert!(count > 0, "no {text:?} in {shown:?}");
